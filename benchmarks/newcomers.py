@@ -25,9 +25,10 @@ from datasets import Ratings, assistments, folder, movielens_100k
 from numpy.typing import NDArray
 from record import provenance
 
-from onebit_spark import Fit, FitConfig, NotConverged, fit_arrays
+from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.fitted_features import coding_of
 from onebit_spark.core.implicit_features import newcomer_means
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
@@ -82,7 +83,7 @@ def divided(case: Case, seed: int) -> Division:
     return Division(~new[own], place)
 
 
-def fitted(case: Case, chosen: NDArray[np.bool_], with_features: bool) -> Fit:
+def fitted(case: Case, chosen: NDArray[np.bool_], with_features: bool) -> FittedModel:
     r = case.ratings
     given: dict[str, Any] = {f"{case.side[:-1]}_features": case.features} if with_features else {}
     with warnings.catch_warnings():
@@ -94,7 +95,7 @@ def shape(case: Case) -> tuple[int, int]:
     return int(case.ratings.rows.max()) + 1, int(case.ratings.cols.max()) + 1
 
 
-def folded(fit: Fit, case: Case, given: NDArray[np.bool_], known: NDArray[np.float64] | None) -> RowPosterior:
+def folded(fit: FittedModel, case: Case, given: NDArray[np.bool_], known: NDArray[np.float64] | None) -> RowPosterior:
     """The posterior of the side with the given ratings of new ids folded in."""
     own = fit.rows if case.side == "rows" else fit.cols
     if not given.any():
@@ -129,7 +130,8 @@ def ours(case: Case, division: Division, with_features: bool) -> list[tuple[floa
     known = None
     if with_features:
         assert case.features is not None
-        known = fit.codings[case.side].coded(case.features) @ fit.scales.features[case.side]
+        coding = coding_of(fit.info, "user" if case.side == "rows" else "item")
+        known = coding.coded(case.features) @ fit.scales.features[case.side]
     found = []
     for n in FOLDED:
         own = folded(fit, case, ~division.fitted & (division.place < n), known)

@@ -17,7 +17,7 @@ import numpy as np
 from datasets import Ratings, assistments, movielens_1m, senate
 from record import provenance
 
-from onebit_spark import Fit, FitConfig, NotConverged, Terms, fit_arrays
+from onebit_spark import FitConfig, FittedModel, NotConverged, Terms, fit_arrays
 
 DATA = {
     "movielens-1m": (movielens_1m, (0.2, 0.1)),
@@ -34,7 +34,7 @@ def parts(ratings: Ratings, seed: int) -> tuple[Ratings, Ratings, Ratings]:
     return ratings.take(order[fitted:]), ratings.take(order[:tenth]), ratings.take(order[tenth:fitted])
 
 
-def measure(fit: Fit, certifying: Ratings, fresh: Ratings, request: float) -> tuple[float, float, float]:
+def measure(fit: FittedModel, certifying: Ratings, fresh: Ratings, request: float) -> tuple[float, float, float]:
     """Share answered of the certifying ratings and of the fresh ones, and the error among the latter."""
     selective = fit.certify(*certifying, Terms(delta=DELTA), max_error=[request])[1]
     answered = fit.answered(fresh.rows, fresh.cols, selective)

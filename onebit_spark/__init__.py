@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from onebit_spark.core.solver import NotConverged
     from onebit_spark.errors import FitFailed, RequestError
     from onebit_spark.estimator import OneBitCompletion
-    from onebit_spark.in_process import Fit, fit_arrays
+    from onebit_spark.in_process import fit_arrays, fit_table
     from onebit_spark.model import OneBitCompletionModel
-    from onebit_spark.predictor.served_model import ServedModel, load
-    from onebit_spark.table_fit import fit_table
+    from onebit_spark.predictor.fitted_model import FittedModel, load
+
+    Fit = FittedModel  # names of earlier versions
+    ServedModel = FittedModel
 
 __version__ = "0.2.0"
 
@@ -25,6 +27,7 @@ __all__ = [
     "Fit",
     "FitConfig",
     "FitFailed",
+    "FittedModel",
     "NotConverged",
     "OneBitCompletion",
     "OneBitCompletionModel",
@@ -38,20 +41,20 @@ __all__ = [
 
 _MODULES = {
     "Certificate": "certificate.certificates",
-    "Fit": "in_process",
     "FitConfig": "core.config",
     "FitFailed": "errors",
+    "FittedModel": "predictor.fitted_model",
     "NotConverged": "core.solver",
     "OneBitCompletion": "estimator",
     "OneBitCompletionModel": "model",
     "RequestError": "errors",
-    "ServedModel": "predictor.served_model",
     "Terms": "core.config",
     "fit_arrays": "in_process",
-    "fit_table": "table_fit",
-    "load": "predictor.served_model",
+    "fit_table": "in_process",
+    "load": "predictor.fitted_model",
 }
 
+_ALIASES = {"Fit": "FittedModel", "ServedModel": "FittedModel"}  # names of earlier versions
 _REMOVED = {"plan": "it is in a checkout, benchmarks/paper/planning.py"}
 
 
@@ -59,6 +62,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
     if name in _REMOVED:
         raise ImportError(f"onebit_spark.{name} is no longer part of the package: {_REMOVED[name]}")
+    if name in _ALIASES:
+        return __getattr__(_ALIASES[name])
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,279 +1,51 @@
-"""fit_arrays: a fit of numpy arrays in this process. All other engines must agree with it."""
+"""Fits in this process, without Spark: ``fit_arrays`` of numpy arrays, ``fit_table`` of tables and files by their ids.
+
+All other engines must agree with them.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, certificate_document
+from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
-from onebit_spark.certificate.held_out import Group, HeldOutCounts, held_out_certificates, request_problems
-from onebit_spark.certificate.learnt_prior import NARROWING
-from onebit_spark.core import prediction
-from onebit_spark.core.array_input import checked_ratings, label_problems
-from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, Terms
-from onebit_spark.core.engine import prior_rows
+from onebit_spark.core.array_input import checked_ratings
+from onebit_spark.core.arrow import spark_name
+from onebit_spark.core.blocks import RatingBlock, repeats_of
+from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.factor_tables import prior_row
-from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.hyper_posterior import HyperPosterior
+from onebit_spark.core.factor_tables import align_factors, factor_table, prior_row
+from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.model_selection import at_start_rank
-from onebit_spark.core.posterior import DoubleArray, RowPosterior, effective_rank
-from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
-from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.randomness import pair_streams
-from onebit_spark.core.side_features import FeatureCoding, SideFeatures
-from onebit_spark.core.solver import Iteration
-from onebit_spark.engines.cuda.runner import CudaEngine
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.side_features import SideFeatures
+from onebit_spark.core.solver import Iteration, PhaseTimer
+from onebit_spark.engines.cuda.runner import CudaEngine, CudaRunner
+from onebit_spark.engines.engine import BlockEngine
+from onebit_spark.engines.threads import LocalEngine, ThreadRunner
+from onebit_spark.errors import RequestError
+from onebit_spark.input.arrow_ratings import ArrowRatings
+from onebit_spark.input.batches import CollectedRatings
+from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_count_problem
+from onebit_spark.input.tables import ArrowTable, Unreadable
+from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
 from onebit_spark.predictor.fit_info import info_of_fit
-from onebit_spark.predictor.predictor import ColdStartDraws, Predictor, moments_at
-from onebit_spark.predictor.side import ModelSide, stacked
-from onebit_spark.predictor.top_n import Numbers
+from onebit_spark.predictor.fitted_model import FittedModel, load
+from onebit_spark.predictor.model_folder import local_path, write_into
+from onebit_spark.predictor.side import ModelSide
 
-if TYPE_CHECKING:
-    from onebit_spark.predictor.served_model import ServedModel
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A fitted model. ``fit_arrays`` makes it.
-
-    Parameters
-    ----------
-    config : FitConfig
-        The settings, with the κ that was used.
-    info : ModelInfo
-        Settings, counts and history of the fit: the ``metadata.json`` of its model.
-    rows, cols : RowPosterior
-        Posterior of the rows and of the columns.
-    scales : HyperPosterior
-        q(γ) and q(μ).
-    history : list of Iteration
-        One entry per iteration.
-    converged : bool
-        Whether the stopping rule held (docs/MATH.md, §7.4).
-    reason : str
-        Why the fit stopped.
-    majority : {1, −1}
-        The more frequent label; 1 in a tie.
-    prior : ScalePrior
-        π^γ with the α and β that were used.
-    rated : dict of side to array of bool
-        Which rows and columns have ratings.
-    certificates : list of Certificate
-        What was certified, if ``fit_arrays`` was asked for it.
-    drawn : dict of side to RowPosterior, optional
-        After a prior split: the posterior that ``sample`` draws from.
-    confidence_thresholds : ConfidenceThresholds
-        Thresholds of the confidence, from the fitted ratings.
-    weight_losses : dict of float to float
-        If κ was chosen: each κ that was tried, with its loss on a tenth of the ratings.
-    codings : dict of side to FeatureCoding
-        How side features became numbers. Their weights W are in ``scales.features``.
-
-    Notes
-    -----
-    ``rows`` and ``cols`` in the methods are indices, one per pair; they are broadcast against each other. An index
-    without ratings, or outside the shape, is predicted from the prior (§8.2).
-    """
-
-    config: FitConfig
-    info: ModelInfo = field(repr=False)
-    rows: RowPosterior
-    cols: RowPosterior
-    scales: HyperPosterior = field(repr=False)
-    history: list[Iteration] = field(repr=False)
-    converged: bool
-    reason: str
-    majority: int
-    prior: ScalePrior = field(repr=False)
-    rated: dict[Side, NDArray[np.bool_]] = field(repr=False)
-    certificates: list[Certificate] = field(default_factory=list, repr=False)
-    drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)
-    confidence_thresholds: ConfidenceThresholds = field(default=EVERYTHING, repr=False)
-    weight_losses: dict[float, float] = field(default_factory=dict, repr=False)
-    codings: dict[Side, FeatureCoding] = field(default_factory=dict, repr=False)
-
-    @property
-    def objective_history(self) -> list[float]:
-        """λ·AVB (hinge) or −ELBO (logistic) after each iteration. It is minimised."""
-        return [iteration.objective for iteration in self.history]
-
-    @property
-    def inverse_gamma(self) -> NDArray[np.float64]:
-        """g_k = E[1/γ_k] of the K factors. It is large where a factor was switched off."""
-        return self.scales.factor
-
-    @property
-    def effective_rank(self) -> int:
-        """Number of factors in use (§8.5)."""
-        return effective_rank(
-            self.rows.column_norms, self.cols.column_norms, *(int(self.rated[side].sum()) for side in SIDES)
-        )
-
-    def score(self, rows: ArrayLike, cols: ArrayLike) -> DoubleArray:
-        """Posterior mean of the score, E[b_i] + E[d_j] + E[L_i]·E[R_j] (§8.1)."""
-        row, col = self._positions(rows, cols)
-        return prediction.score(self._lines["rows"].take(row), self._lines["cols"].take(col))
-
-    def std(self, rows: ArrayLike, cols: ArrayLike) -> DoubleArray:
-        """Spread of the score: the standard deviation of an approximate posterior, which depends on the rank and on κ.
-
-        It compares pairs of one model. It is no error bar (docs/predictions.md, Std).
-        """
-        return np.sqrt(self._moments(rows, cols)[1])
-
-    def probability(self, rows: ArrayLike, cols: ArrayLike) -> DoubleArray:
-        """P(+). Its meaning depends on the loss (§8.1)."""
-        return self._predictor.probability(*self._moments(rows, cols))
-
-    def predict(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.int8]:
-        """The sign of the score, ±1. A score of exactly 0 gets the majority label."""
-        return self._predictor.label(self.score(rows, cols)).astype(np.int8)
-
-    def confidence(self, rows: ArrayLike, cols: ArrayLike) -> DoubleArray:
-        """|score|/√(c + variance): how sure the model is of the sign (§10.1)."""
-        score, variance = self._moments(rows, cols)
-        return self._predictor.confidence(score, np.sqrt(variance))
-
-    def sample(self, rows: ArrayLike, cols: ArrayLike, seed: int = 0) -> DoubleArray:
-        """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
-
-        A draw is a function of the seed, the row and the column. After a prior split the draws have smaller standard
-        deviations than ``std``. Rows and columns without ratings are drawn from the prior.
-        """
-        index = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
-        states = pair_streams(seed, *(np.ascontiguousarray(numbers, np.int64) for numbers in index))
-        (left, unrated_left), (right, unrated_right) = map(self._drawn_lines, SIDES, index)
-        return self._predictor.draws.sampled_scores(left, right, (unrated_left, unrated_right), states)
-
-    def _drawn_lines(self, side: Side, index: NDArray[Any]) -> tuple[RowPosterior, NDArray[np.bool_]]:
-        """The posterior at these rows or columns, and which of them are drawn from the prior instead.
-
-        After a prior split, the lines without ratings already contain the learnt prior.
-        """
-        posterior = (self.drawn or {"rows": self.rows, "cols": self.cols})[side]
-        unknown = (index < 0) | (index >= posterior.n_rows)
-        known = np.where(unknown, 0, index).astype(np.int64)
-        return posterior.take(known), unknown if self.drawn else unknown | ~self.rated[side][known]
-
-    @cached_property
-    def _predictor(self) -> Predictor:
-        draws = ColdStartDraws(self.scales, self.prior, NARROWING if self.drawn else None)
-        form = self.rows.kind, self.config.intercepts
-        return Predictor(self.config.loss, *form, draws, self.majority, calibration=self.info.calibrated)
-
-    @cached_property
-    def _lines(self) -> dict[Side, RowPosterior]:
-        """The posterior of each side, and the prior as one more, last row."""
-        sides: dict[Side, RowPosterior] = {"rows": self.rows, "cols": self.cols}
-        return {
-            side: stacked(posterior, prior_rows(self.scales.unseen(side), 1, posterior))
-            for side, posterior in ((side, replace(lines, implicit=None)) for side, lines in sides.items())
-        }
-
-    def _moments(self, rows: ArrayLike, cols: ArrayLike) -> tuple[DoubleArray, DoubleArray]:
-        """Score and variance."""
-        return moments_at(self._lines["rows"], self._lines["cols"], *self._positions(rows, cols))
-
-    def _positions(self, rows: ArrayLike, cols: ArrayLike) -> tuple[Numbers, Numbers]:
-        """One row and one column per pair; −1, the prior's row, outside the shape."""
-        row, col = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
-        row = np.where((row < 0) | (row >= self.rows.n_rows), -1, row).astype(np.int64)
-        return row, np.where((col < 0) | (col >= self.cols.n_rows), -1, col).astype(np.int64)
-
-    # ---- as a model --------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def served(self) -> ServedModel:
-        """This fit as ``onebit_spark.load`` gives it: user i is row i, and item j is column j.
-
-        It knows the rows and columns that have ratings or side features.
-        """
-        from onebit_spark.predictor.served_model import ServedModel  # imports Parquet, which few Python workers need
-
-        users, items = self._side("rows"), self._side("cols")
-        info = replace(self.info, n_users=len(users.ids), n_items=len(items.ids))
-        return ServedModel(info, users, items, certificate_document(item.as_dict() for item in self.certificates))
-
-    def _side(self, side: Side) -> ModelSide:
-        numbers = np.arange(len(self.rated[side])) if side in self.codings else np.flatnonzero(self.rated[side])
-        rows = (self.rows if side == "rows" else self.cols).take(numbers).astype("float32")
-        drawn = None if self.drawn is None else self.drawn[side].take(numbers).astype("float32")
-        prior = prior_row(self.scales, side, *self.info.table_form)
-        return ModelSide(pa.array(numbers), stacked(rows, prior), drawn)
-
-    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write a model folder, for ``onebit_spark.load`` and ``OneBitCompletionModel.load``: see ``ServedModel.save``.
-
-        The ids are the numbers of the rows and columns.
-        """
-        self.served.save(path, overwrite)
-
-    def recommend(self, ids: Any = None, n: int = 10, who: Who = "user", **choices: Any) -> pa.Table:
-        """The best columns of rows (``who`` = "user"), or the best rows of columns: see ``ServedModel.recommend``."""
-        return self.served.recommend(ids, n, who, **choices)
-
-    def fold_in(
-        self, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, who: Who = "user", **choices: Any
-    ) -> ServedModel:
-        """A model that also knows these rows (or columns), without a refit: see ``ServedModel.fold_in``."""
-        return self.served.fold_in(rows, cols, labels, who, **choices)
-
-    # ---- certificates ------------------------------------------------------------------------------------------------
-
-    def certify(
-        self, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, terms: Terms | None = None,
-        max_error: Sequence[float] = (), groups: ArrayLike | None = None,
-    ) -> list[Certificate]:  # fmt: skip
-        """Certify the predictions on held-out ratings: ``holdout``, and ``selective`` for each request.
-
-        Parameters
-        ----------
-        rows, cols, labels : array_like
-            Ratings that were not fitted.
-        terms : Terms, optional
-            δ, and the number of settings that were compared.
-        max_error : sequence of float
-            Requested error rates among the answered pairs (§10).
-        groups : array_like, optional
-            One value per rating. Certify within each group as well; the groups share δ.
-
-        Returns
-        -------
-        list of Certificate
-        """
-        terms = terms or Terms()
-        problems = [str(problem) for problem in terms.problems()] + [
-            f"max_error {problem}" for problem in request_problems(max_error)
-        ]
-        problems += label_problems(np.asarray(labels))
-        if problems:
-            raise ValueError("; ".join(problems))
-        positive, predicted = np.asarray(labels) > 0, self.predict(rows, cols) > 0
-        values = () if groups is None else np.unique(np.asarray(groups))
-        counts = HeldOutCounts.of(
-            self.confidence_thresholds, self.confidence_thresholds.level(self.confidence(rows, cols)), 1,
-            predicted != positive, positive != (self.majority > 0),
-            ((Group("group", str(value)), np.asarray(groups) == value) for value in values),
-        )  # fmt: skip
-        return held_out_certificates(self.confidence_thresholds, counts, terms, max_error)
-
-    def answered(self, rows: ArrayLike, cols: ArrayLike, certificate: Certificate) -> NDArray[np.bool_]:
-        """Which pairs the model answers under a selective certificate; none if its request could not be met."""
-        threshold = certificate.inputs["threshold"]
-        return self.confidence(rows, cols) >= (np.inf if threshold is None else threshold)
+LABELS_AT_ONCE = 2**16
 
 
 def fit_arrays(
@@ -290,7 +62,7 @@ def fit_arrays(
     on_iteration: Callable[[Iteration], None] | None = None,
     row_features: ArrayLike | pa.Table | None = None,
     col_features: ArrayLike | pa.Table | None = None,
-) -> Fit:
+) -> FittedModel:
     """Fit the ratings (rows[l], cols[l], labels[l]) in this process. A cell may be rated several times.
 
     Parameters
@@ -319,7 +91,8 @@ def fit_arrays(
 
     Returns
     -------
-    Fit
+    FittedModel
+        The ids of its methods are the numbers of the rows and columns.
 
     Raises
     ------
@@ -329,7 +102,7 @@ def fit_arrays(
     >>> from onebit_spark import FitConfig, fit_arrays
     >>> fit = fit_arrays([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0], FitConfig(rank=1, tol=0, max_iter=20))
     >>> fit.predict([0, 1], [0, 0]).tolist()
-    [1, 1]
+    [1.0, 1.0]
     """
     config = config or FitConfig()
     execution = Execution(device=device)
@@ -349,27 +122,38 @@ def fit_arrays(
                 engine.features[side] = SideFeatures.of_rows(given, rated, name)
         fit = certified_fit(engine, config, certify, positives, on_iteration)
     majority = 1 if 2 * positives >= engine.n_ratings else -1
-    return Fit(
-        config=fit.choice.config,
-        info=_info(fit, engine, positives, majority),
-        rows=engine.runner.lines(fit.posterior["rows"]),
-        cols=engine.runner.lines(fit.posterior["cols"]),
-        scales=fit.scales,
-        history=fit.history,
-        converged=fit.converged,
-        reason=fit.reason,
-        majority=majority,
-        prior=fit.prior,
-        rated={side: engine.counts(side) > 0 for side in SIDES},
-        certificates=fit.certificates,
-        drawn=fit.drawn and {side: engine.runner.lines(lines) for side, lines in fit.drawn.items()},
-        confidence_thresholds=fit.confidence_thresholds or EVERYTHING,
-        weight_losses=fit.choice.losses,
-        codings=fit.codings,
-    )
+    info = _info(fit, engine, positives, majority, _label_coding(np.asarray(labels)))
+    users, items = (_side(fit, engine, side, info) for side in SIDES)
+    info = replace(info, n_users=len(users.ids), n_items=len(items.ids))
+    certificate = certificate_document(item.as_dict() for item in fit.certificates)
+    shape = engine.runner.n_rows("rows"), engine.runner.n_rows("cols")
+    return FittedModel(info, users, items, certificate, history=fit.history, shape=shape)
 
 
-def _info(fit: CertifiedFit[Any], engine: LocalEngine | CudaEngine, positives: int, majority: int) -> ModelInfo:
+def _side(fit: CertifiedFit[Any], engine: LocalEngine | CudaEngine, side: Side, info: ModelInfo) -> ModelSide:
+    """The rows or columns with ratings or side features, in the precision of the fit."""
+    lines, rated = engine.runner.lines(fit.posterior[side]), engine.counts(side) > 0
+    drawn = None if fit.drawn is None else engine.runner.lines(fit.drawn[side])
+    numbers = np.arange(len(rated))
+    if side not in fit.codings and not rated.all():
+        numbers = np.flatnonzero(rated)
+        lines, drawn = lines.take(numbers), None if drawn is None else drawn.take(numbers)
+    prior = prior_row(fit.scales, side, *info.table_form, precision=lines.location.dtype.name)
+    return ModelSide(pa.array(numbers), lines, prior, drawn)
+
+
+def _label_coding(labels: NDArray[Any]) -> str:
+    """How the labels are coded. Both classes occur, so some label is −1, 0 or False."""
+    if labels.dtype == bool:
+        return "boolean"
+    parts = (labels[lo : lo + LABELS_AT_ONCE] for lo in range(0, len(labels), LABELS_AT_ONCE))
+    smallest = next(least for part in parts if (least := part.min()) <= 0)
+    return "binary" if smallest == 0 else "signed"
+
+
+def _info(
+    fit: CertifiedFit[Any], engine: LocalEngine | CudaEngine, positives: int, majority: int, coding: str
+) -> ModelInfo:
     """As if the fit had been made of a DataFrame with the columns user, item and label."""
     columns = {"user": "user", "item": "item", "label": "label"}
     return info_of_fit(
@@ -379,10 +163,268 @@ def _info(fit: CertifiedFit[Any], engine: LocalEngine | CudaEngine, positives: i
         {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES},
         n_ratings=engine.n_ratings,
         n_positive=positives,
-        label_coding="signed",
+        label_coding=coding,
         threshold=None,
         majority=majority,
         columns={**columns, "weight": "weight"} if engine.weighted else columns,
         total_weight=engine.total_weight if engine.weighted else None,
         id_types={"user": "bigint", "item": "bigint"},
     )
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def fit_table(
+    ratings: Any,
+    config: FitConfig | None = None,
+    *,
+    user_col: str = "user",
+    item_col: str = "item",
+    label_col: str = "label",
+    threshold: float | None = None,
+    weight_col: str | None = None,
+    user_features: Any = None,
+    item_features: Any = None,
+    certify: Terms | None = None,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    threads: int | None = None,
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+) -> FittedModel:
+    """Fit a table of ratings in this process. Neither Java nor Spark is needed.
+
+    Parameters
+    ----------
+    ratings : pyarrow.Table, DataFrame of pandas or polars, or path
+        One line per rating. A path is that of a file or folder of Parquet, CSV or JSON lines, by its extension.
+    config : FitConfig, optional
+        The settings.
+    user_col, item_col, label_col : str
+        Names of the columns. Ids are of any type; labels are ±1, 0/1, booleans, or numbers with ``threshold``.
+    threshold : float, optional
+        Labels strictly greater are positive.
+    weight_col : str, optional
+        A column of weights, which multiply κ (docs/MATH.md, §16). A rating of weight 0 is left out.
+    user_features, item_features : table or path, optional
+        Side features: the column of the ids, and any others (§15).
+    certify : Terms, optional
+        Compute certificates on these terms.
+    on_iteration : callable, optional
+        Called after every iteration with an ``Iteration``.
+    threads : int, optional
+        Number of threads. Default: all cores.
+    device : {"cpu", "cuda"}
+        Where the fit runs. On a GPU it needs CuPy, and it is the same fit up to rounding (docs/SCALING.md).
+    options : mapping, optional
+        How the files of paths are read: ``{"sep": ";"}`` for example, and ``{"format": "csv"}`` where the extension
+        does not say it (docs/local.md).
+
+    Returns
+    -------
+    FittedModel
+        It predicts (``transform``), recommends, folds in, certifies and saves.
+
+    Raises
+    ------
+    RequestError
+        Lists all problems of the settings, or of the ratings with examples.
+
+    >>> import pyarrow as pa
+    >>> from onebit_spark import FitConfig, fit_table
+    >>> likes = {"user": ["ann", "ann", "bob", "bob", "eve"], "item": ["tea", "rum", "tea", "rum", "tea"]}
+    >>> table = pa.table({**likes, "label": [1, 0, 1, 0, 1]})
+    >>> model = fit_table(table, FitConfig(rank=1, max_iter=5, tol=0))
+    >>> model.predict("eve", "rum").tolist()
+    [0.0]
+    """
+    began, config = time.perf_counter(), config or FitConfig()
+    labels = Labels(label_col=label_col, threshold=threshold, weight_col=weight_col)
+    execution = Execution(device=device)
+    asked = (config, labels, certify, execution)
+    problems = [problem for part in asked if part is not None for problem in part.problems()]
+    if problems := problems or device_problems(config, execution):
+        raise RequestError("; ".join(map(str, problems)))
+    columns = Columns(user_col, item_col, label_col, threshold, weight_col)
+    source = ArrowRatings(_opened(ratings, "the ratings", options), columns)
+    given: dict[Who, Any] = {"user": user_features, "item": item_features}
+    features = {
+        who: checked_features(
+            _opened(table, f"the {who} features", options), columns.roles[who], source.id_types[who], who
+        )
+        for who, table in given.items()
+        if table is not None
+    }
+    read = source.divided().to_fit
+    fit = TableFit(config, certify, columns, source.id_types, features, execution, threads=threads)
+    return fit.model(read, on_iteration, time.perf_counter() - began)
+
+
+def _opened(given: Any, what: str, options: Mapping[str, str] | None) -> ArrowTable:
+    try:
+        return ArrowTable.of(given, options)
+    except FileNotFoundError:
+        raise RequestError(f"{what}: {given} does not exist") from None
+    except Unreadable as error:
+        raise RequestError(f"{what}: {given} {error}") from None
+
+
+def checked_features(table: ArrowTable, column: str, id_type: str, who: Who) -> pa.Table:
+    """A table of side features in memory, checked against the type of the ids of the ratings."""
+    names = table.schema.names
+    for name in (column, *names):
+        if problem := column_count_problem(len(table.matching(name)), name, "", names):
+            raise RequestError(f"{who} features: {problem}")
+    (own,) = table.matching(column)
+    check_id_type(column, spark_name(table.schema.field(own).type), id_type, who)
+    return checked_lines(table.named({column if name == own else name: name for name in names}).table(), column, who)
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """A fit of ratings that were gathered: its settings, checked."""
+
+    config: FitConfig
+    terms: Terms | None
+    columns: Columns
+    id_types: dict[str, str]  # "user" and "item" ─► Spark's type of the ids
+    features: Mapping[Who, pa.Table] = field(default_factory=dict)
+    execution: Execution = field(default_factory=Execution)  # of which the device and the checkpoints are used
+    exchange: Mapping[str, str] = field(default_factory=dict)  # where the fit ran, and why
+    threads: int | None = None
+
+    def model(
+        self, ratings: CollectedRatings, on_iteration: Callable[[Iteration], None] | None = None, read: float = 0.0
+    ) -> FittedModel:
+        """Fit the ratings, which took ``read`` seconds to read."""
+        timer, counts = PhaseTimer(), ratings.counts
+        with ExitStack() as release:
+            over = _Engine.over(ratings, self.config.form, self.execution.device, self.threads)
+            engine = release.enter_context(over)
+            known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
+            builder = _Builder(self, ratings, engine, known)
+            folder = self._checkpoints(ratings)
+            earlier = None if folder is None else release.enter_context(folder.claimed(self.execution.resume))
+            start = None if earlier is None else resumed(earlier, self.config, engine.adopted)
+            checkpoints = None
+            if folder is not None:
+                checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
+            timer.end("blocking")
+            fit = certified_fit(engine, self.config, self.terms, counts.positives, on_iteration, start, checkpoints)
+            timer.end("fit")
+            timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :])
+            return builder.finished(fit, {"survey": read, **timer.seconds})
+
+    def _checkpoints(self, ratings: CollectedRatings) -> CheckpointFolder | None:
+        if not (folder := self.execution.checkpoint_dir):
+            return None
+        digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
+        split = None if self.terms is None else self.terms.prior_split
+        return CheckpointFolder(
+            None, folder, subject_of(self.config, ratings.counts, split, digests), _Earlier.of, _write
+        )
+
+
+class _Earlier(NamedTuple):
+    """The model of a checkpoint: see ``ml.checkpoint.Startable``."""
+
+    model: FittedModel
+
+    @classmethod
+    def of(cls, uri: str) -> _Earlier:
+        return cls(load(uri))
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.model.info
+
+    def factorsOf(self, who: Who) -> ModelSide:
+        return self.model.side(who)
+
+
+def _write(model: FittedModel, uri: str) -> None:
+    """Write a model into a folder that does not exist."""
+    folder: Path = local_path(uri)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
+
+
+class _Engine(BlockEngine[Any]):
+    """The engine of this process, on its cores or on its GPU. It knows the ids of its rows."""
+
+    def __init__(self, runner: Any, ratings: CollectedRatings) -> None:
+        super().__init__(runner)
+        self.ids: dict[Side, pa.Array] = {"rows": ratings.users, "cols": ratings.items}
+        self.repeats = repeats_of(ratings.ratings)
+
+    @classmethod
+    @contextmanager
+    def over(cls, ratings: CollectedRatings, form: Form, device: str, threads: int | None) -> Iterator[_Engine]:
+        block = ratings.ratings
+        runner: Any = ThreadRunner(block, threads) if device == "cpu" else CudaRunner.of_block(block, form)
+        with runner.running():
+            yield cls(runner, ratings)
+
+    def factors(self, side: Side, fit: CertifiedFit[Any]) -> pa.Table:
+        """The factor table of a side, with the posterior of the certified draws if there is one."""
+        parts = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
+        return factor_table(self.ids[side], *map(self.runner.lines, parts))
+
+    def adopted(self, side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
+        """The posterior of the ids of this engine. Those that the model lacks get the one row of ``prior``."""
+        return self.runner.table(side, align_factors(factors.table, self.ids[side], prior, precision))
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """All that a model is made of besides its fit."""
+
+    given: TableFit
+    ratings: CollectedRatings
+    engine: _Engine
+    features: dict[Side, FitFeatures]
+
+    def at_checkpoint(self, fit: CertifiedFit[Any]) -> FittedModel:
+        """The model of a fit on its way, without ids that have no ratings."""
+        return self._model(fit, self._info(fit), {who: self.engine.factors(side, fit) for who, side in SIDE_OF.items()})
+
+    def finished(self, fit: CertifiedFit[Any], seconds: Mapping[str, float]) -> FittedModel:
+        """The model of a fit. The ids with features and without ratings are last."""
+        info = replace(self._info(fit), seconds=dict(seconds))
+        return self._model(fit, info, {who: self._all_factors(side, fit, info) for who, side in SIDE_OF.items()})
+
+    def _model(self, fit: CertifiedFit[Any], info: ModelInfo, sides: Mapping[Who, pa.Table]) -> FittedModel:
+        info = replace(info, n_users=len(sides["user"]), n_items=len(sides["item"]))
+        users, items = (ModelSide.of(table, info, who) for who, table in sides.items())
+        params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
+        certificate = certificate_document(item.as_dict() for item in fit.certificates)
+        return FittedModel(info, users, items, certificate, params=params, fitted=self.ratings.sketch())
+
+    def _all_factors(self, side: Side, fit: CertifiedFit[Any], info: ModelInfo) -> pa.Table:
+        table = self.engine.factors(side, fit)
+        if side not in fit.codings:
+            return table
+        row = prior_row(fit.scales, side, *info.table_form)
+        lines = self.features[side].unrated_lines(
+            row, fit.codings[side], fit.scales.features[side], info.draw_narrowing
+        )
+        return table if lines is None else pa.concat_tables([table, lines.cast(table.schema)])
+
+    def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
+        columns, counts, engine = self.given.columns, self.ratings.counts, self.engine
+        return info_of_fit(
+            fit,
+            engine,
+            engine.repeats,
+            {side: len(known.unrated_ids) for side, known in self.features.items()},
+            n_ratings=counts.n,
+            label_coding=counts.coding,
+            threshold=columns.threshold,
+            majority=counts.majority,
+            columns=columns.roles,
+            total_weight=engine.total_weight if columns.weight is not None else None,
+            id_types=self.given.id_types,
+            n_positive=counts.positives,
+            fingerprint=counts.fingerprint,
+            exchange=dict(self.given.exchange),
+        )

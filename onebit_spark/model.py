@@ -3,25 +3,64 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
+import pyarrow as pa
+from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from onebit_spark.certificate.certificates import OF_PREDICTIONS, headline_of
-from onebit_spark.certificate.held_out import SELECTIVE
-from onebit_spark.core.fitted_features import Who, feature_effects
-from onebit_spark.errors import RequestError
+from onebit_spark.certificate.certificates import OF_PREDICTIONS, Certificate, certificate_document, headline_of
+from onebit_spark.certificate.held_out import SELECTIVE, answering_threshold, ungrouped_certificates
+from onebit_spark.core.factor_tables import DIRECTIONS, factor_columns
+from onebit_spark.core.fitted_features import SIDE_OF, Who, feature_effects
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.sketch import CellSketch
+from onebit_spark.engines.tables import factor_frame, factor_schema
+from onebit_spark.errors import RequestError, refuse
+from onebit_spark.input.columns import case_folding
 from onebit_spark.input.rating_checks import RatingCounts
-from onebit_spark.ml.evaluation import CertificateRequest, calibrate, certified, diagnose, with_certificates
-from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.fold_in import fold_in, fold_in_features, update
+from onebit_spark.ml.evaluation import calibrate, certify, check_request, checked_ratings, diagnose
+from onebit_spark.ml.fold_in import NewFactors, NewRatings, fold_in, fold_in_features, update
+from onebit_spark.ml.params import AnswerParams
 from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
 from onebit_spark.ml.recommend import Request, recommend
+from onebit_spark.ml.spark_factors import SparkFactors, answers
+from onebit_spark.predictor.certification import CertificateRequest, with_certificates
+from onebit_spark.predictor.fitted_model import who_problems
+from onebit_spark.predictor.side import ModelSide
 
 
-class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):
+@dataclass(frozen=True)
+class TrainingSummary:
+    """How the fit went.
+
+    Parameters
+    ----------
+    objectiveHistory : list of float
+        The objective after each iteration. It is minimised.
+    totalIterations : int
+        Number of iterations.
+    converged : bool
+        Whether the stopping rule held.
+    reason : str
+        Why the fit stopped.
+    seconds : dict
+        Seconds of each phase.
+    """
+
+    objectiveHistory: list[float]
+    totalIterations: int
+    converged: bool
+    reason: str
+    seconds: dict[str, float]
+
+
+class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitCompletionModel"]):
     """A fitted model. ``OneBitCompletion.fit`` makes it; ``transform`` predicts pairs.
 
     The methods return new models and DataFrames. They do not change the model.
@@ -37,6 +76,128 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
     source : str or None
         The folder that the factors are read from, for a model that was loaded.
     """
+
+    def __init__(
+        self, info: ModelInfo, users: DataFrame, items: DataFrame, certificate: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.info = info
+        self.certificate = certificate or certificate_document([])
+        self.users = users
+        self.items = items
+        self.source: str | None = None  # folder of a loaded model
+        self.readFitted: Callable[[], CellSketch] | None = None  # see ``fitted``
+        self._collected: list[tuple[ModelSide, ModelSide]] = []  # shared by copies: see ``factors``
+        self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
+        for who in SIDE_OF:
+            schema = self.factorsOf(who).schema
+            actual, expected = _types(schema), _types(factor_schema(info, who, DIRECTIONS in schema.names))
+            if actual != expected:
+                raise RequestError(f"damaged model folder: {who}s/ should have the columns {expected}, not {actual}")
+
+    @classmethod
+    def from_tables(
+        cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table,
+        certificates: Iterable[Certificate] = (),
+    ) -> Self:  # fmt: skip
+        """A model from factor tables in this process (``factor_tables.factor_table``).
+
+        Spark sends the tables to the executors with every job that needs them. A model that was saved and loaded reads
+        Parquet instead.
+        """
+        user_frame, item_frame = (
+            factor_frame(spark, table, factor_schema(info, side, DIRECTIONS in table.column_names))
+            for side, table in (("user", users), ("item", items))
+        )
+        return cls(info, user_frame, item_frame, certificate_document(item.as_dict() for item in certificates))
+
+    def factorsOf(self, who: Who) -> DataFrame:
+        """``users`` or ``items``."""
+        return self.users if who == "user" else self.items
+
+    @property
+    def factors(self) -> SparkFactors:
+        """The factor tables, and how pairs are scored by them."""
+        columns: dict[Who, str] = {"user": self.getUserCol(), "item": self.getItemCol()}
+        return SparkFactors(self.info, self.users, self.items, columns, self._collected)
+
+    # ---- prediction --------------------------------------------------------------------------------------------------
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        """Append the output columns. If there are null or NaN ids, the first action fails with a count of them.
+
+        Nothing is collected. An id that was never rated is predicted from the prior, or as ``coldStartStrategy`` says.
+        """
+        refuse(self.coldStartProblems())
+        self._check_outputs(dataset)
+        scored, prefix = self.factors.scored(dataset)
+        factors = f"{prefix}_user", f"{prefix}_item"
+        known_pair = F.col(factors[0]).isNotNull() & F.col(factors[1]).isNotNull()
+        outputs = self._outputs(F.col(f"{prefix}_scored"))
+        if self.getColdStartStrategy() == "drop":
+            scored = scored.where(known_pair)
+        elif self.getColdStartStrategy() == "nan":
+            unknown = {self.getAnsweredCol(): F.lit(False)}
+            outputs = [
+                (name, F.when(known_pair, value).otherwise(unknown.get(name, F.lit(float("nan")))))
+                for name, value in outputs
+            ]
+        columns = (value.alias(name) for name, value in outputs)
+        return scored.select("*", *columns).drop(*factors, f"{prefix}_scored")
+
+    def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
+        """The output columns that are not omitted, in order."""
+        named = [
+            (self.getScoreCol(), scored["score"]),
+            (self.getStdCol(), scored["std"]),
+            (self.getProbabilityCol(), scored["probability"]),
+            (self.getPredictionCol(), scored["prediction"]),
+            (self.getRawPredictionCol(), scored["score"]),
+        ]
+        if self.certifiedErrors and self.getAnsweredCol():
+            named.append((self.getAnsweredCol(), self.answers(scored["score"], scored["std"])))
+        return [(name, column) for name, column in named if name]
+
+    def _check_outputs(self, dataset: DataFrame) -> None:
+        folded = case_folding(dataset)
+        taken = [folded(name) for name in dataset.columns]
+        for name, _ in self._outputs(F.lit(None)):
+            if folded(name) in taken:
+                raise RequestError(
+                    f"output column {name!r} is already there: drop or rename it, or set another output name"
+                )
+            taken.append(folded(name))
+
+    @property
+    def certifiedErrors(self) -> list[float]:
+        """The error rates that were requested, also those that could not be met."""
+        return [item["request"] for item in ungrouped_certificates(self.certificate)]
+
+    def answers(self, score: Column, std: Column) -> Column:
+        """Whether pairs with these scores and standard deviations are answered under ``maxError``."""
+        return answers(self.info, answering_threshold(self.certificate, self.getMaxError()), score, std)
+
+    def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
+        """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
+
+        The certificates `seeger`, `catoni`, `theorem1` and `prior_split` are about this predictor: the sign of a fresh
+        draw of the score, not the sign of its mean. A draw is a function of the seed and the two ids. Another seed
+        gives other draws. After a prior split the draws have smaller standard deviations than ``std``. Ids that the
+        model does not know are drawn from its prior.
+
+        Parameters
+        ----------
+        dataset : DataFrame
+            Pairs of user and item ids.
+        seed : int
+            Seed of the draws.
+        """
+        sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.info.negative_label)
+        return self.factors.sampled(dataset, seed).withColumn("sampledPrediction", sign)
+
+    def checkIds(self, dataset: DataFrame) -> None:
+        """Count null and NaN ids in one job, and raise a RequestError if there are any."""
+        self.factors.check_ids(dataset)
 
     # ---- recommendations ---------------------------------------------------------------------------------------------
 
@@ -63,27 +224,31 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
             User and ``recommendations``, an array of structs with the best first: the item, ``rating`` (the score),
             ``std`` and ``probability``.
         """
-        return recommend(self, "user", Request(numItems, z, excludeSeen, self._floor(answeredOnly)))
+        return recommend(self.factors, "user", Request(numItems, z, excludeSeen, self._floor(answeredOnly)))
 
     def recommendForAllItems(
         self, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None, answeredOnly: bool = False
     ) -> DataFrame:
         """The best users of each item. The parameters are those of ``recommendForAllUsers``."""
-        return recommend(self, "item", Request(numUsers, z, excludeSeen, self._floor(answeredOnly)))
+        return recommend(self.factors, "item", Request(numUsers, z, excludeSeen, self._floor(answeredOnly)))
 
     def recommendForUserSubset(
         self, dataset: DataFrame, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None,
         answeredOnly: bool = False,
     ) -> DataFrame:  # fmt: skip
         """The best items of the users in ``dataset``. Users that the model does not know are left out."""
-        return recommend(self, "user", Request(numItems, z, excludeSeen, self._floor(answeredOnly)), dataset)
+        return recommend(self.factors, "user", Request(numItems, z, excludeSeen, self._floor(answeredOnly)), dataset)
 
     def recommendForItemSubset(
         self, dataset: DataFrame, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None,
         answeredOnly: bool = False,
     ) -> DataFrame:  # fmt: skip
         """The best users of the items in ``dataset``. Items that the model does not know are left out."""
-        return recommend(self, "item", Request(numUsers, z, excludeSeen, self._floor(answeredOnly)), dataset)
+        return recommend(self.factors, "item", Request(numUsers, z, excludeSeen, self._floor(answeredOnly)), dataset)
+
+    def _floor(self, answeredOnly: bool) -> float | None:
+        """The least confidence of a pair in a list, or None."""
+        return answering_threshold(self.certificate, self.getMaxError()) if answeredOnly else None
 
     # ---- new users and items -----------------------------------------------------------------------------------------
 
@@ -108,7 +273,9 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         features : DataFrame, optional
             Side features of the new users or items, if the model was fitted with such features.
         """
-        return fold_in(self, ratings, who, self.info.threshold if threshold is None else threshold, features)
+        refuse(who_problems(who))
+        given = NewRatings.of(self.factors, ratings, self.info.threshold if threshold is None else threshold)
+        return self._with_ratings(given, fold_in(self.factors, given, who, features)) if given.n else self
 
     def update(
         self, ratings: DataFrame, threshold: float | None = None, userFeatures: DataFrame | None = None,
@@ -133,7 +300,12 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         """
         given: dict[Who, DataFrame | None] = {"user": userFeatures, "item": itemFeatures}
         features = {who: frame for who, frame in given.items() if frame is not None}
-        return update(self, ratings, self.info.threshold if threshold is None else threshold, features)
+        new = NewRatings.of(self.factors, ratings, self.info.threshold if threshold is None else threshold)
+        return self._with_ratings(new, update(self.factors, new, features)) if new.n else self
+
+    def _with_ratings(self, given: NewRatings, factors: NewFactors) -> Self:
+        """The model with other factors, which was fitted on these ratings, too."""
+        return self.changed(**factors.changes).fittedOn(given.merged_with(self.fitted))
 
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
         """A model that also knows the users (or the items) in ``features``, from their side features alone.
@@ -147,7 +319,10 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         who : {"user", "item"}
             Whose features they are.
         """
-        return fold_in_features(self, features, who)
+        refuse(who_problems(who))
+        new, learnt = fold_in_features(self.factors, features, who), self.info.side_features or {}
+        newcomers = learnt[who]["newcomers"] + new.counts[who] - self.info.count(who)
+        return self.changed(**new.changes, side_features={**learnt, who: {**learnt[who], "newcomers": newcomers}})
 
     @property
     def userFeatureWeights(self) -> DataFrame:
@@ -190,7 +365,7 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         counts : RatingCounts, optional
             The count of the ratings, if they were checked before.
         """
-        return self.changed(diagnostics=diagnose(self, ratings, source, fitted, counts))
+        return self.changed(diagnostics=diagnose(self.factors, ratings, source, fitted, counts))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with a probability that agrees with the frequencies in ``ratings`` (docs/MATH.md, §8.4).
@@ -198,7 +373,7 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         The ratings must not have been fitted. Score, std and prediction do not change. The probability is above ½
         exactly where the score is above 0.
         """
-        return self.changed(calibration=calibrate(self, ratings).as_dict())
+        return self.changed(calibration=calibrate(self.factors, ratings).as_dict())
 
     def certify(
         self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,
@@ -224,7 +399,7 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
             Number of models or settings that were compared on these ratings.
         """
         request = CertificateRequest.of(maxError, delta, by, certificateGrid)
-        return with_certificates(self, certified(self, ratings, request), instead_of=OF_PREDICTIONS)
+        return self.withCertificates(self._certified(ratings, request), OF_PREDICTIONS)
 
     def certifySelective(
         self, ratings: DataFrame, maxError: float | Sequence[float] = 0.05, delta: float = 0.05, by: str | None = None,
@@ -244,13 +419,95 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         request = CertificateRequest.of(maxError, delta, by, certificateGrid)
         if not request.max_error:
             raise RequestError("maxError must hold at least one error rate")
-        _, *selective = certified(self, ratings, request)
-        return with_certificates(self, selective, instead_of=[SELECTIVE])
+        _, *selective = self._certified(ratings, request)
+        return self.withCertificates(selective, [SELECTIVE])
+
+    def _certified(self, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
+        """The certificates that ratings with the columns of the fit give."""
+        check_request(self.factors, ratings, request)
+        return certify(self.factors, self.fitted, checked_ratings(self.factors, ratings), request)[1]
+
+    def withCertificates(self, certificates: Sequence[Certificate], insteadOf: Sequence[str] = ()) -> Self:
+        """This model with more certificates, without those of some names; and then without those of groups."""
+        model = self.changed()
+        model.certificate = with_certificates(self.certificate, certificates, insteadOf)
+        return model
 
     @property
     def headline(self) -> str | None:
         """The sentence of the first certificate. None if nothing was certified."""
         return headline_of(self.certificate)
+
+    # ---- changes -----------------------------------------------------------------------------------------------------
+
+    def changed(self, users: DataFrame | None = None, items: DataFrame | None = None, **info: Any) -> Self:
+        """This model with other factors, or with other fields of its ``info``.
+
+        Certificates are about the factors of the model. A model with other factors has no certificates, and no spreads
+        of certified draws.
+        """
+        if users is None and items is None:
+            model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
+            model._collected = self._collected
+        else:
+            plain = ["id", *factor_columns(*self.info.table_form)]
+            model = type(self)(
+                replace(self.info, draw_narrowing=None, **info),
+                (self.users if users is None else users).select(*plain),
+                (self.items if items is None else items).select(*plain),
+            )
+        model.source, model.readFitted = self.source, self.readFitted
+        return self._copyValues(model._resetUid(self.uid))
+
+    # ---- what it was fitted on ---------------------------------------------------------------------------------------
+
+    @property
+    def fitted(self) -> CellSketch | None:
+        """A sketch of the cells that the model was fitted on. None if an older version saved the model."""
+        return None if self.readFitted is None else self.readFitted()
+
+    def fittedOn(self, cells: CellSketch) -> Self:
+        """This model with another sketch of the cells that it was fitted on."""
+        model = self.changed(fitted=cells.described)
+        model.readFitted = lambda: cells
+        return model
+
+    # ---- what was learnt ---------------------------------------------------------------------------------------------
+
+    @property
+    def userFactors(self) -> DataFrame:
+        """id, features array<float>, spread array<float>: mean and standard deviation of the K factors."""
+        return self._factors(self.users)
+
+    @property
+    def itemFactors(self) -> DataFrame:
+        """id, features array<float>, spread array<float>: mean and standard deviation of the K factors."""
+        return self._factors(self.items)
+
+    def _factors(self, side: DataFrame) -> DataFrame:
+        spread = F.col("spread")
+        if self.info.kind == "covariance":
+            # V_cc is at position c(c+3)/2 of the packed triangle.
+            dimension = self.info.config.dimension
+            places = [c * (c + 3) // 2 for c in range(dimension - self.rank, dimension)]
+            spread = F.array(*(F.sqrt(F.col("covariance")[place]).cast("float") for place in places))
+        return side.select("id", F.col("mean").alias("features"), spread.alias("spread"))
+
+    @property
+    def rank(self) -> int:
+        """K, the largest number of factors."""
+        return self.info.config.factors
+
+    @property
+    def effectiveRank(self) -> int:
+        """Number of factors in use (docs/MATH.md, §8.5)."""
+        return self.info.effective_rank
+
+    @property
+    def summary(self) -> TrainingSummary:
+        """How the fit went."""
+        info = self.info
+        return TrainingSummary(info.objective_history, info.iterations, info.converged, info.reason, info.seconds)
 
     # ---- the folder --------------------------------------------------------------------------------------------------
 
@@ -275,3 +532,7 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
     @classmethod
     def read(cls) -> ModelReader:
         return ModelReader(cls)
+
+
+def _types(schema: StructType) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)

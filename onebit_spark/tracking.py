@@ -22,8 +22,8 @@ from onebit_spark import __version__
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
+from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import CERTIFICATE, local_path
-from onebit_spark.predictor.served_model import ServedModel, load
 
 REPORT = "report.html"
 
@@ -75,7 +75,7 @@ def _figures(info: ModelInfo) -> Iterator[tuple[str, float]]:
         yield f"seconds_{phase.replace(' ', '_')}", seconds
 
 
-def _bounds(served: ServedModel) -> Iterator[tuple[str, float]]:
+def _bounds(served: FittedModel) -> Iterator[tuple[str, float]]:
     """The certified limits on the error rate, of all ratings: those of groups are in the file."""
     for item in served.certificate["certificates"]:
         if not item.get("group"):
@@ -89,7 +89,7 @@ def _bounds(served: ServedModel) -> Iterator[tuple[str, float]]:
 class ServedPairs:
     """What ``mlflow.pyfunc`` asks: predictions for a DataFrame of pairs, in columns named as in the fit."""
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: FittedModel) -> None:
         self.model = model
 
     def predict(self, pairs: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:

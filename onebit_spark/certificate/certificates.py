@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from onebit_spark.certificate import bounds
@@ -82,6 +82,13 @@ class Certificate:
             "majority_error": self.majority_error,
             **self.inputs,
         }
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Certificate:
+        """The inverse of ``as_dict``."""
+        own = {item.name for item in fields(cls)} - {"inputs"}
+        inputs = {name: value for name, value in entry.items() if name not in own and name != "vacuous"}
+        return cls(**{name: entry[name] for name in own}, inputs=inputs)
 
 
 def certificate_document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -26,17 +26,17 @@ from onebit_spark.core.output_kinds import PREDICTIONS
 from onebit_spark.core.sketch import HIGHEST, CellSketch
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
+from onebit_spark.in_process import TableFit, checked_features
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
 from onebit_spark.platform.files import table_format
 from onebit_spark.predictor.certification import CertificateRequest, fresh_to, with_certificates
+from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import replaced_folder
 from onebit_spark.predictor.scored import CALIBRATING, SAMPLE, calibrated, diagnosed, figures_of, with_rates
-from onebit_spark.predictor.served_model import ServedModel, load
 from onebit_spark.report.page import REPORT, page_of
-from onebit_spark.table_fit import TableFit, checked_features
 from onebit_spark.tuning.cross_validation import CrossValidation, local_validation
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
@@ -64,7 +64,7 @@ class LocalRatings:
 
 
 class LocalRuntime:
-    """The jobs in this process. Tables are ArrowTables, models ServedModels. ``why`` says why it was chosen."""
+    """The jobs in this process. Tables are ArrowTables, models FittedModels. ``why`` says why it was chosen."""
 
     session = None
 
@@ -151,7 +151,7 @@ class LocalRuntime:
     def fit(
         self, ratings: LocalRatings, columns: Columns, config: FitConfig, execution: Execution, terms: Terms,
         features: Mapping[Who, ArrowTable], progress: Callable[[Iteration], None],
-    ) -> ServedModel:  # fmt: skip
+    ) -> FittedModel:  # fmt: skip
         tables = {
             who: checked_features(table, columns.roles[who], ratings.id_types[who], who)
             for who, table in features.items()
@@ -160,14 +160,14 @@ class LocalRuntime:
         fit = TableFit(config, terms, columns, ratings.id_types, tables, execution, where)
         return fit.model(ratings.to_fit, progress, ratings.seconds)
 
-    def load(self, path: str) -> ServedModel:
+    def load(self, path: str) -> FittedModel:
         return replace(load(path), cold_start="prior")
 
-    def save(self, model: ServedModel, path: str, overwrite: bool) -> None:
+    def save(self, model: FittedModel, path: str, overwrite: bool) -> None:
         page = page_of(model.info, model.certificate)
         model.save(path, overwrite, {} if page is None else {REPORT: page})
 
-    def with_featured_ids(self, model: ServedModel, features: ArrowTable, who: Who) -> ServedModel:
+    def with_featured_ids(self, model: FittedModel, features: ArrowTable, who: Who) -> FittedModel:
         column = model.info.columns[who]
         return model.fold_in_features(checked_features(features, column, model.info.id_types[who], who), who)
 
@@ -179,7 +179,7 @@ class LocalRuntime:
     # ---- quality -----------------------------------------------------------------------------------------------------
 
     def judged_by(
-        self, model: ServedModel, table: ArrowTable, threshold: float | None, request: CertificateRequest
+        self, model: FittedModel, table: ArrowTable, threshold: float | None, request: CertificateRequest
     ) -> KeptRatings:
         info, names = model.info, model.info.columns
         if threshold is None and not pa.types.is_boolean(table.schema.field(names["label"]).type):
@@ -192,11 +192,11 @@ class LocalRuntime:
             raise RequestError("; ".join(problems))
         return ratings.kept()
 
-    def measure(self, model: ServedModel, on: KeptRatings) -> dict[str, Any]:
+    def measure(self, model: FittedModel, on: KeptRatings) -> dict[str, Any]:
         return self._with_rates(model, on, figures_of(_scored(model, on))[0])
 
     def certify(
-        self, model: ServedModel, on: KeptRatings, request: CertificateRequest,
+        self, model: FittedModel, on: KeptRatings, request: CertificateRequest,
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
         if freshness is None:
@@ -206,29 +206,29 @@ class LocalRuntime:
         return self._with_rates(model, on, figures), certificates
 
     @staticmethod
-    def _with_rates(model: ServedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
+    def _with_rates(model: FittedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
         return with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
 
-    def certified(self, model: ServedModel, certificates: Sequence[Certificate]) -> ServedModel:
+    def certified(self, model: FittedModel, certificates: Sequence[Certificate]) -> FittedModel:
         return replace(model, certificate=with_certificates(model.certificate, certificates))
 
-    def calibrated(self, model: ServedModel, on: KeptRatings) -> ServedModel:
+    def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
         calibration = calibrated(_scored(model, on.sample(CALIBRATING)))
         return replace(model, info=replace(model.info, calibration=calibration.as_dict()))
 
-    def diagnosed(self, model: ServedModel, ratings: LocalRatings, source: str) -> ServedModel:
+    def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
         kept = ratings.held_out
         n = ratings.to_fit.counts.n if kept is None else kept.counts.n
         scored = model.scored(*ratings.fitted_pairs) if kept is None else _scored(model, kept.sample(SAMPLE))
         figures = diagnosed(scored, f"a sample of {source}" if n > SAMPLE else source, kept is None)
         return replace(model, info=replace(model.info, diagnostics=figures))
 
-    def noted(self, model: ServedModel, facts: Mapping[str, Any]) -> ServedModel:
+    def noted(self, model: FittedModel, facts: Mapping[str, Any]) -> FittedModel:
         return replace(model, info=replace(model.info, diagnostics={**(model.info.diagnostics or {}), "job": facts}))
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
-    def predict(self, model: ServedModel, pairs: ArrowTable, n: int, target: Target) -> None:
+    def predict(self, model: FittedModel, pairs: ArrowTable, n: int, target: Target) -> None:
         user, item = (model.info.columns[who] for who in SIDE_OF)
         boolean = model.info.label_coding == "boolean"
 
@@ -245,7 +245,7 @@ class LocalRuntime:
 
         _write(lines(), target)
 
-    def recommend(self, model: ServedModel, n: int, seen: ArrowTable | None, target: Target) -> None:
+    def recommend(self, model: FittedModel, n: int, seen: ArrowTable | None, target: Target) -> None:
         user, item = (model.info.columns[who] for who in SIDE_OF)
         pairs = None if seen is None else seen.table()
         taken = None if pairs is None else (pairs[user], pairs[item])
@@ -281,6 +281,6 @@ def _one_of(table: ArrowTable, column: str) -> str:
     return matching[0]
 
 
-def _scored(model: ServedModel, on: KeptRatings) -> pa.Table:
+def _scored(model: FittedModel, on: KeptRatings) -> pa.Table:
     rows, cols = model.users.positions(on.users), model.items.positions(on.items)
     return model.scored(rows, cols, on.positive, on.groups)

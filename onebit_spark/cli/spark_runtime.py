@@ -46,9 +46,7 @@ from onebit_spark.ml.evaluation import (
     checked_ratings,
     measure,
     predicted_pairs,
-    with_certificates,
 )
-from onebit_spark.ml.params import plainly_named
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder, table_format
 from onebit_spark.predictor.certification import CertificateRequest
@@ -163,20 +161,20 @@ class SparkRuntime:
     def judged_by(
         self, model: OneBitCompletionModel, table: DataFrame, threshold: float | None, request: CertificateRequest
     ) -> CheckedRatings:
-        check_request(model, table, request)
-        return checked_ratings(model, table, threshold)
+        check_request(model.factors, table, request)
+        return checked_ratings(model.factors, table, threshold)
 
     def measure(self, model: OneBitCompletionModel, on: CheckedRatings) -> dict[str, Any]:
-        return measure(model, on.ratings, on.columns.threshold, on.counts)[0]
+        return measure(model.factors, on.ratings, on.columns.threshold, on.counts)[0]
 
     def certify(
         self, model: OneBitCompletionModel, on: CheckedRatings, request: CertificateRequest,
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
-        return certify(model, on, request, freshness)
+        return certify(model.factors, model.fitted, on, request, freshness)
 
     def certified(self, model: OneBitCompletionModel, certificates: Sequence[Certificate]) -> OneBitCompletionModel:
-        return with_certificates(model, certificates)
+        return model.withCertificates(certificates)
 
     def calibrated(self, model: OneBitCompletionModel, on: CheckedRatings) -> OneBitCompletionModel:
         return model.calibrate(on.ratings)
@@ -353,10 +351,10 @@ def write_lines(spark: SparkSession, lines: DataFrame, target: Target) -> None:
 
 def predictions(model: OneBitCompletionModel, pairs: DataFrame, n: int) -> DataFrame:
     """User, item, score, std, probability, prediction, and ``answered`` if an error rate was certified."""
-    predicted = predicted_pairs(plainly_named(model, answeredCol="answered"), pairs, n)
+    predicted = predicted_pairs(model.factors, pairs, n)
     prediction = F.col("prediction") > 0 if model.info.label_coding == "boolean" else F.col("prediction").cast("int")
     ids = [F.col(quoted(column)) for column in pairs.columns]
-    answered = ["answered"] if model.certifiedErrors else []
+    answered = [model.answers(F.col("score"), F.col("std")).alias("answered")] if model.certifiedErrors else []
     return predicted.select(*ids, "score", "std", "probability", prediction.alias("prediction"), *answered)
 
 

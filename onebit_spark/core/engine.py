@@ -1,4 +1,4 @@
-"""Engine: what the solver asks of those who hold the ratings; and rows without ratings."""
+"""Engine: the interface between the solver and whatever holds the ratings; posteriors of rows without ratings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Engine(Protocol[P]):
         """Set both posteriors to the start."""
 
     def start_from(self, posteriors: dict[Side, P]) -> None:
-        """Set both posteriors to these, which ``posterior`` or ``combined`` gave."""
+        """Set both posteriors to results of ``posterior`` or ``combined``."""
 
     def shortage(self, config: FitConfig) -> str | None:
         """Why there is no room for a fit with these settings; None if there is."""
@@ -49,10 +49,10 @@ class Engine(Protocol[P]):
         """Update the posterior of ``step.side`` given the other side's."""
 
     def data_term(self) -> float:
-        """The data term of the objective. The last half step wants it, and the weights have moved after it."""
+        """The data term of the objective, after the last half step and the step of the implicit coefficients."""
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
-        """Map every row of both sides, at once or before ``posterior`` gives it."""
+        """Map every row of both sides, now or when it is next read."""
 
     def move_coef(self, side: Side, step: CoefStep) -> None:
         """Move the other side's weights (``implicit``), of which the prior means of this side are made."""

@@ -123,13 +123,15 @@ def _read_locations(
     return known, present, location, scale
 
 
-def prior_row(scales: HyperPosterior, side: Side, kind: Kind, intercepts: bool, vectors: int = 0) -> RowPosterior:
+def prior_row(
+    scales: HyperPosterior, side: Side, kind: Kind, intercepts: bool, vectors: int = 0, precision: str = "float32"
+) -> RowPosterior:
     """The prior of an id that was never rated, as a posterior of one row (docs/MATH.md, §8.2).
 
     ``vectors`` is their number in ``implicit``.
     """
     prior = scales.unseen(side)
-    mean = prior.mean.astype(np.float32)
+    mean = prior.mean.astype(precision)
     row = RowPosterior.isotropic(mean, 1.0 / np.sqrt(prior.precision[0]), kind, intercepts)
     return row.with_implicit(vectors) if vectors else row
 

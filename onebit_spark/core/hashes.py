@@ -41,6 +41,11 @@ def cell_hashes(users: pa.ChunkedArray | pa.Array, items: pa.ChunkedArray | pa.A
     return hashes.view(np.int64)
 
 
+def pair_hashes(users: pa.Array, items: pa.Array) -> NDArray[np.int64]:
+    """``xxhash64(user, item)`` of every pair, without nulls."""
+    return hashed(items, hashed(users, np.full(len(users), SPARK_SEED))).view(np.int64)
+
+
 def coin_drawn(users: pa.ChunkedArray, items: pa.ChunkedArray, seed: int) -> NDArray[np.uint64]:
     """The 32 bits that ``collect.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
     start = np.full(1, SPARK_SEED)

@@ -30,9 +30,15 @@ SLICE = 2**20  # numbers in one unpacked covariance array; larger batches are sc
 
 def score(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
     """E[u] = b_i + d_j + E[L_i]·E[R_j], line by line."""
-    total = np.einsum("lk,lk->l", rows.mean, cols.mean, dtype=np.float64)
-    if rows.intercept is not None and cols.intercept is not None:
-        total += rows.intercept.astype(np.float64) + cols.intercept
+    return score_of_means(rows.location, cols.location, rows.has_intercept)
+
+
+def score_of_means(rows: FloatArray, cols: FloatArray, intercepts: bool) -> DoubleArray:
+    """The same from the means of all coordinates; with intercepts, these are first."""
+    first = int(intercepts)
+    total = np.einsum("lk,lk->l", rows[:, first:], cols[:, first:], dtype=np.float64)
+    if intercepts:
+        total += rows[:, 0].astype(np.float64) + cols[:, 0]
     return total
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1  # smallest and largest hash
@@ -69,6 +70,17 @@ class CellSketch:
         """The sketch of ratings by the hashes of their cells; up to ``limit``, or lower where they are many."""
         limit = min(limit, limit_for(len(cells)))
         return cls(limit, *np.unique(cells[cells <= limit], return_counts=True))
+
+    @classmethod
+    def of_table(cls, cells: pa.Table, limit: int, complete: bool = True) -> CellSketch:
+        """From a table with the columns ``hash`` and ``ratings``, one line per cell."""
+        ordered = cells.sort_by("hash")
+        return cls(limit, ordered["hash"].to_numpy(), ordered["ratings"].to_numpy(), complete)
+
+    @property
+    def table(self) -> pa.Table:
+        """The inverse of ``of_table``."""
+        return pa.table({"hash": self.hashes, "ratings": self.ratings})
 
     @property
     def n_ratings(self) -> int:

@@ -1,6 +1,6 @@
-"""Blocks of ratings: which rows are in which, and how they are lines of a DataFrame.
+"""Blocks of ratings: the placement of rows in blocks, and blocks as lines of a DataFrame.
 
-Rows with many ratings are placed one by one, the others by a hash. The arrays of a block are in binary cells, which are
+Rows with many ratings are placed one by one, the others by a hash. The arrays of a block are binary cells, which are
 read without a copy.
 """
 
@@ -146,10 +146,10 @@ def read_block(cell: dict[str, Any]) -> PlacedBlock:
 
 
 def _spare_the_collector() -> None:
-    """Hide what this worker has loaded from the garbage collector, compiled kernels included.
+    """Freeze the objects of this worker, so that the garbage collector does not visit them.
 
-    After each task, Spark's worker runs ``gc.collect()``. It would visit every object of every imported package, which
-    takes longer than a small block. Objects that are hidden are still freed when nothing refers to them.
+    Spark's worker runs ``gc.collect()`` after each task, which takes longer than a small block if it visits every
+    object of every imported package. Frozen objects are still freed by their reference counts.
     """
     if len(gc.get_objects()) > MANY_OBJECTS:
         gc.freeze()
@@ -211,17 +211,17 @@ _RAISED = re.compile(r"onebit_spark\.errors\.FitFailed: (.+)")
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise a FitFailed of a worker as a FitFailed here. Spark reports it only as a traceback in a message.
+    """Raise a FitFailed of a worker, or the loss of a table with its executor, as a FitFailed of the driver.
 
-    Also if a table is lost that is kept on the executors only.
+    Spark reports both only as a traceback in a message.
     """
     try:
         yield
     except JOB_ERRORS as error:
         if rows_are_lost(error):
             raise FitFailed(
-                "an executor was lost, and factors with it: fit again, from a checkpoint if there is one, or set "
-                "shuffleStorage=files"
+                "an executor was lost, and factors with it: fit again, with checkpointDir in a folder that all "
+                "executors can reach"
             ) from None
         raised = _RAISED.search(str(error))
         if raised is None:

@@ -3,10 +3,9 @@
     bundles ─number─► one binary chunk for each (bundle, row block) ─shuffle─► build ─► row blocks, cached
     row blocks ─transpose─► one chunk for each (row block, column block) ─shuffle─► build ─► column blocks, cached
 
-A rating crosses the network as 8 bytes, 12 with a weight, never as a row of its own. Everything here runs in Python
-workers on Arrow.
-
-``BlockedSide`` is one orientation, ``Blocking`` makes both.
+A rating crosses the network as 8 bytes, 12 with a weight, never as a row of its own. All of this runs in Python workers
+on Arrow. ``BlockedSide`` is one orientation, and ``Blocking`` makes both. The driver numbers the ids if it holds all of
+them; else a distributed sort does.
 """
 
 from __future__ import annotations
@@ -69,16 +68,16 @@ CHUNKS = schema_of("block int, rows binary, codes binary, weights binary, member
 
 @dataclass(frozen=True)
 class SideTable:
-    """What tasks must know of one side: broadcast once."""
+    """The ids of a side with their blocks and counts, broadcast to the tasks."""
 
     values: pa.Array  # ids, ascending
     block_of: NDArray[np.int32]
-    counts: NDArray[np.int64]  # what the blocks must find
+    counts: NDArray[np.int64]  # the ratings of each id, against which the blocks are checked
     positives: NDArray[np.int64]
 
     @cached_property
     def index(self) -> IdIndex:
-        """Made where it is first asked for, once in every Python worker."""
+        """The index of the ids, made once in every Python worker."""
         return IdIndex(self.values)
 
 
@@ -127,7 +126,7 @@ def numbered(bundle: Bundle, users: Numbers, items: Numbers) -> tuple[Numbers, N
 
 @dataclass(frozen=True)
 class Transpose:
-    """The ratings of row blocks, grouped by the item's block. A column without ratings is still a member of its."""
+    """The ratings of row blocks, grouped by the item's block. A column without ratings stays a member of its block."""
 
     placement: Placement
     wide: bool = False  # 64-bit numbers travel, for more than 2³⁰ rows or columns
@@ -151,7 +150,7 @@ class Transpose:
 
 @dataclass(frozen=True)
 class Build:
-    """All chunks of a block into one compressed block, checked against the survey where there is a table of it."""
+    """Joins all chunks of a block, and checks its counts if the driver has counted the ratings of every id."""
 
     side: Broadcast[SideTable] | None
     wide: bool = False
@@ -252,7 +251,7 @@ def by_block(blocks, rows, codes, weights, n_blocks):  # type: ignore[no-untyped
 
 
 def _checksum(rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> int:
-    """A sum over ratings of a hash of (row, column, label, weight): whatever their order, additive over blocks."""
+    """The sum over ratings of a hash of (row, column, label, weight). It does not depend on their order."""
     row = np.repeat(rows.astype(np.uint64), ratings.row_counts)
     code = columns.astype(np.uint64)[ratings.codes >> 1] << np.uint64(1) | (ratings.codes & 1).astype(np.uint64)
     with np.errstate(over="ignore"):
@@ -288,7 +287,7 @@ ROUTED = schema_of(f"key int, {BLOCK_CELLS}, routes binary, ends binary, row_wei
 
 @dataclass(frozen=True)
 class Route:
-    """Adds to each block its key, the rows that each block of the other side refers to, and sums of weights."""
+    """Adds to each block its key, the rows that each block of the other side needs, and sums of weights."""
 
     build: Callable[[Batches], Batches]
     keys: NDArray[np.int32]
@@ -321,7 +320,7 @@ NO_ROUTES = np.empty(0, np.int32), np.zeros(1, np.int64)
 
 # ---- both orientations -----------------------------------------------------------------------------------------------
 
-ROUTES = ("routes", "ends", "row_weights")  # what only a sender needs
+ROUTES = ("routes", "ends", "row_weights")  # columns that only ``spark_runner.Send`` reads
 
 
 @dataclass(frozen=True)
@@ -332,7 +331,7 @@ class SidePlan:
     n_rows: int  # number of rows
     n_tasks: int  # Number of partitions. Block b is in partition b mod ``n_tasks``.
     held: bool  # whether the driver holds the tables of this side
-    ids: Broadcast[SideTable] | None = None  # what the blocks must find, if the driver knows it
+    ids: Broadcast[SideTable] | None = None  # against which the blocks are checked, if the driver holds the ids
     rows: CountedRows | None = None  # the counts of all rows, if the driver knows them
 
 
@@ -359,11 +358,11 @@ class BlockedSide:
         return self.blocks.drop(*ROUTES)
 
     def sent(self, cells: DataFrame) -> DataFrame:
-        """Cells in the partitions of the blocks' keys. To group them with the blocks, Spark need not move a block."""
+        """The cells in the partitions of the blocks' keys, so that Spark moves no block to group them."""
         return cells.repartition(self.plan.n_tasks, "key")
 
     def in_order(self, parts: Mapping[int, Part]) -> list[Part]:
-        """What came from the blocks, by their numbers: sums of floats do not depend on which task ended first."""
+        """The results of the blocks by block number, so that sums of floats do not depend on the order of the tasks."""
         return [parts[key] for key in self.keys.tolist() if key in parts]
 
     @cached_property
@@ -407,12 +406,12 @@ class Blocking:
     wide: bool = False  # whether 64-bit numbers travel, for more than 2³⁰ rows or columns
 
     def until(self, release: ExitStack) -> Blocking:
-        """The same, for another length of time."""
+        """The same, with another stack that releases what is cached."""
         return replace(self, release=release)
 
     @property
     def is_joined(self) -> bool:
-        """Whether lines are joined with blocks. They are not if the driver holds all tables."""
+        """Whether tables are joined with blocks: not if the driver holds all of them."""
         return not all(plan.held for plan in self.plans.values())
 
     def blocked(self, chunks: DataFrame) -> dict[Side, BlockedSide]:
@@ -435,9 +434,9 @@ class Blocking:
     def _side(self, side: Side, parts: DataFrame, build: Callable[[Batches], Batches]) -> BlockedSide:
         """Build blocks from the partitions of ``parts``, and cache them.
 
-        If lines will be joined with them, they are cached by key, with the routes of their rows unless the driver holds
-        the tables of this side. On Spark Connect the plan of the blocks cannot be cut, and every job would carry it
-        along. So they are stored there first.
+        If tables will be joined with them, they are cached by key, with the routes of their rows unless the driver
+        holds the tables of this side. On Spark Connect a plan cannot be truncated, and every job would carry it along,
+        so the blocks are stored first.
         """
         here, there = self.plans[side], self.plans[OTHER[side]]
         n_blocks, n_tasks = here.placement.n_blocks, here.n_tasks
@@ -452,7 +451,7 @@ class Blocking:
             blocks = cached(built, self.release, StorageLevel.DISK_ONLY)
             lines = blocks.select("key", "n", "checksum", "rated", *REPEATS).toArrow().to_pylist()
         if not self.is_joined:
-            blocks = truncate_plan(blocks, self.session)  # a cut frame no longer says how it is partitioned
+            blocks = truncate_plan(blocks, self.session)  # a truncated plan has lost its partitioning
         checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
         rated, *repeated = (sum(line[name] for line in lines) for name in ("rated", *REPEATS))
         return BlockedSide(blocks, here, keys, checksums, rated, Repeats(*repeated))

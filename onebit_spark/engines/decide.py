@@ -44,7 +44,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class ClusterLimits:
-    """What the session has."""
+    """The limits of the session."""
 
     driver: DriverLimits  # of the driver
     cores: int  # of the executors
@@ -149,8 +149,8 @@ def decide(
 ) -> Exchange:
     """The exchange: as wanted, or by the number of ratings and ids.
 
-    Whatever is not counted yet is None. If the ids are not, the answer may be ``ON_EXECUTORS``: count them, and ask
-    again. What cannot work is refused with a RequestError.
+    ``ratings`` and ``ids`` are None if they are not counted yet. If the ids decide, the result is ``ON_EXECUTORS``:
+    count them, then call this again. What cannot work is refused with a RequestError.
     """
     if not limits.broadcasts and wanted in ("broadcast", "mixed"):
         raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")

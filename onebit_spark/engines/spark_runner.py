@@ -1,15 +1,15 @@
 """SparkRunner: steps as Spark jobs over cached blocks of ratings.
 
-A block gets its lines by broadcast from a table that the driver holds, and by a join from one that is stored::
+A block gets the rows of a table by broadcast if the driver holds it, and by a join if it is stored on the cluster::
 
     stored table of the other side ─┐
-    routes of its blocks ───────────┴─► Send ─► each block's lines, once ─┐
+    routes of its blocks ───────────┴─► Send ─► each block's rows, once ──┐
     stored tables of this side ────────────────────────────────────────────┤ shuffled by block
-    blocks of this side (cached; their ratings stay where they are) ───────┴─► RunStep ─► new lines, and their sums
+    blocks of this side (cached; their ratings do not move) ───────────────┴─► RunStep ─► new rows, and their sums
 
-The new lines are stored again, or collected if the driver holds the tables of this side; the sums are collected. Where
-both sides are held nothing is shuffled, and a step is one job. Every job starts from the cache and from stored tables.
-So neither plan nor lineage grows, and what is lost with an executor is computed again from there.
+The new rows are stored again, or collected if the driver holds the tables of this side; the sums are collected. If the
+driver holds both sides, nothing is shuffled and a step is one job. Every job starts from the cache and from stored
+tables. So neither plan nor lineage grows, and Spark computes again from there what it loses with an executor.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ CELLS = schema_of("key int, place int, sender int, values binary")
 PLACED = schema_of("key int, rows binary, values binary")
 RESULTS = schema_of("key int, values binary, sums binary, n long, checksum long")
 NUMBERED = schema_of("number long, values binary")
-OTHERS = -1  # the place of lines of the other side; tables of the same side have the places 0, 1, …
+OTHERS = -1  # the place of rows of the other side; tables of the same side have the places 0, 1, …
 ReadRows = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
 
 
 class Transform(Protocol):
-    """What of some lines is sent, from the weights of their ratings and the lines."""
+    """Computes what is sent of some rows, from the weights of their ratings and the rows."""
 
-    def __call__(self, weights: NDArray[Any], lines: Any, /) -> FloatArray: ...
+    def __call__(self, weights: NDArray[Any], rows: Any, /) -> FloatArray: ...
 
     @property
     def layout(self) -> RowLayout:
-        """Of what arrives."""
+        """The layout of what arrives."""
 
 
 class SparkRunner:
@@ -128,7 +128,7 @@ class SparkRunner:
         return table.lines
 
     def mapped(self, side: Side, table: Table, by: RowTransform) -> Table:
-        """The same table: its rows are mapped where they are read. Nothing is broadcast or stored again."""
+        """The table with a pending map, which tasks apply when they read it. Nothing is broadcast or stored again."""
         return table.mapped(by)
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
@@ -159,7 +159,7 @@ class SparkRunner:
         self, side: Side, tables: Sequence[Table], work: Callable[[NDArray[np.int64], list[Any]], pa.Table],
         schema: StructType,
     ) -> DataFrame:  # fmt: skip
-        """A DataFrame from tables of a side, by ``work(row numbers, lines)`` for each block."""
+        """A DataFrame from tables of a side, by ``work(row numbers, rows)`` for each block."""
         here, (sources, cells) = self.sides[side], _sources(tables)
         blocks, each = here.blocks.select("key", "rows"), EachRow(work, sources)
         if not cells:
@@ -167,7 +167,7 @@ class SparkRunner:
         return cogrouped(blocks, here.sent(reduce(DataFrame.unionAll, cells)), "key", each, schema)
 
     def adopted(self, side: Side, lines: DataFrame, pack: ReadRows, empty: FloatArray, layout: RowLayout) -> Table:
-        """A table from lines in any order. ``pack`` turns lines into row numbers and values.
+        """A table from a DataFrame in any order. ``pack`` turns its lines into row numbers and values.
 
         CountedRows without a line get the line ``empty``.
         """
@@ -185,7 +185,7 @@ class SparkRunner:
     def _results(
         self, side: Side, step: Step, own: Sequence[Table], others: Table | None, send: Transform | None = None
     ) -> DataFrame:
-        """One line for each block: the new lines, and the sums."""
+        """One line for each block: the new rows, and the sums."""
         here, there = self.sides[side], self.sides[OTHER[side]]
         sources, cells = _sources(own)
         from_others: Source | None = None
@@ -202,7 +202,7 @@ class SparkRunner:
         return cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), "key", run, RESULTS)
 
     def _kept(self, side: Side, results: DataFrame, layout: RowLayout) -> tuple[Table, list[Sums]]:
-        """The new table, where tables of this side are kept."""
+        """The new table, held or stored as all tables of this side, and the sums."""
         here = self.sides[side]
         if not here.plan.held:
             with worker_errors():
@@ -210,7 +210,7 @@ class SparkRunner:
             return Table(Stored(stored, delete), layout), self._collected_sums(side, stored)
         lines: Any = None if layout.form is None else layout.form.empty(here.plan.n_rows)
         sums: dict[int, Sums] = {}
-        for line in self._collected(side, results):  # together they are as large as the table: one at a time is here
+        for line in self._collected(side, results):  # one at a time: together they are as large as the table
             rows = here.rows_of[line["key"]]
             part: Any = layout.read(np.frombuffer(line["values"], layout.dtype), len(rows))
             if layout.form is not None:
@@ -226,7 +226,7 @@ class SparkRunner:
         return self.sides[side].in_order({line["key"]: _sums_of(line) for line in lines})
 
     def _collected(self, side: Side, results: DataFrame) -> Iterator[dict[str, Any]]:
-        """The lines of a job as its tasks end. Checks that each block is what it was."""
+        """The lines of a job as its tasks end. The count and checksum of every block are checked."""
         seen = {}
         with worker_errors():
             for batch in arrow_batches(results):
@@ -239,7 +239,7 @@ class SparkRunner:
 
 
 def _sources(tables: Sequence[Table]) -> tuple[list[Source], list[DataFrame]]:
-    """Where the lines of each table come from, and the cells of those that are stored."""
+    """The source of the rows of each table, and the cells of those that are stored."""
     sources: list[Source] = []
     cells: list[DataFrame] = []
     for place, table in enumerate(tables):
@@ -279,7 +279,7 @@ Source = RowLayout | BroadcastRows  # of a block's lines: they arrive in cells o
 
 @dataclass(frozen=True)
 class Send:
-    """Sends each block of the other side the lines that it refers to."""
+    """Sends each block of the other side the rows that it refers to."""
 
     keys: NDArray[np.int32]
     layout: RowLayout
@@ -307,7 +307,7 @@ class Send:
 
 @dataclass(frozen=True)
 class RunStep:
-    """Runs a step on each block, with its own lines and those of its others."""
+    """Runs a step on each block, with its own rows and those of the other side."""
 
     step: Step
     there: Placement
@@ -318,7 +318,7 @@ class RunStep:
         return pa.Table.from_batches([self._result({name: blocks[name][0] for name in blocks.schema.names}, cells)])
 
     def alone(self, batches: Batches) -> Batches:
-        """The same for blocks that no cells arrive for."""
+        """The same for blocks without cells."""
         for batch in batches:
             for i in range(batch.num_rows):
                 yield self._result({name: batch.column(name)[i] for name in batch.schema.names}, NO_CELLS)
@@ -330,9 +330,9 @@ class RunStep:
         return _result_line(block_cells["key"].as_py(), block, np.empty(0) if lines is None else written(lines), sums)
 
     def _other_rows(self, block: PlacedBlock, cells: pa.Table) -> Rows | None:
-        """The others in the order of the block's columns. The columns and the lines of each sender ascend.
+        """The rows of the other side in the order of the block's columns. Columns, and rows of each sender, ascend.
 
-        A block that a split has emptied has no others. No cell says then how many numbers a line has.
+        A block that a split has emptied has none, and no cell from which the width of a row could be read.
         """
         if self.others is None or isinstance(self.others, BroadcastRows):
             return None if self.others is None else self.others.at(block.columns)
@@ -362,7 +362,7 @@ def numbered_rows(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
 
 @dataclass(frozen=True)
 class ReadNumberedRows:
-    """Row numbers and values from such lines."""
+    """Row numbers and values from the lines of ``numbered_rows``."""
 
     dtype: str
 
@@ -390,7 +390,7 @@ class GroupByBlock:
 
 @dataclass(frozen=True)
 class BuildTable:
-    """Makes one block of a table from lines for some of its rows. The other rows get the line ``empty``."""
+    """Makes one block of a table from values of some of its rows. The other rows get ``empty``."""
 
     empty: FloatArray
 
@@ -406,7 +406,7 @@ class BuildTable:
 
 @dataclass(frozen=True)
 class EachRow:
-    """Applies ``work`` to the numbers of a block's rows and their lines in the tables."""
+    """Applies ``work`` to the numbers of a block's rows and the rows of the tables."""
 
     work: Callable[[NDArray[np.int64], list[Any]], pa.Table]
     own: list[Source]
@@ -415,7 +415,7 @@ class EachRow:
         return self._done(blocks["rows"][0], cells)
 
     def alone(self, batches: Batches) -> Batches:
-        """The same for blocks that no cells arrive for."""
+        """The same for blocks without cells."""
         for batch in batches:
             for rows in batch.column("rows"):
                 yield from self._done(rows, NO_CELLS).to_batches()
@@ -431,7 +431,7 @@ def _result_line(key: int, block: PlacedBlock, values: FloatArray, sums: Sums) -
 
 
 def _own_lines(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[Rows]:
-    """The block's lines of each table of its own side, in the order of their places."""
+    """The block's rows in each table of its side, in the order of their places."""
     at = {place: i for i, place in enumerate(cells["place"].to_pylist()) if place != OTHERS}
     return [
         source.at(rows)

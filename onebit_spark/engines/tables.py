@@ -1,4 +1,4 @@
-"""Tables of a side on Spark: a line per row, held on the driver or stored on the cluster; factor tables of models."""
+"""Tables of the rows of a side on Spark, held on the driver or stored on the cluster; factor tables of models."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task,
 
 
 class Broadcasts:
-    """All that a fit has broadcast. It ends with what it was sent for, and at the latest with the fit."""
+    """All broadcasts of a fit. Each is destroyed with its owner, and at the latest at the end of the fit."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -47,7 +47,7 @@ class Broadcasts:
         self._sent: dict[int, Broadcast[Any]] = {}
 
     def send(self, value: Any, owner: object = None) -> Broadcast[Any]:
-        """The value in every Python worker, as long as the owner lives; without one, to the end of the fit."""
+        """Broadcast a value until the owner is garbage-collected; without an owner, until the end of the fit."""
         number, sent = next(self._numbers), broadcast(self._spark, value)
         self._sent[number] = sent
         if owner is not None:
@@ -73,7 +73,7 @@ class Held:
         self._sent: Broadcast[Rows] | None = None
 
     def unsent(self) -> Held:
-        """The same lines, which are not broadcast yet."""
+        """The same rows, not broadcast yet."""
         return Held(self.lines, self._broadcasts)
 
     @property
@@ -91,25 +91,25 @@ class Stored:
         weakref.finalize(self, delete).atexit = False  # the engine has deleted it by then
 
     def cells(self, place: int = 0) -> DataFrame:
-        """The cell of each block; ``place`` says which of several tables it is of."""
+        """The cell of each block; ``place`` is the number of the table among several."""
         return self.frame.select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of all rows of a side: where they are, and how they are read."""
+    """The rows of a side: where they are, and how they are read."""
 
     at: Held | Stored
     layout: RowLayout
 
     @property
     def form(self) -> Form:
-        """Of a posterior."""
+        """The form of the posterior."""
         assert self.layout.form is not None
         return self.layout.form
 
     def copy(self) -> Table:
-        """The same lines, which never change. Who keeps it keeps nothing of what was broadcast."""
+        """The same rows, which never change. A copy does not keep a broadcast alive."""
         return replace(self, at=self.at.unsent()) if isinstance(self.at, Held) else self
 
     def mapped(self, by: RowTransform) -> Table:
@@ -117,7 +117,7 @@ class Table:
 
     @property
     def lines(self) -> Rows:
-        """The lines, of a table that is held."""
+        """The rows of a table that the driver holds."""
         assert isinstance(self.at, Held)
         return self.layout.whole(self.at.lines)
 
@@ -126,21 +126,21 @@ class Table:
 
 
 class Storage(Protocol):
-    """Keeps what was computed. Neither plan nor lineage of it grows."""
+    """Stores DataFrames, so that neither their plan nor their lineage grows."""
 
     def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
-        """The lines, computed now, and a function that deletes them."""
+        """The frame, computed now, and a function that deletes it."""
 
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """The lines, computed now. They remain as long as a plan reads them."""
+        """The frame, computed now. It remains as long as a plan reads it."""
 
     def clear(self) -> None:
-        """Delete all that was kept, but not what persists."""
+        """Delete all that ``keep`` has stored."""
 
 
 @dataclass(frozen=True)
 class InFiles:
-    """In Parquet, in a folder that all executors can reach."""
+    """Stores DataFrames as Parquet, in a folder that all executors can reach. A lost executor loses nothing."""
 
     folder: Location
 
@@ -164,7 +164,7 @@ class InFiles:
 
 @dataclass(frozen=True)
 class OnExecutors:
-    """On the disks of the executors. What is lost with one of them cannot be computed again, and the fit ends."""
+    """Stores DataFrames on the disks of the executors. If one of these is lost, the fit ends."""
 
     def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
         kept = on_executors(frame)
@@ -174,7 +174,7 @@ class OnExecutors:
         return on_executors(frame)
 
     def clear(self) -> None:
-        """Nothing: a table is forgotten when nothing refers to it."""
+        """Do nothing: a table is deleted when nothing refers to it."""
 
 
 # ---- factor tables ---------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> Da
 
 
 def collected_factors(frame: DataFrame) -> pa.Table:
-    """A factor table in this process: the one that the DataFrame was made of if it is still here, else by a job."""
+    """A factor table in this process: that which the DataFrame was made of, if it is in memory, else by a job."""
     table = vars(frame).get(TABLE)
     return frame.toArrow() if table is None else table
 
@@ -230,7 +230,7 @@ def factor_lines(numbers: NDArray[np.int64], posteriors: list[RowPosterior]) -> 
 
 @dataclass(frozen=True)
 class PackRows:
-    """Turns lines of a factor table into row numbers and packed rows."""
+    """Turns a batch of a factor table into row numbers and packed rows."""
 
     prior: RowPosterior
     precision: str

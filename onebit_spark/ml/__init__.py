@@ -1,6 +1,6 @@
 """The parts of the pyspark.ml estimator and its model.
 
 params ◄ fit_params
-fitted_model (factors and predictions) ◄ persistence (folders) ◄ checkpoint, warm starts ◄ estimator
-selection (what is answered) ◄ fitted_model ◄ freshness (of ratings), fold_in, recommend, evaluation (and certificates)
+persistence (folders) ◄ checkpoint, warm starts ◄ estimator
+spark_factors (factor tables, scores of pairs) ◄ evaluation (figures, certificates), recommend, fold_in (and update)
 """

@@ -3,9 +3,9 @@
 FOLDER/iteration-000020/    a model folder of that iteration (see ``persistence``), so it can predict
     checkpoint.json         the history so far, and the settings and ratings of the fit
 
-A checkpoint is written every few iterations. It appears whole or not at all. The one before it is deleted only then.
-Both posteriors are stored in the type in which they are held (float32), the scales and the history in full. So a fit
-that continues gives exactly the same result as one with the same checkpoints that was never interrupted.
+A checkpoint is written every few iterations. It appears whole or not at all, and only then the previous one is deleted.
+Both posteriors are stored in the type in which they are held (float32), the scales and the history in full. So a
+resumed fit ends at exactly the same result as one with the same checkpoints that was never interrupted.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def warm_start(
 
 
 def resumed(checkpoint: Checkpoint, config: FitConfig, adopt: Adopt) -> Start[Any]:
-    """The state of a fit that was interrupted: what follows is as if it had not been."""
+    """The state of an interrupted fit, from which it continues as if it had not been interrupted."""
     info, start = checkpoint.model.info, warm_start(checkpoint.model, config, adopt, FIT_VECTORS)
     start = replace(start, scales=info.scales, history=checkpoint.history)
     if info.choice is None:
@@ -105,7 +105,7 @@ def _check_form(model: Startable, config: FitConfig) -> None:
 
 
 def _chosen(name: str, config: FitConfig) -> bool:
-    """Whether a setting is left to the data, so that it may be what it was in the initial model."""
+    """Whether a setting is chosen from the data, so that it may be that of the initial model."""
     choosing = config.rank == AUTO or config.chooses_kappa
     return getattr(config, name) == AUTO or (name == "implicit_features" and config.implicit_features and choosing)
 

@@ -6,15 +6,15 @@ that is in ``predictor.scored``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DoubleType, StructField, StructType
+from pyspark.sql.types import BooleanType, DoubleType, ShortType, StructField, StructType
 
 from onebit_spark.certificate.certificates import Certificate, with_freshness
 from onebit_spark.certificate.held_out import HeldOutCounts, held_out_certificates
@@ -22,16 +22,16 @@ from onebit_spark.core import metrics
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.core.metrics import RELIABILITY_BINS
+from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.prediction import EVERYTHING
-from onebit_spark.errors import RequestError
+from onebit_spark.core.sketch import HIGHEST, CellSketch, limit_for
+from onebit_spark.errors import refuse
 from onebit_spark.input.columns import column_problem, matching, quoted
-from onebit_spark.input.ratings import Columns, RatingCounts, check_ratings, positive, with_weight
-from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.freshness import check_fresh
-from onebit_spark.ml.params import plainly_named
-from onebit_spark.ml.selection import answers, confidence, group_column, level
-from onebit_spark.predictor import certification
-from onebit_spark.predictor.certification import CertificateRequest
+from onebit_spark.input.ratings import Columns, RatingCounts, cell_hash, check_ratings, positive, with_weight
+from onebit_spark.ml.spark_factors import SparkFactors, confidence
+from onebit_spark.platform.arrow_stream import arrow_udf
+from onebit_spark.platform.sessions import described
+from onebit_spark.predictor.certification import NOT_KNOWN, CertificateRequest, fresh_to
 from onebit_spark.predictor.predictor import OUTPUTS
 from onebit_spark.predictor.scored import (
     CALIBRATING,
@@ -44,53 +44,45 @@ from onebit_spark.predictor.scored import (
     with_rates,
 )
 
-M = TypeVar("M", bound=FittedModel)
 
-
-def ratings_that_count(model: FittedModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
+def ratings_that_count(factors: SparkFactors, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
     """The ratings that a model is judged by, and their columns: those of weight 0 do not count (docs/MATH.md, §16).
 
-    The weight is looked for in the column of the fit. Ratings without this column all count.
+    The weights are in the column of the fit. Ratings without this column all count.
     """
-    weight = model.info.columns.get("weight")
-    columns = Columns(
-        model.getUserCol(),
-        model.getItemCol(),
-        model.info.columns["label"],
-        threshold,
-        weight if weight is not None and matching(ratings, weight) else None,
-    )
+    roles = factors.info.columns
+    weight = roles.get("weight")
+    weight = weight if weight is not None and matching(ratings, weight) else None
+    columns = Columns(factors.columns["user"], factors.columns["item"], roles["label"], threshold, weight)
     return with_weight(ratings, columns), columns
 
 
 def scored_ratings(
-    model: FittedModel, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
+    factors: SparkFactors, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
 ) -> pa.Table:
     """One line for each of n checked ratings, on the driver: see ``predictor.scored``."""
-    asked = _asked(model, ratings, threshold, group)
-    table = _scored_here(model, asked) if model.fitsHere(n) else _by_spark(model, asked).toArrow()
+    asked = _asked(factors, ratings, threshold, group)
+    table = factors.scored_here(asked) if factors.fit_driver(n) else _by_spark(factors, asked).toArrow()
     lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])
-    return scored_table(model.info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
+    return scored_table(factors.info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
 
 
-def predicted_pairs(model: FittedModel, pairs: DataFrame, n: int) -> DataFrame:
-    """What ``transform`` appends to n checked pairs of ids, under its usual names."""
-    if not model.fitsHere(n):
-        return model.transform(pairs)
-    table = _scored_here(model, pairs).drop_columns(["unknown_user", "unknown_item"])
-    schema = StructType([*pairs.schema, *(StructField(name, DoubleType()) for name in OUTPUTS)])
-    frame = pairs.sparkSession.createDataFrame(table, schema)
-    if not (model.certifiedErrors and model.getAnsweredCol()):
-        return frame
-    return frame.withColumn(model.getAnsweredCol(), answers(model, F.col("score"), F.col("std")))
+def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFrame:
+    """``OUTPUTS`` appended to n checked pairs of ids."""
+    if factors.fit_driver(n):
+        table = factors.scored_here(pairs).drop_columns(["unknown_user", "unknown_item"])
+        schema = StructType([*pairs.schema, *(StructField(name, DoubleType()) for name in OUTPUTS)])
+        return factors.spark.createDataFrame(table, schema)
+    scored, prefix = factors.scored(pairs)
+    ids = (F.col(quoted(name)) for name in pairs.columns)
+    return scored.select(*ids, *(F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS))
 
 
 def scored_by_spark(
-    model: FittedModel, ratings: DataFrame, threshold: float | None, group: Column | None = None
+    factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None = None
 ) -> DataFrame:
     """The same columns but confidence and level, lazily, for any number of ratings."""
-    scored = _by_spark(model, _asked(model, ratings, threshold, group))
-    return scored.select(
+    return _by_spark(factors, _asked(factors, ratings, threshold, group)).select(
         F.col("__positive").alias("positive"),
         ((F.col("prediction") > 0) == F.col("__positive")).alias("right"),
         "unknown_user",
@@ -102,36 +94,20 @@ def scored_by_spark(
     )
 
 
-def _asked(model: FittedModel, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
+def _asked(factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
     """The two ids, the label as a boolean and the group."""
-    labelled = ratings.withColumn("__positive", positive(ratings, model.info.columns["label"], threshold))
-    ids = (F.col(quoted(column)) for column in (model.getUserCol(), model.getItemCol()))
+    labelled = ratings.withColumn("__positive", positive(ratings, factors.info.columns["label"], threshold))
+    ids = (F.col(quoted(column)) for column in factors.columns.values())
     group = F.lit(None).cast("string") if group is None else group
     return labelled.select(*ids, "__positive", group.alias("__group"))
 
 
-def _scored_here(model: FittedModel, pairs: DataFrame) -> pa.Table:
-    """The pairs with ``OUTPUTS``, unknown_user and unknown_item, on the driver. Ids must not be null.
-
-    One job collects the pairs, two more the factors of a model that was loaded, when it is asked for the first time.
-    """
-    for who in SIDE_OF:
-        model.checkIdType(pairs, who)
-    served, table = model.served(), pairs.toArrow()
-    rows, cols = served.users.positions(table[model.getUserCol()]), served.items.positions(table[model.getItemCol()])
-    columns = {**served.predicted(rows, cols), "unknown_user": rows < 0, "unknown_item": cols < 0}
-    for name, values in columns.items():
-        table = table.append_column(name, pa.array(values))
-    return table
-
-
-def _by_spark(model: FittedModel, asked: DataFrame) -> DataFrame:
-    scored = plainly_named(model).transform(asked)
-    for who in SIDE_OF:
-        ids = model.factorsOf(who).select(F.col("id").alias(f"__known_{who}"))
-        scored = scored.join(ids, F.col(quoted(model.idCol(who))) == F.col(f"__known_{who}"), "left")
-        scored = scored.withColumn(f"unknown_{who}", F.col(f"__known_{who}").isNull())
-    return scored
+def _by_spark(factors: SparkFactors, asked: DataFrame) -> DataFrame:
+    """Ratings of ``_asked`` with ``OUTPUTS``, unknown_user and unknown_item."""
+    scored, prefix = factors.scored(asked)
+    unknown = (F.col(f"{prefix}_{who}").isNull().alias(f"unknown_{who}") for who in SIDE_OF)
+    outputs = (F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS)
+    return scored.select("__positive", "__group", *outputs, *unknown)
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
@@ -142,7 +118,7 @@ SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
 def measure(
-    model: FittedModel, ratings: DataFrame, threshold: float | None, counts: RatingCounts, by: str | None = None
+    factors: SparkFactors, ratings: DataFrame, threshold: float | None, counts: RatingCounts, by: str | None = None
 ) -> tuple[dict[str, Any], HeldOutCounts]:
     """All figures of metrics.json, and the counts for selective certificates, in one pass.
 
@@ -152,8 +128,8 @@ def measure(
 
     Parameters
     ----------
-    model : FittedModel
-        The model.
+    factors : SparkFactors
+        Those of the model.
     ratings : DataFrame
         Ratings with the columns of the fit.
     threshold : float or None
@@ -163,15 +139,25 @@ def measure(
     by : str, optional
         A column to group the ratings by.
     """
-    group = None if by is None else group_column(by)
+    group = None if by is None else F.col(quoted(by)).cast("string")
     if counts.n <= COLLECT_LIMIT:
-        figures, lines = figures_of(scored_ratings(model, ratings, threshold, counts.n, group))
+        figures, lines = figures_of(scored_ratings(factors, ratings, threshold, counts.n, group))
     else:
-        scored = scored_by_spark(model, ratings, threshold, group)
-        placed = level(model)(confidence(model, F.col("score"), F.col("std")))
+        scored = scored_by_spark(factors, ratings, threshold, group)
+        placed = _level(factors.info)(confidence(factors.info, F.col("score"), F.col("std")))
         figures, lines = _binned(scored.withColumn("level", placed))
-    figures = with_rates(figures, model.info, counts.n, counts.positives, threshold)
-    return figures, count_by_level(model.info, lines, by)
+    figures = with_rates(figures, factors.info, counts.n, counts.positives, threshold)
+    return figures, count_by_level(factors.info, lines, by)
+
+
+def _level(info: ModelInfo) -> Callable[..., Column]:
+    """A function from a confidence to the highest level of the model's confidence_thresholds that answers it."""
+    confidence_thresholds = info.confidence_thresholds or EVERYTHING
+
+    def place(confidences: pa.Array) -> pa.Array:
+        return pa.array(confidence_thresholds.level(confidences.to_numpy(zero_copy_only=False)))
+
+    return arrow_udf(place, [DoubleType()], ShortType())
 
 
 def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
@@ -233,33 +219,33 @@ def probability_bin(probability: Column) -> Column:
 
 
 def diagnose(
-    model: FittedModel, ratings: DataFrame, source: str, fitted: bool, counts: RatingCounts | None = None
+    factors: SparkFactors, ratings: DataFrame, source: str, fitted: bool, counts: RatingCounts | None = None
 ) -> dict[str, Any]:
     """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
 
     ``fitted``: the model was fitted to them, so that the figures flatter it. ``counts``: of the ratings, if they were
     checked before.
     """
-    scored, sampled = _scored(model, ratings, SAMPLE, counts)
+    scored, sampled = _scored(factors, ratings, SAMPLE, counts)
     return diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
 
 
-def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
+def calibrate(factors: SparkFactors, ratings: DataFrame) -> Calibration:
     """The map from score and spread to probability that is likeliest on these ratings, which must not be fitted."""
-    return calibrated(_scored(model, ratings, CALIBRATING)[0])
+    return calibrated(_scored(factors, ratings, CALIBRATING)[0])
 
 
 def _scored(
-    model: FittedModel, ratings: DataFrame, most: int, counts: RatingCounts | None = None
+    factors: SparkFactors, ratings: DataFrame, most: int, counts: RatingCounts | None = None
 ) -> tuple[pa.Table, bool]:
     """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
-    threshold = model.info.threshold
-    ratings, columns = ratings_that_count(model, ratings, threshold)
+    threshold = factors.info.threshold
+    ratings, columns = ratings_that_count(factors, ratings, threshold)
     n = (counts or check_ratings(ratings, columns)).n
     sampled = n > most
     if sampled:
         ratings = ratings.sample(fraction=most / n, seed=0)
-    return scored_ratings(model, ratings, threshold, min(n, most)), sampled
+    return scored_ratings(factors, ratings, threshold, min(n, most)), sampled
 
 
 @dataclass(frozen=True)
@@ -271,48 +257,59 @@ class CheckedRatings:
     counts: RatingCounts
 
 
-def checked_ratings(model: FittedModel, ratings: DataFrame, threshold: float | None = None) -> CheckedRatings:
+def checked_ratings(factors: SparkFactors, ratings: DataFrame, threshold: float | None = None) -> CheckedRatings:
     """Check and count ratings. The default threshold is that of the fit, unless the labels are booleans."""
     if threshold is None and not any(
-        isinstance(field.dataType, BooleanType) for field in matching(ratings, model.info.columns["label"])
+        isinstance(field.dataType, BooleanType) for field in matching(ratings, factors.info.columns["label"])
     ):
-        threshold = model.info.threshold
-    ratings, columns = ratings_that_count(model, ratings, threshold)
+        threshold = factors.info.threshold
+    ratings, columns = ratings_that_count(factors, ratings, threshold)
     return CheckedRatings(ratings, columns, check_ratings(ratings, columns))
 
 
 def certify(
-    model: FittedModel, on: CheckedRatings, request: CertificateRequest, freshness: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], list[Certificate]]:
+    factors: SparkFactors, fitted: CellSketch | None, on: CheckedRatings, request: CertificateRequest,
+    freshness: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
     """The figures of a model on ratings, and the certificates that they give: ``holdout`` first.
 
-    Ratings that the model was fitted on are refused, unless the caller knows their ``freshness``.
+    Ratings of cells that the model was ``fitted`` on are refused, unless their ``freshness`` is given.
     """
     if freshness is None:
-        freshness = check_fresh(model, on.ratings, on.columns, on.counts)
-    figures, counts = measure(model, on.ratings, on.columns.threshold, on.counts, request.by)
-    thresholds = model.info.confidence_thresholds or EVERYTHING
-    certificates = held_out_certificates(thresholds, counts, request.terms, request.max_error)
+        freshness = check_fresh(fitted, on)
+    figures, counts = measure(factors, on.ratings, on.columns.threshold, on.counts, request.by)
+    confidence_thresholds = factors.info.confidence_thresholds or EVERYTHING
+    certificates = held_out_certificates(confidence_thresholds, counts, request.terms, request.max_error)
     return figures, [with_freshness(item, freshness) for item in certificates]
 
 
-def check_request(model: FittedModel, ratings: DataFrame, request: CertificateRequest) -> None:
+def check_request(factors: SparkFactors, ratings: DataFrame, request: CertificateRequest) -> None:
     """Refuse, before any rating is scored, what cannot be certified."""
-    problems = request.problems(model.info)
+    problems = request.problems(factors.info)
     if request.by is not None and (problem := column_problem(ratings, request.by, " to group by")):
         problems.append(problem)
-    if problems:
-        raise RequestError("; ".join(problems))
+    refuse(problems)
 
 
-def certified(model: FittedModel, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
-    """The certificates that ratings with the columns of the fit give."""
-    check_request(model, ratings, request)
-    return certify(model, checked_ratings(model, ratings), request)[1]
+# ---- freshness -------------------------------------------------------------------------------------------------------
 
 
-def with_certificates(model: M, certificates: Sequence[Certificate], instead_of: Collection[str] = ()) -> M:
-    """The model with more certificates, without those of some names; and then without those of groups."""
-    certified = model.changed()
-    certified.certificate = certification.with_certificates(model.certificate, certificates, instead_of)
-    return certified
+def check_fresh(fitted: CellSketch | None, on: CheckedRatings) -> dict[str, Any]:
+    """Compare ratings with the cells that the model was fitted on, for a certificate; refuse fitted ones.
+
+    ``checked`` is false, with a ``reason``, where this is not possible.
+    """
+    if fitted is None:
+        return NOT_KNOWN
+    return fresh_to(fitted, sketch_of(on.ratings, on.columns, on.counts.n, fitted.limit))
+
+
+def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST) -> CellSketch:
+    """The sketch of n ratings, in one job; up to ``limit``, or lower where they are many."""
+    limit = min(limit, limit_for(n))
+    hashes = ratings.select(cell_hash(ratings, columns).alias("hash"))
+    if limit < HIGHEST:
+        hashes = hashes.where(F.col("hash") <= F.lit(limit))
+    with described(ratings.sparkSession, "sketch"):
+        cells = hashes.groupBy("hash").agg(F.count(F.lit(1)).alias("ratings")).toArrow()
+    return CellSketch.of_table(cells, limit)

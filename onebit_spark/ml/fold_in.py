@@ -7,7 +7,7 @@ update     ratings of users and items that the model knows or not
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, co
 from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.sketch import HIGHEST, merged_sketch
+from onebit_spark.core.sketch import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
@@ -45,81 +45,77 @@ from onebit_spark.input.ratings import (
     rating_lines,
     with_weight,
 )
-from onebit_spark.ml.fitted_model import MOST_PAIRS, FittedModel
-from onebit_spark.ml.freshness import sketch_of
+from onebit_spark.ml.evaluation import sketch_of
+from onebit_spark.ml.spark_factors import MOST_PAIRS, SparkFactors
 from onebit_spark.platform.plans import computed_once
 from onebit_spark.platform.sessions import parallelism
+from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.new_ratings import Before, FoldIn, updated_sides, warn_left_out
-from onebit_spark.predictor.served_model import ServedModel
 from onebit_spark.predictor.side import ModelSide, arrow_type
-
-M = TypeVar("M", bound=FittedModel)
 
 COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}  # of prepared ratings
 RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner
 
 
-def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None, features: DataFrame | None = None) -> M:
-    """The model with these users (or items) added, or replaced if it knows them. The other side does not change.
+class NewFactors(NamedTuple):
+    """Factor tables that changed with new ratings, as DataFrames, and their numbers of lines."""
+
+    tables: dict[Who, DataFrame]
+    counts: dict[Who, int]
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """As arguments of ``OneBitCompletionModel.changed``."""
+        frames = {f"{who}s": table for who, table in self.tables.items()}
+        return {**frames, **{f"n_{who}s": n for who, n in self.counts.items()}}
+
+
+def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFrame | None = None) -> NewFactors:
+    """The users (or items) of new ratings added, or replaced if they are known. The other side does not change.
 
     Few ratings are folded in on the driver. Otherwise the factors are computed once and kept by the executors. If an
     executor is lost, its factors are computed again. ``features`` are side features of the new ids.
     """
-    _check_who(who)
-    means = None if features is None else explained_means(model, features, who)
-    given = NewRatings.of(model, ratings, threshold)
-    if not given.n:
-        return model
-    if model.fitsHere(given.n):
-        served, table, weighted = model.served(), given.table(), given.columns.weight is not None
-        own, partners = served.side(who), served.side(PARTNER[who])
-        ids, rows = served.folded_rows(
-            who,
-            one_array(table[COLUMN_OF[who]].cast(own.ids.type)),
-            partners.positions(table[COLUMN_OF[PARTNER[who]]]),
-            table[LABEL].to_numpy(),
-            table[WEIGHT].to_numpy() if weighted else None,
-            means,
-        )
-        side = own.with_rows(ids, rows)
-        return given.seen_by(with_side(model, who, side_frame(model, who, side.table), len(side.ids)))
-    united = _with_new(model, given, who, means)
-    return given.seen_by(with_side(model, who, united, united.count()))
+    means = None if features is None else explained_means(factors, features, who)
+    if not factors.fit_driver(given.n):
+        united = _with_new(factors, given, who, means)
+        return NewFactors({who: united}, {who: united.count()})
+    model, table, weighted = factors.on_driver(), given.table(), given.columns.weight is not None
+    own, partners = model.side(who), model.side(PARTNER[who])
+    ids, rows = model.folded_rows(
+        who,
+        one_array(table[COLUMN_OF[who]].cast(own.ids.type)),
+        partners.positions(table[COLUMN_OF[PARTNER[who]]]),
+        table[LABEL].to_numpy(),
+        table[WEIGHT].to_numpy() if weighted else None,
+        means,
+    )
+    side = own.with_rows(ids, rows)
+    return NewFactors({who: side_frame(factors, who, side.table)}, {who: len(side.ids)})
 
 
-def fold_in_features(model: M, features: DataFrame, who: Who) -> M:
-    """The model with the ids that it does not know, predicted from their side features alone."""
-    _check_who(who)
-    info, means = model.info, explained_means(model, features, who)
+def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> NewFactors:
+    """The ids that the model does not know added, predicted from their side features alone."""
+    info, means = factors.info, explained_means(factors, features, who)
     rows = newcomer_rows(prior_row(info.scales, SIDE_OF[who], *info.table_form), means.lines)
-    if model.fitsHere(0):
-        side = model.served().side(who)
+    if factors.fit_driver(0):
+        side = factors.on_driver().side(who)
         new = np.flatnonzero(side.positions(means.ids) < 0)
         side = side.with_rows(means.ids.take(pa.array(new)).cast(side.ids.type), rows.take(new))
-        united, n = side_frame(model, who, side.table), len(side.ids)
-    else:
-        plain = ["id", *factor_columns(*info.table_form)]
-        old = model.factorsOf(who)
-        lines = side_frame(model, who, factor_table(means.ids, rows))
-        united = old.select(*plain).unionByName(lines.join(old.select("id"), "id", "left_anti").select(*plain))
-        n = united.count()
-    learnt = info.side_features or {}
-    counted = {**learnt[who], "newcomers": learnt[who]["newcomers"] + n - info.count(who)}
-    return with_side(model, who, united, n, side_features={**learnt, who: counted})
+        return NewFactors({who: side_frame(factors, who, side.table)}, {who: len(side.ids)})
+    plain, old = ["id", *factor_columns(*info.table_form)], factors.of(who)
+    lines = side_frame(factors, who, factor_table(means.ids, rows))
+    united = old.select(*plain).unionByName(lines.join(old.select("id"), "id", "left_anti").select(*plain))
+    return NewFactors({who: united}, {who: united.count()})
 
 
 # ---- what is given ---------------------------------------------------------------------------------------------------
 
 
-def _check_who(who: str) -> None:
-    if who not in ("user", "item"):
-        raise RequestError(f"who must be 'user' or 'item', not {who!r}")
-
-
-def explained_means(model: FittedModel, features: DataFrame, who: Who) -> IdLines:
+def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdLines:
     """The means that side features explain, Wᵀf (ids × D)."""
-    info, coding = model.info, coding_of(model.info, who)
-    column = model.idCol(who)
+    info, coding = factors.info, coding_of(factors.info, who)
+    column = factors.columns[who]
     lacking = [name for name in coding.columns if not matching(features, name)]
     if lacking:
         raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
@@ -137,12 +133,13 @@ class NewRatings:
     n: int
 
     @classmethod
-    def of(cls, model: FittedModel, ratings: DataFrame, threshold: float | None) -> NewRatings:
-        weight = model.info.columns.get("weight")
-        columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold, weight)
+    def of(cls, factors: SparkFactors, ratings: DataFrame, threshold: float | None) -> NewRatings:
+        roles = factors.info.columns
+        user, item = factors.columns["user"], factors.columns["item"]
+        columns = Columns(user, item, roles["label"], threshold, roles.get("weight"))
         ratings = with_weight(ratings, columns)
         for who in SIDE_OF:
-            model.checkIdType(ratings, who)
+            factors.check_id_type(ratings, who)
         totals = count_ratings(ratings, columns)
         n = checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
@@ -151,33 +148,25 @@ class NewRatings:
         """The ratings on the driver, with the columns of ``rating_lines``."""
         return rating_lines(self.frame, self.columns).toArrow()
 
-    def seen_by(self, model: M) -> M:
-        """The model, which now remembers that it was fitted on these ratings, too."""
-        fitted = model.fitted
+    def merged_with(self, fitted: CellSketch | None) -> CellSketch:
+        """The sketch of the cells of a model that was fitted on others, and now on these ratings, too."""
         limit = HIGHEST if fitted is None else fitted.limit
-        return model.fittedOn(merged_sketch(fitted, sketch_of(self.frame, self.columns, self.n, limit)))
+        return merged_sketch(fitted, sketch_of(self.frame, self.columns, self.n, limit))
 
 
-# ---- the new model ---------------------------------------------------------------------------------------------------
+# ---- the new factors -------------------------------------------------------------------------------------------------
 
 
-def with_side(model: M, who: Who, factors: DataFrame, n: int, **info: Any) -> M:
-    """The model with other users or other items."""
-    if who == "user":
-        return model.changed(users=factors, n_users=n, **info)
-    return model.changed(items=factors, n_items=n, **info)
-
-
-def side_frame(model: FittedModel, who: Who, table: pa.Table) -> DataFrame:
+def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
     """A factor table without certified spreads as a DataFrame."""
-    return factor_frame(model.users.sparkSession, table, factor_schema(replace(model.info, draw_narrowing=None), who))
+    return factor_frame(factors.spark, table, factor_schema(replace(factors.info, draw_narrowing=None), who))
 
 
-def _with_new(model: FittedModel, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
+def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
     """The factor table with the new rows, computed and kept by the executors."""
-    info, ratings = model.info, rating_lines(given.frame, given.columns)
+    info, ratings = factors.info, rating_lines(given.frame, given.columns)
     new, plain = COLUMN_OF[who], factor_columns(*info.table_form)
-    partners = model.factorsOf(PARTNER[who]).select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
+    partners = factors.of(PARTNER[who]).select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
     # An inner join: ratings of partners that the model does not know are ignored.
     joined = ratings.join(partners, F.col(COLUMN_OF[PARTNER[who]]) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
@@ -189,7 +178,7 @@ def _with_new(model: FittedModel, given: NewRatings, who: Who, means: IdLines | 
     schema = factor_schema(replace(info, draw_narrowing=None), who)
     folded = computed_once(placed.repartition(tasks, "id").mapInArrow(task, schema))
     warn_left_out(who, ratings.select(new).distinct().count(), folded.count())
-    return model.factorsOf(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
+    return factors.of(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
 
 
 @dataclass(frozen=True)
@@ -217,19 +206,16 @@ class _FoldInTask:
         yield from plain_lists(factor_table(ids.dictionary, self.fold_in.rows(block, posterior, means))).to_batches()
 
 
-def update(model: M, ratings: DataFrame, threshold: float | None, features: dict[Who, DataFrame]) -> M:
-    """The model after these ratings. They come to the driver, with the factors of their users and items."""
-    means = {who: explained_means(model, frame, who) for who, frame in features.items()}
-    given = NewRatings.of(model, ratings, threshold)
-    if not given.n:
-        return model
+def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFrame]) -> NewFactors:
+    """The factors after these ratings. They come to the driver, with the factors of their users and items."""
+    means = {who: explained_means(factors, frame, who) for who, frame in features.items()}
     if given.n > MOST_PAIRS:
         raise RequestError(
             f"update takes at most {MOST_PAIRS:,} ratings, not {given.n:,}: give them in parts, or fit again with "
             "setInitialModel(model)"
         )
-    table, served = given.table(), model.served() if model.fitsHere(given.n) else None
-    touched: dict[Who, _Touched] = {who: _Touched.of(model, who, table, served) for who in COLUMN_OF}
+    table, model = given.table(), factors.on_driver() if factors.fit_driver(given.n) else None
+    touched: dict[Who, _Touched] = {who: _Touched.of(factors, who, table, model) for who in COLUMN_OF}
     rows, cols = touched["user"], touched["item"]
     weights = None if given.columns.weight is None else table[WEIGHT].to_numpy()
     block = RatingBlock.from_coordinates(
@@ -239,16 +225,9 @@ def update(model: M, ratings: DataFrame, threshold: float | None, features: dict
         SIDE_OF[who]: Before(side.posterior, side.new, means[who].at(side.ids) if who in means else None)
         for who, side in touched.items()
     }
-    after = updated_sides(model.info, block, before)
-    frames = {who: _with_updated(model, who, side.ids, after[SIDE_OF[who]], served) for who, side in touched.items()}
-    return given.seen_by(
-        model.changed(
-            users=frames["user"],
-            items=frames["item"],
-            n_users=model.info.n_users + int(rows.new.sum()),
-            n_items=model.info.n_items + int(cols.new.sum()),
-        )
-    )
+    after = updated_sides(factors.info, block, before)
+    frames = {who: _with_updated(factors, who, side.ids, after[SIDE_OF[who]], model) for who, side in touched.items()}
+    return NewFactors(frames, {who: factors.info.count(who) + int(side.new.sum()) for who, side in touched.items()})
 
 
 @dataclass(frozen=True)
@@ -261,26 +240,26 @@ class _Touched:
     new: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, model: FittedModel, who: Who, table: pa.Table, served: ServedModel | None) -> _Touched:
-        """``served``: the whole model, if it is on the driver. Else the factors of these ids are collected."""
-        side = None if served is None else served.side(who)
-        kind = arrow_type(model.info.id_types[who]) if side is None else side.ids.type
+    def of(cls, factors: SparkFactors, who: Who, table: pa.Table, model: FittedModel | None) -> _Touched:
+        """``model``: the whole model, if it is on the driver. Else the factors of these ids are collected."""
+        side = None if model is None else model.side(who)
+        kind = arrow_type(factors.info.id_types[who]) if side is None else side.ids.type
         encoded = one_array(table[COLUMN_OF[who]].cast(kind)).dictionary_encode()
         ids = encoded.dictionary
         if side is None:
-            asked = F.broadcast(model.users.sparkSession.createDataFrame(pa.table({"id": ids})))
-            lines = model.factorsOf(who).join(asked, "id", "left_semi").toArrow()
-            side = ModelSide.of(lines, model.info, who)
+            asked = F.broadcast(factors.spark.createDataFrame(pa.table({"id": ids})))
+            lines = factors.of(who).join(asked, "id", "left_semi").toArrow()
+            side = ModelSide.of(lines, factors.info, who)
         positions = side.positions(ids)
-        return cls(ids, encoded.indices.to_numpy().astype(np.int64), side.posterior.take(positions), positions < 0)
+        return cls(ids, encoded.indices.to_numpy().astype(np.int64), side.at(positions, implicit=True), positions < 0)
 
 
 def _with_updated(
-    model: FittedModel, who: Who, ids: pa.Array, rows: RowPosterior, served: ServedModel | None
+    factors: SparkFactors, who: Who, ids: pa.Array, rows: RowPosterior, model: FittedModel | None
 ) -> DataFrame:
     """The factor table of a side with the updated lines in place of the old ones."""
-    if served is not None:
-        return side_frame(model, who, served.side(who).with_rows(ids, rows).table)
-    lines, plain = side_frame(model, who, factor_table(ids, rows)), ["id", *factor_columns(*model.info.table_form)]
-    old = model.factorsOf(who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
+    if model is not None:
+        return side_frame(factors, who, model.side(who).with_rows(ids, rows).table)
+    lines, plain = side_frame(factors, who, factor_table(ids, rows)), ["id", *factor_columns(*factors.info.table_form)]
+    old = factors.of(who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
     return old.unionByName(lines)

@@ -20,7 +20,7 @@ from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Setting, documented_parameter, param_names
 from onebit_spark.core.settings import declared as settings_of
 from onebit_spark.errors import refuse
-from onebit_spark.predictor.asked_model import COLD_START
+from onebit_spark.predictor.fitted_model import COLD_START
 
 log = logging.getLogger("onebit_spark")
 
@@ -188,9 +188,6 @@ def documented_params(params: type[Params], constructor: Callable[..., None]) ->
     return "\n".join(["Parameters", "----------", *lines])
 
 
-A = TypeVar("A", bound="AnswerParams")
-
-
 class PredictionParams(Params):
     """The column names that the estimator and its model share."""
 
@@ -255,14 +252,3 @@ class AnswerParams(PredictionParams):
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(answeredCol="answered")
-
-
-PLAIN_NAMES = {
-    "scoreCol": "score", "stdCol": "std", "probabilityCol": "probability", "predictionCol": "prediction",
-    "rawPredictionCol": "", "answeredCol": "", "coldStartStrategy": "prior",
-}  # fmt: skip
-
-
-def plainly_named(model: A, **names: str) -> A:
-    """A copy that predicts all pairs and has the default output columns, or ``names``, instead of its own Params."""
-    return model.copy({model.getParam(name): value for name, value in {**PLAIN_NAMES, **names}.items()})

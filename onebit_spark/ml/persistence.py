@@ -4,7 +4,7 @@ MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
 MODEL/users/           Parquet, one line per id: see ``factor_tables``
 MODEL/items/
-MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``freshness``
+MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``core.sketch``
 MODEL/certificate.json upper limits on the error rate: see ``certificates``
 MODEL/report.html      if the model was diagnosed: see ``report``
 
@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,17 +37,14 @@ from pyspark.sql import functions as F
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS
+from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.tables import collected_factors
 from onebit_spark.errors import RequestError
-from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.freshness import read_sketch, write_sketch
 from onebit_spark.ml.params import set_saved_params
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.model_folder import CERTIFICATE, SEAL, certificate_of, check_model
 from onebit_spark.report.page import REPORT, page_of
-
-M = TypeVar("M", bound=FittedModel)
 
 log = logging.getLogger("onebit_spark")
 
@@ -58,7 +55,7 @@ SIDE_FEATURES = "sideFeatures"  # in an estimator's metadata
 class ModelWriter(MLWriter):
     """``model.write()``. The folder appears whole or not at all. An old one remains until the new one is complete."""
 
-    def __init__(self, model: FittedModel) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self._model = model
 
@@ -70,7 +67,7 @@ class ModelWriter(MLWriter):
             write_model(self._model, folder)
 
 
-def write_model(model: FittedModel, folder: str) -> None:
+def write_model(model: Any, folder: str) -> None:
     """Write the model into ``folder``. ``metadata.json`` is written last."""
     spark = model.users.sparkSession
     with ThreadPoolExecutor(1) as beside:  # the report is drawn while Spark writes
@@ -78,7 +75,7 @@ def write_model(model: FittedModel, folder: str) -> None:
         for name, factors in (("users", model.users), ("items", model.items)):
             _write_factors(model, factors, Location(spark, folder) / name)
         if model.fitted is not None:
-            write_sketch(model.fitted, Location(spark, folder) / FITTED)
+            _write_parquet(model.fitted.table, Location(spark, folder) / FITTED)
         DefaultParamsWriter.saveMetadata(model, folder, spark)
         (Location(spark, folder) / CERTIFICATE).write_text(json.dumps(model.certificate, indent=2, ensure_ascii=False))
         if text := page.result():
@@ -86,18 +83,23 @@ def write_model(model: FittedModel, folder: str) -> None:
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
 
 
-def _write_factors(model: FittedModel, factors: DataFrame, folder: Location) -> None:
+def _write_factors(model: Any, factors: DataFrame, folder: Location) -> None:
     """As Parquet: a small table by this process, which is faster than a Spark job, and a large one by the executors."""
-    if model.fitsHere(0):
-        content = io.BytesIO()
+    if model.factors.fit_driver(0):
         with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # ids of a type that only Spark can write
-            pq.write_table(collected_factors(factors), content)
-            (folder / "part-00000.parquet").write_bytes(content.getvalue())
+            _write_parquet(collected_factors(factors), folder)
             return
     factors.write.parquet(folder.uri)
 
 
-def export_vectors(model: FittedModel, path: str | os.PathLike[str], overwrite: bool) -> None:
+def _write_parquet(table: pa.Table, folder: Location) -> None:
+    """As one file, by this process."""
+    content = io.BytesIO()
+    pq.write_table(table, content)
+    (folder / "part-00000.parquet").write_bytes(content.getvalue())
+
+
+def export_vectors(model: Any, path: str | os.PathLike[str], overwrite: bool) -> None:
     """Write the vectors of ``predictor.model_folder``: tables ``users`` and ``items``. Nothing is collected."""
     spark = model.users.sparkSession
     if Location(spark, path).uri == model.source:
@@ -111,14 +113,14 @@ def export_vectors(model: FittedModel, path: str | os.PathLike[str], overwrite: 
         (Location(spark, folder) / SEAL).write_text("")
 
 
-class ModelReader(MLReader[M]):
+class ModelReader(MLReader[Any]):
     """``OneBitCompletionModel.read()``. A damaged folder raises a RequestError of one line."""
 
-    def __init__(self, model_class: type[M]) -> None:
+    def __init__(self, model_class: type[Any]) -> None:
         super().__init__()
         self._class = model_class
 
-    def load(self, path: str | os.PathLike[str]) -> M:
+    def load(self, path: str | os.PathLike[str]) -> Any:
         folder = Location(self.sparkSession, path)
         check_model(folder, path)
         try:
@@ -128,7 +130,7 @@ class ModelReader(MLReader[M]):
             with explained("damaged model folder"):
                 model = self._class(info, users, items, certificate)
             if info.fitted is not None:
-                model.readFitted = partial(read_sketch, self._part(folder, FITTED), **info.fitted)
+                model.readFitted = partial(_read_sketch, self._part(folder, FITTED), **info.fitted)
             self._set_params(model, folder)
         except RequestError as error:
             raise RequestError(f"cannot load {path}: {error}") from None
@@ -145,7 +147,7 @@ class ModelReader(MLReader[M]):
             raise RequestError(f"damaged model folder: it has no {name}/")
         return folder / name
 
-    def _set_params(self, model: FittedModel, folder: Location) -> None:
+    def _set_params(self, model: Any, folder: Location) -> None:
         try:
             with explained("damaged model folder: metadata/"):
                 params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
@@ -210,6 +212,12 @@ def _saved_class(folder: Location) -> str | None:
         return None
     with explained(f"cannot load {folder.uri}: metadata/"):
         return str(DefaultParamsReader.loadMetadata(folder.uri, folder.spark)["class"])
+
+
+def _read_sketch(folder: Location, limit: int, complete: bool) -> CellSketch:
+    with explained("damaged model folder: fitted/"):
+        cells = folder.spark.read.schema("hash bigint, ratings bigint").parquet(folder.uri).toArrow()
+    return CellSketch.of_table(cells, limit, complete)
 
 
 def _read_parquet(folder: Location) -> DataFrame:

@@ -22,7 +22,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.errors import refuse
 from onebit_spark.input.columns import checked_ids, refuse_stream
-from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.spark_factors import SparkFactors
 from onebit_spark.platform.binary_cells import binary_line
 from onebit_spark.platform.plans import in_partitions
 from onebit_spark.platform.sessions import parallelism
@@ -42,7 +42,7 @@ class Request:
     floor: float | None = None  # least confidence of a pair
 
 
-def recommend(model: FittedModel, who: Who, request: Request, subset: DataFrame | None = None) -> DataFrame:
+def recommend(factors: SparkFactors, who: Who, request: Request, subset: DataFrame | None = None) -> DataFrame:
     """Recommendations for every user (``who`` = "user") or every item that the model knows, or for those of ``subset``.
 
     Returns
@@ -52,42 +52,42 @@ def recommend(model: FittedModel, who: Who, request: Request, subset: DataFrame 
         side, ``rating`` (the score), ``std`` and ``probability``.
     """
     refuse(ranking_problems(request.n, request.z))
-    predictor, partner = Predictor.of(model.info), PARTNER[who]
+    predictor, partner = Predictor.of(factors.info), PARTNER[who]
     rank = _Rank(request.n, predictor, predictor.ranking(request.z, request.floor))
-    entry = f"key: double, partner: {model.info.id_types[partner]}, rating: float, std: float, probability: float"
-    schema = f"id {model.info.id_types[who]}, recommendations array<struct<{entry}>>"
-    if model.fitsHere(model.info.count(who) * request.n) and subset is None and request.exclude_seen is None:
-        ranked = _ranked_here(model, who, rank, schema)
+    entry = f"key: double, partner: {factors.info.id_types[partner]}, rating: float, std: float, probability: float"
+    schema = f"id {factors.info.id_types[who]}, recommendations array<struct<{entry}>>"
+    if factors.fit_driver(factors.info.count(who) * request.n) and subset is None and request.exclude_seen is None:
+        ranked = _ranked_here(factors, who, rank, schema)
     else:
-        ranked = _ranked(model, who, request, subset, rank, schema)
-    names = {"partner": model.idCol(partner), "rating": "rating", "std": "std", "probability": "probability"}
+        ranked = _ranked(factors, who, request, subset, rank, schema)
+    names = {"partner": factors.columns[partner], "rating": "rating", "std": "std", "probability": "probability"}
     shown = F.transform("recommendations", lambda one: F.struct(*(one[k].alias(v) for k, v in names.items())))
-    return ranked.select(F.col("id").alias(model.idCol(who)), shown.alias("recommendations"))
+    return ranked.select(F.col("id").alias(factors.columns[who]), shown.alias("recommendations"))
 
 
-def _ranked_here(model: FittedModel, who: Who, rank: _Rank, schema: str) -> DataFrame:
+def _ranked_here(factors: SparkFactors, who: Who, rank: _Rank, schema: str) -> DataFrame:
     """All ids of a small model, ranked on the driver: no Python worker has to start."""
-    served = model.served()
+    served = factors.on_driver()
     asking, others = served.side(who), served.side(PARTNER[who])
-    best = best_of(asking.posterior, np.arange(len(asking.ids)), others.known, rank.n, rank.ranking)
+    best = best_of(asking.known, np.arange(len(asking.ids)), others.known, rank.n, rank.ranking)
     lists = rank.lists(asking.ids, others.ids, best)
-    return model.users.sparkSession.createDataFrame(pa.Table.from_batches([lists]), schema)
+    return factors.spark.createDataFrame(pa.Table.from_batches([lists]), schema)
 
 
 def _ranked(
-    model: FittedModel, who: Who, request: Request, subset: DataFrame | None, rank: _Rank, schema: str
+    factors: SparkFactors, who: Who, request: Request, subset: DataFrame | None, rank: _Rank, schema: str
 ) -> DataFrame:
     """Blocks compared with blocks on the executors."""
-    asking, seen = model.factorsOf(who), request.exclude_seen
+    asking, seen = factors.of(who), request.exclude_seen
     if subset is not None:
-        asking = asking.join(_ids(model, who, subset).distinct(), "id", "left_semi")
+        asking = asking.join(_ids(factors, who, subset).distinct(), "id", "left_semi")
     if seen is not None:
-        asking = asking.join(_seen(model, who, seen), "id", "left")
+        asking = asking.join(_seen(factors, who, seen), "id", "left")
     cores = parallelism(asking.sparkSession)
-    asking_blocks = max(_n_blocks(model, who), min(cores, model.info.count(who)))
-    partner_blocks = _n_blocks(model, PARTNER[who])
-    left = _packed(model, who, asking, asking_blocks, "left")
-    right = _packed(model, PARTNER[who], model.factorsOf(PARTNER[who]), partner_blocks, "right")
+    asking_blocks = max(_n_blocks(factors, who), min(cores, factors.info.count(who)))
+    partner_blocks = _n_blocks(factors, PARTNER[who])
+    left = _packed(factors, who, asking, asking_blocks, "left")
+    right = _packed(factors, PARTNER[who], factors.of(PARTNER[who]), partner_blocks, "right")
     # Without the hint Spark would collect the smaller side on the driver, to broadcast it.
     pairs = left.crossJoin(right.hint("shuffle_replicate_nl"))
     ranked = pairs.mapInArrow(rank, schema)
@@ -101,35 +101,35 @@ def _ranked(
 # ---- the two sides ---------------------------------------------------------------------------------------------------
 
 
-def _n_blocks(model: FittedModel, who: Who) -> int:
-    return max(1, -(-model.info.count(who) * model.bytesPerRow // BLOCK_BYTES))
+def _n_blocks(factors: SparkFactors, who: Who) -> int:
+    return max(1, -(-factors.info.count(who) * factors.bytes_per_row // BLOCK_BYTES))
 
 
-def _ids(model: FittedModel, who: Who, dataset: DataFrame) -> DataFrame:
+def _ids(factors: SparkFactors, who: Who, dataset: DataFrame) -> DataFrame:
     """The ids of one side in the user's DataFrame, as ``id``."""
     refuse_stream(dataset, f"the {who}s to recommend for")
-    model.checkIdType(dataset, who)
-    (checked,) = checked_ids(dataset, [model.idCol(who)])
+    factors.check_id_type(dataset, who)
+    (checked,) = checked_ids(dataset, [factors.columns[who]])
     return dataset.select(checked.alias("id"))
 
 
-def _seen(model: FittedModel, who: Who, ratings: DataFrame) -> DataFrame:
+def _seen(factors: SparkFactors, who: Who, ratings: DataFrame) -> DataFrame:
     """For every id of one side, the ids of the other side that are excluded."""
     both = who, PARTNER[who]
     refuse_stream(ratings, "the pairs to exclude")
     for one in both:
-        model.checkIdType(ratings, one)
-    own, theirs = checked_ids(ratings, [model.idCol(one) for one in both])
-    theirs = theirs.cast(model.info.id_types[PARTNER[who]])
+        factors.check_id_type(ratings, one)
+    own, theirs = checked_ids(ratings, [factors.columns[one] for one in both])
+    theirs = theirs.cast(factors.info.id_types[PARTNER[who]])
     return ratings.groupBy(own.alias("id")).agg(F.collect_set(theirs).alias("seen"))
 
 
-def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, prefix: str) -> DataFrame:
+def _packed(factors: SparkFactors, who: Who, table: DataFrame, n_blocks: int, prefix: str) -> DataFrame:
     """One row per block, one block per partition. After the shuffle, a block is packed once and used many times."""
-    info, form = model.info, (model.info.kind, model.info.config.intercepts)
-    seen = [name for name in factors.columns if name == "seen"]
+    info, form = factors.info, (factors.info.kind, factors.info.config.intercepts)
+    seen = [name for name in table.columns if name == "seen"]
     lines = F.struct(*factor_columns(*form)).alias("lines")
-    placed = factors.repartition(n_blocks).select("id", lines, F.spark_partition_id().alias("block"), *seen)
+    placed = table.repartition(n_blocks).select("id", lines, F.spark_partition_id().alias("block"), *seen)
     types = f"block int, location binary, scale binary, ids array<{info.id_types[who]}>"
     types += f", seen array<array<{info.id_types[PARTNER[who]]}>>" if seen else ""
     blocks = placed.mapInArrow(_PackBlock(prior_row(info.scales, SIDE_OF[who], *form)), types)

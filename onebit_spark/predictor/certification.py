@@ -65,10 +65,14 @@ class CertificateRequest:
         rates = [maxError] if isinstance(maxError, int | float) else list(maxError)
         return cls(Terms(delta=delta, grid=grid), rates, by)
 
-    def problems(self, info: ModelInfo) -> list[str]:
-        """Why a model cannot be certified like this, before any rating is scored."""
-        problems = [problem.in_words(param_names(Terms)) for problem in self.terms.problems()]
-        problems += [f"maxError {problem}" for problem in request_problems(self.max_error)]
+    def problems(self, info: ModelInfo, names: Mapping[str, str] | None = None) -> list[str]:
+        """Why a model cannot be certified like this, before any rating is scored.
+
+        ``names`` are those of the arguments in the messages. Default: the names of the Params.
+        """
+        names = {**param_names(Terms), "max_error": "maxError"} if names is None else names
+        problems = [problem.in_words(names) for problem in self.terms.problems()]
+        problems += [f"{names.get('max_error', 'max_error')} {problem}" for problem in request_problems(self.max_error)]
         if self.max_error and info.confidence_thresholds is None:
             problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
         return problems

@@ -142,8 +142,7 @@ def _read_sketch(folder: Path, info: ModelInfo) -> CellSketch | None:
     if info.fitted is None:
         return None
     try:
-        cells = pq.read_table(folder / FITTED, partitioning=None).sort_by("hash")
-        return CellSketch(hashes=cells["hash"].to_numpy(), ratings=cells["ratings"].to_numpy(), **info.fitted)
+        return CellSketch.of_table(pq.read_table(folder / FITTED, partitioning=None), **info.fitted)
     except (pa.ArrowException, OSError, LookupError) as error:
         raise RequestError(f"damaged model folder: {FITTED}/: {str(error).splitlines()[0]}") from None
 
@@ -200,7 +199,7 @@ def write_into(folder: Path, content: Content, files: Mapping[str, str] | None =
     (folder / "metadata" / "part-00000").write_text(json.dumps(metadata) + "\n", encoding="utf-8")
     (folder / "metadata" / SEAL).touch()
     if fitted is not None:
-        _write_table(pa.table({"hash": fitted.hashes, "ratings": fitted.ratings}), folder / FITTED)
+        _write_table(fitted.table, folder / FITTED)
     texts = {CERTIFICATE: json.dumps(certificate, indent=2, ensure_ascii=False), **(files or {})}
     texts[METADATA] = replace(info, fitted=None if fitted is None else fitted.described).to_json()
     for name, text in texts.items():

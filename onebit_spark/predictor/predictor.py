@@ -1,7 +1,7 @@
 """Predictor: from the posteriors of a row and a column to all that a model says about their pair (docs/MATH.md, §8).
 
-It is the only place where labels, probabilities and draws of a fitted model are computed. ``in_process.Fit``,
-``ServedModel``, the small models' path on the driver and the executors' map over pairs all call it.
+It is the only place where labels, probabilities and draws of a fitted model are computed. ``FittedModel`` and the
+executors' map over pairs both call it.
 
 The draws are the predictor that the certificates are about (``ColdStartDraws``). A row or column with ratings is drawn
 from its posterior. One without ratings is drawn from the prior given the scales. This adds nothing to the divergence
@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,6 @@ from scipy.special import ndtri
 
 from onebit_spark.core import prediction
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.execution import available_cores
 from onebit_spark.core.factor_tables import prior_row, read_certified, read_factors
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES, Side
@@ -161,6 +160,12 @@ class Predictor:
         columns = scores, np.sqrt(variances), self.probability(scores, variances), self.label(scores)
         return dict(zip(OUTPUTS, columns, strict=True))
 
+    def sampled_scores(
+        self, rows: RowPosterior, cols: RowPosterior, unrated: tuple[Flags, Flags], keys: Numbers, seed: int
+    ) -> DoubleArray:
+        """One draw of the score per pair; ``keys`` are hashes of the two ids, and determine the draws with the seed."""
+        return self.draws.sampled_scores(rows, cols, unrated, pair_streams(seed, keys, np.zeros_like(keys)))
+
     def ranking(self, z: float | None, floor: float | None) -> Ranking:
         """The order of pairs: by probability, or by score − z·std. ``floor`` is the least confidence."""
         noise, order = prediction.score_noise(self.loss, self.calibration), math.nan if z is None else float(z)
@@ -190,19 +195,10 @@ class Predictor:
         )
         unrated_rows, unrated_cols = (each.is_null().to_numpy(zero_copy_only=False) for each in lines)
         numbers = keys.to_numpy(zero_copy_only=False)
-        states = pair_streams(seed, numbers, np.zeros_like(numbers))
-        return pa.array(self.draws.sampled_scores(rows, cols, (unrated_rows, unrated_cols), states))
+        return pa.array(self.sampled_scores(rows, cols, (unrated_rows, unrated_cols), numbers, seed))
 
 
 # ---- from posteriors -------------------------------------------------------------------------------------------------
-
-
-def moments_at(rows: RowPosterior, cols: RowPosterior, row: Numbers, col: Numbers) -> tuple[DoubleArray, DoubleArray]:
-    """Score and variance of the pairs (row[l], col[l]) of two posteriors, on all cores."""
-    left, right = (replace(side, implicit=None) for side in (rows, cols))
-    return moments(
-        lambda part: (left.take(row[part]), right.take(col[part])), len(row), rows.dimension, available_cores()
-    )
 
 
 def moments(
@@ -215,12 +211,17 @@ def moments(
         both = pairs(part)
         score[part], variance[part] = prediction.score(*both), prediction.variance(*both)
 
-    length = max(1, prediction.SLICE // dimension**2)
+    in_slices(fill, n, dimension**2, threads)
+    return score, variance
+
+
+def in_slices(fill: Callable[[slice], None], n: int, size: int, threads: int) -> None:
+    """Call ``fill`` for slices of n pairs, each of which needs ``size`` numbers at a time."""
+    length = max(1, prediction.SLICE // size)
     parts = [slice(lo, lo + length) for lo in range(0, n, length)]
-    if threads == 1 or len(parts) == 1:
+    if threads == 1 or len(parts) <= 1:
         for part in parts:
             fill(part)
     else:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(fill, parts))
-    return score, variance

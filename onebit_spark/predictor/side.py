@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from onebit_spark.core import prediction
 from onebit_spark.core.arrow import in_spark_type
+from onebit_spark.core.execution import available_cores
 from onebit_spark.core.factor_tables import (
     CERTIFIED,
     DIRECTIONS,
@@ -24,22 +26,23 @@ from onebit_spark.core.factor_tables import (
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
+from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, RowPosterior
 from onebit_spark.errors import RequestError
+from onebit_spark.predictor.predictor import in_slices, moments
 from onebit_spark.predictor.top_n import Numbers
 
 DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelSide:
     """The ids of a side with their posterior."""
 
     ids: pa.Array  # different ids
-    # one row per id, and the prior as one more, last row: that of an unknown id, at position −1
-    posterior: RowPosterior
+    known: RowPosterior  # one row per id
+    prior: RowPosterior  # one row: that of an unknown id, whose position is −1
     # after a prior split: the posterior of the certified draws, one row per id
-    certified: RowPosterior | None = field(default=None, repr=False)
+    certified: RowPosterior | None = None
 
     @classmethod
     def of(cls, table: pa.Table, info: ModelInfo, who: Who) -> ModelSide:
@@ -47,28 +50,11 @@ class ModelSide:
         prior, columns = prior_row(info.scales, SIDE_OF[who], *info.table_form), list(factor_columns(*info.table_form))
         if DIRECTIONS in table.column_names:  # of a checkpoint
             prior, columns = prior.with_vectors(MODEL_VECTORS, FIT_VECTORS), [*columns, DIRECTIONS]
-        lines = one_array(table.select(columns).to_struct_array())
-        posterior = read_factors(pa.concat_arrays([lines, pa.nulls(1, lines.type)]), prior)
+        known = read_factors(one_array(table.select(columns).to_struct_array()), prior)
         certified = None
         if info.draw_narrowing is not None and CERTIFIED in table.column_names:
-            spreads = prior_row(info.scales, SIDE_OF[who], "spread", info.config.intercepts)
-            certified = read_certified(one_array(table.drop_columns("id").to_struct_array()), spreads)
-        return cls(one_array(table["id"]), posterior, certified)
-
-    @classmethod
-    def of_rows(cls, ids: pa.Array, rows: RowPosterior, prior: RowPosterior) -> ModelSide:
-        """From the posterior of the ids, and the prior's one row."""
-        return cls(ids, stacked(rows, prior))
-
-    @property
-    def known(self) -> RowPosterior:
-        """The posterior without the prior's row."""
-        return self.posterior.take(slice(len(self.ids)))
-
-    @property
-    def prior(self) -> RowPosterior:
-        """The prior's row."""
-        return self.posterior.take(slice(-1, None))
+            certified = read_certified(one_array(table.drop_columns("id").to_struct_array()), _independent(prior))
+        return cls(one_array(table["id"]), known, prior, certified)
 
     @property
     def table(self) -> pa.Table:
@@ -76,18 +62,75 @@ class ModelSide:
         return factor_table(self.ids, self.known, self.certified)
 
     def positions(self, ids: pa.ChunkedArray | pa.Array) -> Numbers:
-        """The row of every id, −1 for one that is not known."""
+        """The row of every id, −1 for an unknown one."""
         return self._index.find(ids).astype(np.int64)
 
     @cached_property
     def _index(self) -> IdIndex:
         return IdIndex(self.ids)
 
+    def at(self, positions: Numbers, implicit: bool = False) -> RowPosterior:
+        """The posterior at these positions, the prior at −1; ``implicit``: with the vectors of implicit features."""
+        return _at(self.known, self.prior, positions, implicit)
+
+    def drawn_at(self, positions: Numbers) -> RowPosterior:
+        """The posterior of the certified draws at these positions."""
+        if self.certified is None:
+            return self.at(positions)
+        return _at(self.certified, _independent(self.prior), positions)
+
+    def locations_at(self, positions: Numbers) -> FloatArray:
+        """The means at these positions, intercept first."""
+        return _chosen(self.known.location, self.prior.location, positions)
+
     def with_rows(self, ids: pa.Array, rows: RowPosterior) -> ModelSide:
         """This side with more rows. An id that is known is replaced."""
         kept = np.flatnonzero(~IdIndex(ids).contains(self.ids))
-        old = self.posterior.take(kept)
-        return ModelSide(pa.concat_arrays([self.ids.take(pa.array(kept)), ids]), stacked(old, rows, self.prior))
+        all_ids = pa.concat_arrays([self.ids.take(pa.array(kept)), ids])
+        return ModelSide(all_ids, stacked(self.known.take(kept), rows), self.prior)
+
+
+def _at(known: RowPosterior, prior: RowPosterior, positions: Numbers, implicit: bool = False) -> RowPosterior:
+    location, scale = (_chosen(getattr(known, name), getattr(prior, name), positions) for name in ("location", "scale"))
+    vectors = None
+    if implicit and known.implicit is not None and prior.implicit is not None:
+        vectors = _chosen(known.implicit, prior.implicit, positions)
+    return RowPosterior(location, scale, known.kind, known.has_intercept, vectors)
+
+
+def _chosen(lines: FloatArray, unknown: FloatArray, positions: Numbers) -> FloatArray:
+    """The lines at these positions; at −1 the one line of ``unknown``."""
+    if not len(lines):
+        return np.repeat(unknown, len(positions), axis=0)
+    chosen = lines[positions]
+    chosen[positions < 0] = unknown
+    return chosen
+
+
+def _independent(prior: RowPosterior) -> RowPosterior:
+    """The prior as standard deviations."""
+    return RowPosterior(prior.location, prior.std, "spread", prior.has_intercept)
+
+
+# ---- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def moments_at(users: ModelSide, items: ModelSide, row: Numbers, col: Numbers) -> tuple[DoubleArray, DoubleArray]:
+    """Score and variance of the pairs (row[l], col[l]), on all cores."""
+    dimension = users.prior.dimension
+    return moments(lambda part: (users.at(row[part]), items.at(col[part])), len(row), dimension, available_cores())
+
+
+def scores_at(users: ModelSide, items: ModelSide, row: Numbers, col: Numbers) -> DoubleArray:
+    """The scores alone, on all cores."""
+    scores, intercepts = np.empty(len(row)), users.prior.has_intercept
+
+    def fill(part: slice) -> None:
+        left, right = users.locations_at(row[part]), items.locations_at(col[part])
+        scores[part] = prediction.score_of_means(left, right, intercepts)
+
+    in_slices(fill, len(row), users.prior.dimension, available_cores())
+    return scores
 
 
 def stacked(*parts: RowPosterior) -> RowPosterior:

@@ -33,14 +33,13 @@ from onebit_spark.core.hashes import cell_hashes, fold_hashes
 from onebit_spark.core.metrics import log_loss
 from onebit_spark.core.settings import by_param
 from onebit_spark.core.solver import NotConverged
-from onebit_spark.in_process import fit_arrays
+from onebit_spark.in_process import TableFit, fit_arrays
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, RatingCounts
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import broadcast, driver_limits, parallelism
-from onebit_spark.table_fit import TableFit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -271,8 +270,8 @@ def spark_validation(
     def on_the_cluster(task: Task) -> TaskResult:
         test = F.col(FOLD) == task["fold"]
         model = estimator_of(FitConfig(**task["config"]), columns).fit(folded.where(~test).drop(FOLD))
-        kept = checked_ratings(model, folded.where(test), columns.threshold)
-        figures, _ = measure(model, kept.ratings, columns.threshold, kept.counts)
+        kept = checked_ratings(model.factors, folded.where(test), columns.threshold)
+        figures, _ = measure(model.factors, kept.ratings, columns.threshold, kept.counts)
         info = model.info
         return {
             "errors": figures["n_wrong"],

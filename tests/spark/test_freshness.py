@@ -12,8 +12,8 @@ from onebit_spark import RequestError
 from onebit_spark.core import sketch
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.collect import split_off
-from onebit_spark.input.ratings import Columns, check_ratings
-from onebit_spark.ml.freshness import check_fresh, sketch_of
+from onebit_spark.input.ratings import Columns
+from onebit_spark.ml.evaluation import check_fresh, checked_ratings, sketch_of
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -47,7 +47,7 @@ def model(parts):
 
 
 def fresh(model, ratings):
-    return check_fresh(model, ratings, Columns(), check_ratings(ratings, Columns()))
+    return check_fresh(model.fitted, checked_ratings(model.factors, ratings))
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_a_damaged_sketch(model, tmp_path):
     path = tmp_path / "model"
     model.save(str(path))
     assert json.loads((path / "metadata.json").read_text())["fitted"] == {"limit": 2**63 - 1, "complete": True}
-    (path / "fitted" / "cells.parquet").write_bytes(b"not a Parquet file at all")
+    (path / "fitted" / "part-00000.parquet").write_bytes(b"not a Parquet file at all")
     with pytest.raises(RequestError, match="damaged model folder: fitted/"):
         fresh(OneBitCompletionModel.load(str(path)), model.users.selectExpr("id as user", "id as item", "1 as label"))
-    (path / "fitted" / "cells.parquet").unlink()
+    (path / "fitted" / "part-00000.parquet").unlink()
     (path / "fitted").rmdir()
     with pytest.raises(RequestError, match="damaged model folder: it has no fitted/"):
         OneBitCompletionModel.load(str(path))

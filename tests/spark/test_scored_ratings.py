@@ -7,7 +7,6 @@ import pytest
 from onebit_spark import RequestError
 from onebit_spark.input.ratings import Columns, check_ratings
 from onebit_spark.ml.evaluation import measure, predicted_pairs
-from onebit_spark.ml.params import plainly_named
 
 USERS = np.array([0, 3, 27, 28, 99, 5, 99, 3, -1])
 ITEMS = np.array([0, 17, 4, 2, 1, 19, 99, 17, 0])
@@ -20,8 +19,8 @@ ITEMS = np.array([0, 17, 4, 2, 1, 19, 99, 17, 0])
 )
 def test_predictions_are_those_of_transform(spark, make_model, choices):
     pairs = spark.createDataFrame(pa.table({"user": USERS.astype(np.int32), "item": ITEMS.astype(np.int16)}))
-    model = plainly_named(make_model(**choices))
-    found, expected = (frame.toPandas() for frame in (predicted_pairs(model, pairs, 9), model.transform(pairs)))
+    model = make_model(**choices).setRawPredictionCol("")
+    found, expected = predicted_pairs(model.factors, pairs, 9).toPandas(), model.transform(pairs).toPandas()
     assert found.columns.tolist() == expected.columns.tolist()
     assert found.dtypes.tolist() == expected.dtypes.tolist()
     for name in expected.columns:
@@ -36,29 +35,29 @@ def test_no_python_worker_and_few_jobs(spark, make_model, tmp_path):
     model = type(made).load(str(tmp_path / "model"))
     tracker = spark.sparkContext.statusTracker()
     known = set(tracker.getJobIdsForGroup())
-    plan = predicted_pairs(model, pairs, 9)._jdf.queryExecution().executedPlan().toString()
+    plan = predicted_pairs(model.factors, pairs, 9)._jdf.queryExecution().executedPlan().toString()
     assert "Python" not in plan
     assert len(set(tracker.getJobIdsForGroup()) - known) == 3  # both sides' factors, and the pairs
     known = set(tracker.getJobIdsForGroup())
-    predicted_pairs(plainly_named(model), pairs, 9)  # a copy has the factors already
+    predicted_pairs(model.copy().factors, pairs, 9)  # a copy has the factors already
     assert len(set(tracker.getJobIdsForGroup()) - known) == 1
     known = set(tracker.getJobIdsForGroup())
-    predicted_pairs(made, pairs, 9)  # a model that was made here, too
+    predicted_pairs(made.factors, pairs, 9)  # a model that was made here, too
     assert len(set(tracker.getJobIdsForGroup()) - known) == 1
 
 
 def test_other_types_of_ids_are_refused(spark, make_model):
     pairs = spark.createDataFrame([("3", 4)], "user string, item bigint")
     with pytest.raises(RequestError, match="column 'user' is of type string"):
-        predicted_pairs(make_model(), pairs, 1)
+        predicted_pairs(make_model().factors, pairs, 1)
 
 
 def test_size_decides(make_model, monkeypatch):
     model = make_model()
-    assert model.fitsHere(2_000_000)
-    assert not model.fitsHere(2_000_001)
-    monkeypatch.setattr("onebit_spark.ml.fitted_model.MOST_BYTES", 46 * model.bytesPerRow - 1)
-    assert not model.fitsHere(1)
+    assert model.factors.fit_driver(2_000_000)
+    assert not model.factors.fit_driver(2_000_001)
+    monkeypatch.setattr("onebit_spark.ml.spark_factors.MOST_BYTES", 46 * model.factors.bytes_per_row - 1)
+    assert not model.factors.fit_driver(1)
 
 
 def test_the_same_figures_wherever_they_are_scored(spark, make_model, monkeypatch):
@@ -66,9 +65,9 @@ def test_the_same_figures_wherever_they_are_scored(spark, make_model, monkeypatc
     table = {"user": rng.integers(0, 30, 500), "item": rng.integers(0, 20, 500), "label": rng.choice([-1, 1], 500)}
     ratings = spark.createDataFrame(pa.table(table))
     counts, model = check_ratings(ratings, Columns()), make_model()
-    here, counted = measure(model, ratings, None, counts)
-    monkeypatch.setattr("onebit_spark.ml.fitted_model.MOST_BYTES", -1)
-    there, also = measure(model, ratings, None, counts)
+    here, counted = measure(model.factors, ratings, None, counts)
+    monkeypatch.setattr("onebit_spark.ml.spark_factors.MOST_BYTES", -1)
+    there, also = measure(model.factors, ratings, None, counts)
     assert here.keys() == there.keys()
     for name, value in here.items():
         assert value == (pytest.approx(there[name], rel=1e-9) if value is not None else None), name

@@ -58,7 +58,7 @@ def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
             and bool(one["group"]) == (value is not None) and str((one["group"] or {}).get("value")) == str(value)
         ]  # fmt: skip
         (one,) = matching
-        told = {name: each for name, each in item.as_dict().items() if name not in ("group", "statement")}
+        told = {name: each for name, each in item.as_dict().items() if name not in ("group", "statement", "freshness")}
         assert {name: one[name] for name in told} == pytest.approx(told)
     assert certified.certificate["headline"] is None  # no certificate is about all pairs that are predicted
     for one in found:  # the model kept no sketch of its ratings
@@ -83,9 +83,9 @@ def test_the_headline_as_in_process(make_fit, make_known, ratings, held):
     certified = make_known().certify(ratings, REQUESTS, delta=0.1)
     assert certified.certificate["headline"] == "holdout"
     for one, item in zip(certified.certificate["certificates"], expected, strict=True):
-        told = {name: each for name, each in item.as_dict().items() if name != "statement"}
+        told = {name: each for name, each in item.as_dict().items() if name not in ("statement", "freshness")}
         assert {name: one[name] for name in told} == pytest.approx(told)
-        assert one["statement"].startswith(item.statement)
+        assert (one["statement"], one["freshness"]) == (item.statement, item.inputs["freshness"])
     assert certified.headline == certified.certificate["certificates"][0]["statement"]
     selective = certified.certifySelective(ratings, 0.3)  # keeps the headline
     assert (selective.headline, selective.certifiedErrors) == (certified.headline, [0.3])

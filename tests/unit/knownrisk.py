@@ -83,7 +83,8 @@ def one_fit(world, rng, n, config, terms):
         if item.name == "seeger":
             lines.append(("no-kl", bounds.seeger(item.inputs["gibbs_risk"], 0.0, item.n, terms.delta), gibbs))
         if item.name == "prior_split":
-            as_told = replace(fit, drawn=None)
+            users, items = (replace(side, certified=None) for side in (fit.users, fit.items))
+            as_told = replace(fit, users=users, items=items, info=replace(fit.info, draw_narrowing=None))
             lines.append(("wide draws", item.bound, world.risk(drawn_wrong(as_told, world), ~coin)))
     wrong = fit.predict(rows, cols) != labels
     mean = world.risk(fit.predict(*world.pairs) != world.signs, coin)

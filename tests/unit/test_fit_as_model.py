@@ -55,7 +55,7 @@ def test_certificates_and_certified_draws_are_kept(ratings, tmp_path):
     model = onebit_spark.load(tmp_path / "model")
     assert model.certificate["certificates"] == json.loads(json.dumps([item.as_dict() for item in fit.certificates]))
     assert model.info.draw_narrowing is not None
-    np.testing.assert_array_equal(model.users.certified.scale, fit.drawn["rows"].std[:28].astype(np.float32))
+    np.testing.assert_array_equal(model.users.certified.scale, fit.users.certified.std.astype(np.float32))
     model.save(tmp_path / "again")
     again = onebit_spark.load(tmp_path / "again")
     assert again.users.table.equals(model.users.table)

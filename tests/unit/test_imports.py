@@ -27,23 +27,21 @@ MAY_IMPORT = {
     "input": "platform core errors",
     "engines": "input platform core errors",
     "predictor": "platform certificate core errors",
-    "in_process": "predictor engines certificate core errors",
-    "table_fit": "ml predictor engines input platform certificate core errors",
+    "in_process": "ml predictor engines input platform certificate core errors",
     "ml": "predictor engines input platform report certificate core errors",
-    "model": "ml engines input platform report certificate core errors",
+    "model": "ml predictor engines input platform report certificate core errors",
     "estimator": "model ml predictor engines input platform certificate core errors",
-    "tuning": "estimator model table_fit in_process ml predictor input platform certificate core errors",
+    "tuning": "estimator model in_process ml predictor input platform certificate core errors",
     "cli": (
-        "__init__ tuning table_fit in_process estimator model ml predictor engines input platform report certificate "
-        "core errors"
+        "__init__ tuning in_process estimator model ml predictor engines input platform report certificate core errors"
     ),
     "demo": "cli estimator simulate",
-    "__init__": "estimator model table_fit predictor in_process certificate core errors",  # the public face
+    "__init__": "estimator model predictor in_process certificate core errors",  # the public face
     "__main__": "__init__ cli",
     "tracking": "__init__ predictor core errors",
 }
 WITHOUT_SPARK = (
-    "core", "certificate", "report", "simulate", "predictor", "in_process", "table_fit", "errors", "tracking",
+    "core", "certificate", "report", "simulate", "predictor", "in_process", "errors", "tracking",
 )  # fmt: skip
 SPARK = ("pyspark", "py4j")
 
@@ -192,4 +190,4 @@ fit = fit_arrays([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0], FitConfig(rank=1, tol
 print(fit.predict([0, 1], [0, 0]).tolist(), sorted({"pyspark", "py4j"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "[1, 1] []"
+    assert done.stdout.strip() == "[1.0, 1.0] []"

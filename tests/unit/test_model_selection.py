@@ -185,9 +185,9 @@ def test_a_rank_and_a_weight_that_are_given_leave_nothing_to_choose():
     outcome = solve(engine, config)
     assert fit.objective_history == [step.objective for step in outcome.history]
     np.testing.assert_array_equal(fit.rows.location, engine.posterior("rows").location)
-    assert fit.config == config
+    assert replace(fit.config, alpha=None, beta=None) == config
     assert fit.config.implicit_features
-    assert (fit.info.choice, fit.info.calibration, fit.weight_losses) == (None, None, {})
+    assert (fit.info.choice, fit.info.calibration, fit.info.weight_losses) == (None, None, None)
 
 
 def test_when_there_is_too_little_to_choose(monkeypatch):
@@ -252,7 +252,9 @@ def test_features_that_do_not_pay_are_left_out_and_certificates_follow():
     assert set(found) == {"seeger", "catoni"}
     inputs, m = found["seeger"].inputs, sum(len(np.unique(index)) for index in (rows, cols))
     assert inputs["prior_cost"] == pytest.approx(math.log(m * (m + 1)) + math.log(64))
-    assert inputs["prior_cost"] - prior_cost(fit.config, m) == pytest.approx(math.log(FitConfig().max_rank))
+    assert inputs["prior_cost"] - prior_cost(replace(fit.config, alpha=None), m) == pytest.approx(
+        math.log(FitConfig().max_rank)
+    )
     given = fit_arrays(rows, cols, labels, FitConfig(rank=3, implicit_features=False), certify=Terms(delta=0.1))
     assert given.certificates[-1].inputs["prior_cost"] == pytest.approx(math.log(m * (m + 1)))
 
@@ -277,7 +279,7 @@ def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():
     engine, terms = engine_of(*data("A2")), Terms(delta=0.1)
     chosen = fitted(data("A2"), config, certify=terms)
     found = {item.name: item for item in chosen.certificates}
-    assert len(chosen.weight_losses) < len(KAPPA_FACTORS)  # which of them are tried depends on the labels
+    assert len(chosen.info.weight_losses) < len(KAPPA_FACTORS)  # which of them are tried depends on the labels
     theorem1, n = found["theorem1"], engine.n_ratings
     assert theorem1.inputs["grid"] == len(KAPPA_FACTORS)
     paid = theorem1.inputs["avb"] + theorem1.inputs["prior_cost"] / theorem1.inputs["lambda"]
@@ -296,7 +298,7 @@ def test_a_learnt_prior_takes_its_settings_from_its_own_part(monkeypatch):
     assert seen == [pytest.approx(0.5 * len(ratings[0]), rel=0.05)]
     assert fit.certificates[0].name == "prior_split"
     assert fit.config.rank < START_RANK
-    assert fit.drawn["rows"].rank == fit.rows.rank == fit.config.rank
+    assert fit.users.certified.rank == fit.rows.rank == fit.config.rank
 
 
 # ---- probabilities ---------------------------------------------------------------------------------------------------

@@ -11,8 +11,11 @@ from onebit_spark.cli import progress as bars
 
 WITHOUT = """
 import sys
-for name in {missing}:
-    sys.modules[name] = None  # an import of it fails, as if it were not installed
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {missing}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
 {program}
 """
 
@@ -35,7 +38,7 @@ except ImportError as error:
 """
     done = run_without(["pyspark", "py4j", "pandas", "matplotlib", "tqdm"], program)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == "[1]"
+    assert done.stdout.splitlines()[0] == "[1.0]"
     assert "OneBitCompletion needs pyspark" in done.stdout
     assert "pip install '.[spark]'" in done.stdout
 

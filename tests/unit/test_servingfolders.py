@@ -182,4 +182,4 @@ new.export_vectors({str(tmp_path / "vectors")!r})
 print(model, len(new.predictions(["new", "u01"], 10)), [name for name in sys.modules if name.startswith("pyspark.")])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.stdout.strip() == "ServedModel(28 users, 18 items, rank 2) 2 []", done.stderr
+    assert done.stdout.strip() == "FittedModel(28 users, 18 items, rank 2) 2 []", done.stderr

@@ -162,7 +162,7 @@ def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest(sh
     for given in (features, other):
         if share == "prior split":
             fit = fit_arrays(*ratings, config, (200, 150), certify=Terms(prior_split=0.5), row_features=given)
-            found.append((fit.codings["rows"], fit.scales.features["rows"].tolist()))
+            found.append((fit.info.side_features["user"]["coding"], fit.scales.features["rows"].tolist()))
         else:
             engine = LocalEngine(block)
             engine.features["rows"] = SideFeatures.of_rows(given, block.row_counts > 0, "features")

@@ -9,15 +9,15 @@ import pyarrow.csv as pacsv
 import pytest
 
 import onebit_spark
-from onebit_spark import FitConfig, FitFailed, RequestError, Terms, fit_arrays, fit_table, table_fit
+from onebit_spark import FitConfig, FitFailed, RequestError, Terms, fit_arrays, fit_table, in_process
 from onebit_spark.core import execution
 from onebit_spark.core.execution import Execution
 from onebit_spark.engines.threads import ThreadRunner
+from onebit_spark.in_process import TableFit
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.ml.checkpoint import OWNER, clear_checkpoints
-from onebit_spark.table_fit import TableFit
 
 QUICK = FitConfig(rank=2, max_iter=6, tol=0.0, likelihood_weight=1.0)
 
@@ -51,7 +51,7 @@ def test_the_fit_is_that_of_the_arrays(ratings, likes, loss):
 
 def test_any_number_of_threads_gives_the_same_bits(likes):
     one, two = (fit_table(likes, QUICK, threads=threads) for threads in (1, 2))
-    np.testing.assert_array_equal(one.users.posterior.location, two.users.posterior.location)
+    np.testing.assert_array_equal(one.users.known.location, two.users.known.location)
 
 
 class Device(ThreadRunner):
@@ -75,7 +75,7 @@ class Device(ThreadRunner):
 def test_on_a_device(likes, tmp_path, monkeypatch):
     """What a model holds was fetched from there. A checkpoint that goes on was sent there again."""
     monkeypatch.setattr(execution, "no_device", lambda: None)
-    monkeypatch.setattr(table_fit, "CudaRunner", Device)
+    monkeypatch.setattr(in_process, "CudaRunner", Device)
     expected, model = fit_table(likes, QUICK), fit_table(likes, QUICK, device="cuda")
     assert model.info.objective_history == expected.info.objective_history
     np.testing.assert_array_equal(model.users.known.location, expected.users.known.location[::-1])
@@ -101,7 +101,7 @@ def test_from_files_frames_and_tables(likes, tmp_path):
     expected = fit_table(likes, QUICK)
     for source in (str(tmp_path / "likes.csv"), tmp_path / "likes.csv", pandas.DataFrame(likes.to_pydict())):
         model = fit_table(source, QUICK)
-        np.testing.assert_array_equal(model.users.posterior.location, expected.users.posterior.location)
+        np.testing.assert_array_equal(model.users.known.location, expected.users.known.location)
         assert model.info.fingerprint == expected.info.fingerprint
 
 
@@ -197,7 +197,7 @@ def test_a_fit_goes_on_from_a_checkpoint_and_ends_at_the_same_bits(likes, tmp_pa
     resumed = fitted(likes, replace(keep, resume=True), max_iter=9)
     whole = fitted(likes, replace(keep, checkpoint_dir=str(tmp_path / "whole")), max_iter=9)
     assert resumed.info.objective_history == whole.info.objective_history
-    np.testing.assert_array_equal(resumed.users.posterior.location, whole.users.posterior.location)
+    np.testing.assert_array_equal(resumed.users.known.location, whole.users.known.location)
 
 
 def test_checkpoints_of_other_fits_are_refused(likes, tmp_path):

@@ -1,0 +1,560 @@
+"""FittedModel: a fitted model in this process. ``fit_arrays``, ``fit_table`` and ``load`` return it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from onebit_spark.certificate.certificates import Certificate, certificate_document, with_freshness
+from onebit_spark.certificate.held_out import answering_threshold, held_out_certificates, ungrouped_certificates
+from onebit_spark.core.array_input import label_problems
+from onebit_spark.core.arrow import arrow_table
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.config import FitConfig, Terms
+from onebit_spark.core.factor_tables import newcomer_rows
+from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, coding_of, feature_means
+from onebit_spark.core.hashes import cell_hashes, pair_hashes
+from onebit_spark.core.hyper_posterior import HyperPosterior
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import DoubleArray, RowPosterior
+from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
+from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.sketch import HIGHEST, CellSketch
+from onebit_spark.core.solver import Iteration
+from onebit_spark.errors import RequestError, refuse
+from onebit_spark.predictor.certification import CertificateRequest, fresh_to
+from onebit_spark.predictor.model_folder import read_model, write_model, write_vectors
+from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
+from onebit_spark.predictor.predictor import Predictor
+from onebit_spark.predictor.scored import count_by_level, figures_of, scored_table
+from onebit_spark.predictor.side import ModelSide, asked_ids, moments_at, scores_at
+from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
+
+COLD_START = ("prior", "drop", "nan")
+
+
+def load(path: str | os.PathLike[str]) -> FittedModel:
+    """The model of a folder on this machine, without Spark.
+
+    Parameters
+    ----------
+    path : str or path
+        What ``jobs/fit.py``, ``OneBitCompletionModel.save`` or ``FittedModel.save`` wrote, in this or an earlier
+        version.
+
+    Returns
+    -------
+    FittedModel
+        The whole model, in memory. It does not read the folder again.
+
+    Raises
+    ------
+    RequestError
+        There is no model, or it is damaged, newer than this package, or on another machine (hdfs://, s3://).
+    """
+    info, users, items, certificate, params, fitted = read_model(path)
+    cold_start, max_error = params.get("coldStartStrategy", "prior"), params.get("maxError")
+    return FittedModel(info, users, items, certificate, cold_start, max_error, params, fitted)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FittedModel:
+    """A fitted model in this process: the result of ``fit_arrays``, ``fit_table`` and ``load``.
+
+    It predicts what ``OneBitCompletionModel.transform`` predicts. The methods change nothing, so threads may share it.
+
+    Parameters
+    ----------
+    info : ModelInfo
+        Settings, counts and history of the fit: the content of ``metadata.json``.
+    users, items : ModelSide
+        Ids and posterior of each side.
+    certificate : dict
+        Upper limits on the error rate: the content of ``certificate.json``.
+    cold_start : {"prior", "drop", "nan"}
+        Pairs with an unknown id: predicted from the prior, left out, or NaN. The Param ``coldStartStrategy``.
+    max_error : float, optional
+        The certified error rate of ``answered``. Default: the first that was requested. The Param ``maxError``.
+    params : dict
+        All Params of the folder. ``save`` writes them again.
+    fitted : CellSketch, optional
+        Which cells were fitted, so that ``certify`` can refuse their ratings.
+    history : sequence of Iteration
+        One entry per iteration of a fit in this process. A folder keeps ``objective_history`` of it.
+    shape : (int, int), optional
+        The shape of the matrix, after ``fit_arrays``. The ids are then the numbers of the rows and columns.
+
+    Notes
+    -----
+    The methods take the ids of the ratings: one id, or a sequence, a numpy or an Arrow array, a pandas Series. A single
+    id is repeated for all partners. After ``fit_arrays`` the ids are the numbers of the rows and columns; one without
+    ratings, or outside the shape, is an unknown id.
+    """
+
+    info: ModelInfo
+    users: ModelSide
+    items: ModelSide
+    certificate: dict[str, Any]
+    cold_start: str = "prior"
+    max_error: float | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    fitted: CellSketch | None = None
+    history: Sequence[Iteration] = ()
+    shape: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.cold_start not in COLD_START:
+            raise RequestError(f"cold_start must be one of {', '.join(COLD_START)}, not {self.cold_start!r}")
+
+    def __repr__(self) -> str:
+        info = self.info
+        return f"{type(self).__name__}({info.n_users:,} users, {info.n_items:,} items, rank {info.config.rank})"
+
+    # ---- the fit -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def rows(self) -> RowPosterior:
+        """Posterior of the users, in the order of ``users.ids``; after ``fit_arrays``, of every row of the shape."""
+        return self.users.known if self.shape is None else self.users.at(_first(self.users, self.shape[0]), True)
+
+    @cached_property
+    def cols(self) -> RowPosterior:
+        """Posterior of the items: see ``rows``."""
+        return self.items.known if self.shape is None else self.items.at(_first(self.items, self.shape[1]), True)
+
+    @cached_property
+    def config(self) -> FitConfig:
+        """The settings, with the rank, κ, α and β that were used."""
+        return self.info.config
+
+    @cached_property
+    def scales(self) -> HyperPosterior:
+        """q(γ) and q(μ), and the weights of side features."""
+        return self.info.scales
+
+    @property
+    def prior(self) -> ScalePrior:
+        """π^γ with the α and β that were used."""
+        return self.info.scale_prior
+
+    @property
+    def objective_history(self) -> list[float]:
+        """λ·AVB (hinge) or −ELBO (logistic) after each iteration. It is minimised."""
+        return self.info.objective_history
+
+    @property
+    def converged(self) -> bool:
+        """Whether the stopping rule held (docs/MATH.md, §7.4)."""
+        return self.info.converged
+
+    @property
+    def reason(self) -> str:
+        """Why the fit stopped."""
+        return self.info.reason
+
+    @property
+    def inverse_gamma(self) -> NDArray[np.float64]:
+        """g_k = E[1/γ_k] of the K factors. It is large where a factor was switched off."""
+        return self.scales.factor
+
+    @property
+    def effective_rank(self) -> int:
+        """Number of factors in use (§8.5)."""
+        return self.info.effective_rank
+
+    @property
+    def majority(self) -> int:
+        """The more frequent label, 1 or −1; 1 in a tie."""
+        return self.info.majority
+
+    @cached_property
+    def confidence_thresholds(self) -> ConfidenceThresholds:
+        """Thresholds of the confidence, from the fitted ratings (§10.2)."""
+        return self.info.confidence_thresholds or EVERYTHING
+
+    @property
+    def certificates(self) -> list[Certificate]:
+        """The certificates of the model: see ``certificate``."""
+        return [Certificate.from_dict(item) for item in self.certificate["certificates"]]
+
+    def side(self, who: Who) -> ModelSide:
+        """The users or the items."""
+        return self.users if who == "user" else self.items
+
+    # ---- predictions -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """Computes the predictions of pairs."""
+        return Predictor.of(self.info)
+
+    def predictions(self, users: Any, items: Any) -> pa.Table:
+        """What ``transform`` appends, for pairs of ids (docs/predictions.md).
+
+        Returns
+        -------
+        pyarrow.Table
+            user, item, score, std, probability, prediction; ``answered`` after a selective certificate.
+        """
+        ids, rows, cols = self.pairs(users, items)
+        table = pa.table({"user": ids[0], "item": ids[1], **self._outputs(rows, cols)})
+        return table.filter(pa.array((rows >= 0) & (cols >= 0))) if self.cold_start == "drop" else table
+
+    def transform(self, pairs: Any) -> pa.Table:
+        """A table with the predictions appended: score, std, probability, prediction, and ``answered`` as above.
+
+        Parameters
+        ----------
+        pairs : pyarrow.Table, or DataFrame of pandas or polars
+            It has the columns of users and items of the fit, and any others.
+        """
+        table = arrow_table(pairs, "the pairs")
+        names = [self.info.columns[who] for who in SIDE_OF]
+        if absent := [name for name in names if name not in table.column_names]:
+            raise RequestError(f"the pairs have no column {', '.join(map(repr, absent))}")
+        _, rows, cols = self.pairs(*(table[name] for name in names))
+        for name, values in self._outputs(rows, cols).items():
+            table = table.append_column(name, pa.array(values))
+        return table.filter(pa.array((rows >= 0) & (cols >= 0))) if self.cold_start == "drop" else table
+
+    def score(self, users: Any, items: Any) -> DoubleArray:
+        """Posterior mean of the score, E[b_i] + E[d_j] + E[L_i]·E[R_j] (docs/MATH.md, §8.1).
+
+        One number per pair, also in ``std``, ``probability`` and ``predict``: with ``cold_start`` "nan" or "drop", a
+        pair with an unknown id is NaN.
+        """
+        _, rows, cols = self.pairs(users, items)
+        return self._without_unknown(scores_at(self.users, self.items, rows, cols), rows, cols)
+
+    def std(self, users: Any, items: Any) -> DoubleArray:
+        """Standard deviation of the score in an approximate posterior, which depends on the rank and on κ.
+
+        It compares pairs of one model. It is no error bar (docs/predictions.md, Std).
+        """
+        return self._output("std", users, items)
+
+    def probability(self, users: Any, items: Any) -> DoubleArray:
+        """P(+), calibrated if the model is. Its meaning depends on the loss (§8.1)."""
+        return self._output("probability", users, items)
+
+    def predict(self, users: Any, items: Any) -> DoubleArray:
+        """The label in the coding of the ratings, by the sign of the score; the majority label for a score of 0.
+
+        The labels are −1 and 1 after a fit of such labels, else 0 and 1.
+        """
+        _, rows, cols = self.pairs(users, items)
+        labels = self.predictor.label(scores_at(self.users, self.items, rows, cols))
+        return self._without_unknown(labels, rows, cols)
+
+    def confidence(self, users: Any, items: Any) -> DoubleArray:
+        """|score|/√(c + variance): how sure the model is of the sign (§10.1)."""
+        _, rows, cols = self.pairs(users, items)
+        outputs = self.predicted(rows, cols)
+        return self._without_unknown(self.predictor.confidence(outputs["score"], outputs["std"]), rows, cols)
+
+    def answered(self, users: Any, items: Any, certificate: Certificate | None = None) -> NDArray[np.bool_]:
+        """Which pairs the model answers under a selective certificate; none if its request could not be met.
+
+        The default is the model's own certificate, for ``max_error``.
+        """
+        if certificate is None:
+            threshold = answering_threshold(self.certificate, self.max_error)
+        else:
+            threshold = certificate.inputs["threshold"]
+        return self.confidence(users, items) >= (np.inf if threshold is None else threshold)
+
+    def sample(self, users: Any, items: Any, seed: int = 0) -> DoubleArray:
+        """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
+
+        A draw is a function of the seed and the two ids, as in ``OneBitCompletionModel.sample``. After a prior split
+        the draws have smaller standard deviations than ``std``. Unknown ids are drawn from the prior.
+        """
+        if self.info.scale_moments is None:
+            raise RequestError("the model was saved by a version without random draws: fit it again")
+        ids, rows, cols = self.pairs(users, items)
+        types = self.users.ids.type, self.items.ids.type
+        keys = pair_hashes(*(array.cast(kind, safe=False) for array, kind in zip(ids, types, strict=True)))
+        left, right = self.users.drawn_at(rows), self.items.drawn_at(cols)
+        return self.predictor.sampled_scores(left, right, (rows < 0, cols < 0), keys, seed)
+
+    def _output(self, name: str, users: Any, items: Any) -> DoubleArray:
+        _, rows, cols = self.pairs(users, items)
+        return self._without_unknown(self.predicted(rows, cols)[name], rows, cols)
+
+    def pairs(self, users: Any, items: Any) -> tuple[list[pa.Array], Numbers, Numbers]:
+        """The ids of the pairs, and their positions."""
+        ids = [self.asked("user", users), self.asked("item", items)]
+        numbers = [side.positions(asked) for side, asked in zip((self.users, self.items), ids, strict=True)]
+        lengths = {len(asked) for asked in ids} - {1}
+        if len(lengths) > 1:
+            raise RequestError(f"there are {len(ids[0]):,} user ids, but {len(ids[1]):,} item ids")
+        n = lengths.pop() if lengths else 1
+        place = [np.arange(n) if len(asked) == n else np.zeros(n, np.int64) for asked in ids]
+        taken = [asked.take(pa.array(at)) for asked, at in zip(ids, place, strict=True)]
+        return taken, numbers[0][place[0]], numbers[1][place[1]]
+
+    def asked(self, who: Who, values: Any) -> pa.Array:
+        """Ids as an Arrow array that can be looked up."""
+        return asked_ids(values, self.side(who).ids.type, f"the {who} ids")
+
+    def predicted(self, rows: Numbers, cols: Numbers) -> dict[str, DoubleArray]:
+        """Score, std, probability and prediction of positions of the two sides. Position −1 is an unknown id."""
+        return self.predictor.outputs(*moments_at(self.users, self.items, rows, cols))
+
+    def _outputs(self, rows: Numbers, cols: Numbers) -> dict[str, NDArray[Any]]:
+        outputs: dict[str, NDArray[Any]] = {
+            name: self._without_unknown(values, rows, cols) for name, values in self.predicted(rows, cols).items()
+        }
+        if ungrouped_certificates(self.certificate):
+            threshold = answering_threshold(self.certificate, self.max_error)
+            sure = self.predictor.confidence(outputs["score"], outputs["std"]) >= threshold
+            outputs["answered"] = sure & (threshold < np.inf)
+        return outputs
+
+    def _without_unknown(self, values: DoubleArray, rows: Numbers, cols: Numbers) -> DoubleArray:
+        """The values, with NaN for pairs with an unknown id unless these are predicted from the prior."""
+        if self.cold_start != "prior":
+            values[(rows < 0) | (cols < 0)] = np.nan
+        return values
+
+    # ---- recommendations ---------------------------------------------------------------------------------------------
+
+    def recommend(
+        self, ids: Any = None, n: int = 10, who: Who = "user", *, z: float | None = None,
+        seen: tuple[Any, Any] | None = None, answered_only: bool = False,
+    ) -> pa.Table:  # fmt: skip
+        """The best items of users (``who`` = "user"), or the best users of items.
+
+        Parameters
+        ----------
+        ids : ids, optional
+            Who gets recommendations. Unknown ids are left out. Default: all that the model knows.
+        n : int
+            Recommendations per id.
+        who : {"user", "item"}
+            What ``ids`` are.
+        z : float, optional
+            Rank by score − z·std. Default: by probability.
+        seen : (user ids, item ids), optional
+            Pairs that are not recommended.
+        answered_only : bool
+            List only pairs that the model answers. No certificate is about the lists (docs/predictions.md).
+
+        Returns
+        -------
+        pyarrow.Table
+            The id, ``rank`` from 1 on, the recommended id, score, std, probability.
+        """
+        refuse(ranking_problems(n, z) + who_problems(who))
+        floor = answering_threshold(self.certificate, self.max_error) if answered_only else None
+        asking, others = self.side(who), self.side(PARTNER[who])
+        rows = np.arange(len(asking.ids)) if ids is None else asking.positions(self.asked(who, ids))
+        rows = rows[rows >= 0]
+        pairs = None
+        if seen is not None:
+            _, *both = self.pairs(*seen)
+            pairs = (both[0], both[1]) if who == "user" else (both[1], both[0])
+        best = best_of(asking.known, rows, others.known, n, self.predictor.ranking(z, floor), pairs)
+        row, rank = np.nonzero(best.present)
+        outputs = self.predictor.outputs(best.score[best.present], best.variance[best.present])
+        return pa.table(
+            {
+                who: asking.ids.take(pa.array(rows[row])),
+                "rank": pa.array(rank + 1),
+                PARTNER[who]: others.ids.take(pa.array(best.partner[best.present])),
+                **{name: outputs[name] for name in ("score", "std", "probability")},
+            }
+        )
+
+    # ---- quality -----------------------------------------------------------------------------------------------------
+
+    def scored(
+        self, rows: Numbers, cols: Numbers, positive: NDArray[np.bool_], groups: pa.ChunkedArray | None = None
+    ) -> pa.Table:
+        """Ratings at positions of the two sides, with what the model says: see ``predictor.scored``."""
+        none = pa.nulls(len(rows), pa.string())
+        columns = {"positive": positive, "unknown_user": rows < 0, "unknown_item": cols < 0}
+        lines = {**columns, "group": none if groups is None else groups, **self.predicted(rows, cols)}
+        return scored_table(self.info, pa.table(lines))
+
+    def certify(
+        self, users: Any, items: Any, labels: ArrayLike, terms: Terms | None = None,
+        max_error: Sequence[float] = (), groups: ArrayLike | None = None,
+    ) -> list[Certificate]:  # fmt: skip
+        """Certify the predictions on ratings that were not fitted: ``holdout``, and ``selective`` for each request.
+
+        Parameters
+        ----------
+        users, items, labels
+            The ratings. Those of cells that the model was fitted on are refused, as far as it knows them.
+        terms : Terms, optional
+            δ, and the number of settings that were compared.
+        max_error : sequence of float
+            Requested error rates among the answered pairs (docs/MATH.md, §10).
+        groups : array_like, optional
+            One value per rating. Certify within each group as well; the groups share δ.
+        """
+        request = CertificateRequest(terms or Terms(), tuple(max_error), None if groups is None else "group")
+        refuse(request.problems(self.info, {}))
+        ids, rows, cols = self.pairs(users, items)
+        positive = positive_labels(labels, self.info.threshold, len(rows), "user", "certify")
+        asked = CellSketch.of(cell_hashes(*ids), HIGHEST if self.fitted is None else self.fitted.limit)
+        text = None if groups is None else pa.chunked_array([pa.array([str(value) for value in np.asarray(groups)])])
+        return self.certified(self.scored(rows, cols, positive, text), request, fresh_to(self.fitted, asked))[1]
+
+    def certified(
+        self, scored: pa.Table, request: CertificateRequest, fresh: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[Certificate]]:
+        """The figures of scored ratings, and the certificates that they give: ``holdout`` first."""
+        figures, lines = figures_of(scored)
+        counts = count_by_level(self.info, lines, request.by)
+        confidence_thresholds = self.info.confidence_thresholds or EVERYTHING
+        certificates = held_out_certificates(confidence_thresholds, counts, request.terms, request.max_error)
+        return figures, [with_freshness(item, fresh) for item in certificates]
+
+    # ---- new users and items -----------------------------------------------------------------------------------------
+
+    def fold_in(
+        self, users: Any, items: Any, labels: ArrayLike, who: Who = "user", *, threshold: float | None = None,
+        only_new: bool = False,
+    ) -> FittedModel:  # fmt: skip
+        """A model that also knows these users (or items), without a refit (docs/MATH.md, §8.3).
+
+        An id that the model already knows is replaced. The new model has no certificates.
+
+        Parameters
+        ----------
+        users, items : ids
+            All ratings of the new users (or items). Ratings of partners that the model does not know are ignored; a
+            warning tells how many ids have no others and are not folded in. Without ratings the model stays as it is.
+        labels : array_like
+            ±1, 0/1 or booleans; with a threshold any numbers.
+        who : {"user", "item"}
+            Whether users or items are added.
+        threshold : float, optional
+            A label strictly above it is positive. Default: as in the fit.
+        only_new : bool
+            The new model knows only the new users, and all items. No factor table is copied, so a request is answered
+            in milliseconds however large the model is.
+        """
+        ids, rows, cols = self.pairs(users, items)
+        positive = positive_labels(
+            labels, self.info.threshold if threshold is None else threshold, len(rows), who, "fold in"
+        )
+        new_ids, partners = (ids[0], cols) if who == "user" else (ids[1], rows)
+        if not len(rows) and not only_new:
+            return self
+        encoded, folded = self.folded_rows(who, new_ids.cast(self.side(who).ids.type), partners, positive)
+        own = self.side(who)
+        side = ModelSide(encoded, folded, own.prior) if only_new else own.with_rows(encoded, folded)
+        return self._with_side(who, side)
+
+    def _with_side(self, who: Who, side: ModelSide, **info: Any) -> FittedModel:
+        """The model with other users or other items, and so without certificates."""
+        users, items = (side, self.items) if who == "user" else (self.users, side)
+        plain = replace(self.info, draw_narrowing=None, n_users=len(users.ids), n_items=len(items.ids), **info)
+        return FittedModel(plain, users, items, certificate_document([]), self.cold_start, self.max_error, self.params)
+
+    def fold_in_features(self, features: pa.Table, who: Who = "user") -> FittedModel:
+        """A model that also knows these users (or items), from their side features alone.
+
+        Ids that the model already knows do not change. The new model has no certificates.
+
+        Parameters
+        ----------
+        features : pyarrow.Table
+            One line per id: the column of the ids, and those that the model was fitted with.
+        who : {"user", "item"}
+            Whose features they are.
+        """
+        info, own, column = self.info, self.side(who), self.info.columns[who]
+        coding = coding_of(info, who)
+        named = features.rename_columns([_spelt(name, (column, *coding.columns)) for name in features.column_names])
+        if lacking := [name for name in coding.columns if name not in named.column_names]:
+            raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
+        ids = asked_ids(named[column], own.ids.type, f"the {who} ids").cast(own.ids.type)
+        rows = newcomer_rows(own.prior, feature_means(info, who, coding.coded(named)))
+        new = np.flatnonzero(own.positions(ids) < 0)
+        side, learnt = own.with_rows(ids.take(pa.array(new)), rows.take(new)), dict(info.side_features or {})
+        learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
+        return self._with_side(who, side, side_features=learnt)
+
+    def folded_rows(
+        self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],
+        weights: NDArray[np.floating] | None = None, explained: IdLines | None = None,
+    ) -> tuple[pa.Array, RowPosterior]:  # fmt: skip
+        """The different ids of ratings, and the rows that follow from them. Partners at position −1 are ignored.
+
+        ``explained`` are the means that side features of the ids explain.
+        """
+        known = partners >= 0
+        encoded = ids.filter(pa.array(known)).dictionary_encode()
+        warn_left_out(who, len(ids.unique()), len(encoded.dictionary))
+        rated, columns = np.unique(partners[known], return_inverse=True)
+        block = RatingBlock.from_coordinates(
+            encoded.indices.to_numpy().astype(np.int64),
+            columns,
+            positive[known],
+            (len(encoded.dictionary), len(rated)),
+            None if weights is None else weights[known],
+        )
+        lines = self.side(PARTNER[who]).known.take(rated)
+        means = None if explained is None else explained.at(encoded.dictionary)
+        return encoded.dictionary, FoldIn.of(self.info, SIDE_OF[who]).rows(block, lines, means)
+
+    # ---- folders -----------------------------------------------------------------------------------------------------
+
+    def save(
+        self, path: str | os.PathLike[str], overwrite: bool = False, files: Mapping[str, str] | None = None
+    ) -> None:
+        """Write a model folder, for ``load`` and for ``OneBitCompletionModel.load``. It appears whole or not at all.
+
+        ``files`` are texts that the folder has besides, such as a report, by their names.
+        """
+        params = {**self.params, "coldStartStrategy": self.cold_start, "maxError": self.max_error}
+        content = self.info, self.users, self.items, self.certificate, params, self.fitted
+        write_model(path, content, overwrite, files)
+
+    def export_vectors(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write vectors whose inner product is the score, for any nearest-neighbour index (docs/serving.md).
+
+        The folder has two Parquet tables, ``users`` and ``items``, with the columns ``id`` and ``vector``: [L, 1, b] of
+        a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all.
+        """
+        write_vectors(path, self.users, self.items, overwrite)
+
+
+def _spelt(name: str, known: Sequence[str]) -> str:
+    """A column's name as the model spells it: upper and lower case do not differ, as in Spark."""
+    return next((each for each in known if each.lower() == name.lower()), name)
+
+
+def _first(side: ModelSide, n: int) -> Numbers:
+    """The positions of the rows 0, 1, … n − 1."""
+    return side.positions(pa.array(np.arange(n)))
+
+
+def who_problems(who: str) -> list[str]:
+    return [] if who in ("user", "item") else [f"who must be 'user' or 'item', not {who!r}"]
+
+
+def positive_labels(labels: ArrayLike, threshold: float | None, n: int, who: str, to: str) -> NDArray[np.bool_]:
+    """Which labels are positive. Raises a RequestError with all problems of them."""
+    values = np.atleast_1d(np.asarray(labels))
+    problems = who_problems(who)
+    if values.shape != (n,):
+        problems.append(f"labels must be {n:,} numbers, one per pair, not of shape {values.shape}")
+    if threshold is None:
+        problems += label_problems(values)
+    elif values.dtype.kind not in "biuf" or np.any(np.isnan(values)):
+        problems.append("labels must be numbers, and not NaN")
+    if problems:
+        raise RequestError(f"cannot {to}: " + "; ".join(problems))
+    return np.asarray(values > (0.0 if threshold is None else threshold))

@@ -10,7 +10,7 @@ from modelfolders import FOLDERS
 from onebit_spark import RequestError
 from onebit_spark.core import output_kinds
 from onebit_spark.core.output_kinds import OutputKind
-from onebit_spark.predictor.model_folder import LocalView
+from onebit_spark.platform.files import Location
 
 KINDS = {name: kind for name, kind in vars(output_kinds).items() if isinstance(kind, OutputKind)}
 PREDICTED = pa.table({"user": [1], "item": [2], "score": [0.5], "std": [1.0], "probability": [0.6], "prediction": [1]})
@@ -83,7 +83,7 @@ def write(text, path):
 @pytest.mark.parametrize("case", CASES)
 def test_what_may_be_replaced(tmp_path, case):
     found, kinds = CASES[case]
-    view = LocalView(made(found, tmp_path / "out"))
+    view = Location(None, made(found, tmp_path / "out"))
     assert {name for name, kind in KINDS.items() if kind.may_replace(view)} == kinds
 
 
@@ -94,4 +94,4 @@ def test_every_kind_is_recognised():
 def test_what_is_said(tmp_path):
     told = "--output x is not a model of onebit_spark, and nothing else is overwritten: choose another path, or delete"
     with pytest.raises(RequestError, match=told):
-        output_kinds.MODEL.check(LocalView(made("mine", tmp_path / "out")), "--output x")
+        output_kinds.MODEL.check(Location(None, made("mine", tmp_path / "out")), "--output x")

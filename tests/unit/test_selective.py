@@ -216,7 +216,7 @@ def test_a_request_that_is_met():
     dull = HeldOut(held.answered, held.wrong, 0.15)
     (item,) = selective_certificates(THRESHOLDS, dull, Terms(), [0.2])
     assert item.vacuous
-    assert "That says nothing" in item.statement
+    assert "This limit is not informative" in item.statement
 
 
 def test_a_request_that_cannot_be_met_answers_nothing_and_hints():

@@ -172,7 +172,8 @@ def assert_same_fit(model, fit, exact=False):
     """Objectives, scores of all pairs, factors in their order and with their signs, and all that the model reports."""
     tolerance = SCORE_TOLERANCE[fit.config.loss]
     np.testing.assert_allclose(model.info.objective_history, fit.objective_history, rtol=1e-6)
-    expected = {side: getattr(fit, side).location[fit.rated[side]] for side in ("rows", "cols")}
+    expected = {"rows": fit.rows.location, "cols": fit.cols.location}
+    assert tuple(map(len, expected.values())) == SHAPE  # all of them have ratings
     found = {
         side: location(frame, len(expected[side])) for side, frame in (("rows", model.users), ("cols", model.items))
     }

@@ -1,4 +1,4 @@
-"""Messages about what is wrong with ratings and side features, from counts made by Spark or by this process.
+"""Messages about what is wrong with ratings and side features, from the counts of Spark or of this process.
 
 This module imports no Spark.
 """

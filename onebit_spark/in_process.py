@@ -29,17 +29,19 @@ from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.settings import Problem
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.cuda.runner import CudaEngine, CudaRunner
 from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.threads import LocalEngine, ThreadRunner
 from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_ratings import ArrowRatings
+from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
+from onebit_spark.predictor.certification import KEPT_OUT, CertificateRequest, with_certificates
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
@@ -96,7 +98,7 @@ def fit_arrays(
 
     Raises
     ------
-    ValueError
+    RequestError
         Lists all problems of the input and the settings.
 
     >>> from onebit_spark import FitConfig, fit_arrays
@@ -107,6 +109,7 @@ def fit_arrays(
     config = config or FitConfig()
     execution = Execution(device=device)
     settings = [*execution.problems(), *config.problems(), *(certify.problems() if certify else [])]
+    settings += thread_problems(threads)
     settings = settings or device_problems(config, execution)
     ratings = rows, cols, labels, shape
     engine: LocalEngine | CudaEngine
@@ -191,6 +194,7 @@ def fit_table(
     threads: int | None = None,
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
+    holdout: float | None = None,
 ) -> FittedModel:
     """Fit a table of ratings in this process. Neither Java nor Spark is needed.
 
@@ -219,6 +223,9 @@ def fit_table(
     options : mapping, optional
         How the files of paths are read: ``{"sep": ";"}`` for example, and ``{"format": "csv"}`` where the extension
         does not say it (docs/local.md).
+    holdout : float, optional
+        Keep the ratings of about this share of the cells out of the fit, and certify the predictions on them, on the
+        terms of ``certify`` (docs/MATH.md, §9.2).
 
     Returns
     -------
@@ -243,6 +250,9 @@ def fit_table(
     execution = Execution(device=device)
     asked = (config, labels, certify, execution)
     problems = [problem for part in asked if part is not None for problem in part.problems()]
+    problems += thread_problems(threads)
+    if holdout is not None and not 0 < holdout < 1:
+        problems.append(Problem("holdout", f"must be a number between 0 and 1, not {holdout!r}"))
     if problems := problems or device_problems(config, execution):
         raise RequestError("; ".join(map(str, problems)))
     columns = Columns(user_col, item_col, label_col, threshold, weight_col)
@@ -255,9 +265,22 @@ def fit_table(
         for who, table in given.items()
         if table is not None
     }
-    read = source.divided().to_fit
+    nothing = f"holdout={holdout} holds no rating out: give more ratings, or choose a larger share"
+    read = source.divided(None if holdout is None else Holdout(holdout, config.seed), nothing)
     fit = TableFit(config, certify, columns, source.id_types, features, execution, threads=threads)
-    return fit.model(read, on_iteration, time.perf_counter() - began)
+    model = fit.model(read.to_fit, on_iteration, time.perf_counter() - began)
+    if (kept := read.kept) is None:
+        return model
+    scored = model.scored(model.users.positions(kept.users), model.items.positions(kept.items), kept.positive)
+    _, certificates = model.certified(scored, CertificateRequest(certify or Terms()), KEPT_OUT)
+    return replace(model, certificate=with_certificates(model.certificate, certificates))
+
+
+def thread_problems(threads: int | None) -> list[Problem]:
+    """The problem with a number of threads; an empty list if there is none."""
+    if threads is None or (isinstance(threads, int) and threads >= 1):
+        return []
+    return [Problem("threads", f"must be an integer of at least 1, not {threads!r}")]
 
 
 def _opened(given: Any, what: str, options: Mapping[str, str] | None) -> ArrowTable:

@@ -297,7 +297,8 @@ class TableFit:
         """Fit the ratings, which took ``read`` seconds to read."""
         timer, counts = PhaseTimer(), ratings.counts
         with ExitStack() as release:
-            over = _engine_over(ratings, self.config.form, self.execution.device, self.threads)
+            form = at_start_rank(self.config).form
+            over = _engine_over(ratings, form, self.execution.device, self.threads)
             engine = release.enter_context(over)
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
             builder = _Builder(self, ratings, engine, known)

@@ -187,7 +187,7 @@ class BlockEngine(Generic[T]):
     runner : Runner
         Runs the steps.
     ids : dict of Side to ids
-        The ids of the rows, if they have any; their type is that of whoever opened the engine.
+        The ids of the rows, if they have any, in the type of the caller.
     features : dict of Side to SideFeatures
         Side features, on the driver.
 

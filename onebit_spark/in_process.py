@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
-from onebit_spark.core.blocks import RatingBlock, repeats_of
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import align_factors, factor_table, prior_row
@@ -32,9 +33,9 @@ from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.settings import Problem
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.engines.cuda.runner import CudaEngine, CudaRunner
+from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.threads import LocalEngine, ThreadRunner
+from onebit_spark.engines.threads import ThreadRunner, local_engine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
 from onebit_spark.input.batches import CollectedRatings
@@ -112,11 +113,11 @@ def fit_arrays(
     settings += thread_problems(threads)
     settings = settings or device_problems(config, execution)
     ratings = rows, cols, labels, shape
-    engine: LocalEngine | CudaEngine
+    engine: BlockEngine[Any]
     if device == "cuda":
-        engine = CudaEngine.of_arrays(*ratings, settings, weights, at_start_rank(config).form)
+        engine = BlockEngine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
     else:
-        engine = LocalEngine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
+        engine = local_engine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
     positives = engine.positives
     with engine.running():
         for side, given in zip(SIDES, (row_features, col_features), strict=True):
@@ -133,7 +134,7 @@ def fit_arrays(
     return FittedModel(info, users, items, certificate, history=fit.history, shape=shape)
 
 
-def _side(fit: CertifiedFit[Any], engine: LocalEngine | CudaEngine, side: Side, info: ModelInfo) -> ModelSide:
+def _side(fit: CertifiedFit[Any], engine: BlockEngine[Any], side: Side, info: ModelInfo) -> ModelSide:
     """The rows or columns with ratings or side features, in the precision of the fit."""
     lines, rated = engine.runner.lines(fit.posterior[side]), engine.counts(side) > 0
     drawn = None if fit.drawn is None else engine.runner.lines(fit.drawn[side])
@@ -154,15 +155,12 @@ def _label_coding(labels: NDArray[Any]) -> str:
     return "binary" if smallest == 0 else "signed"
 
 
-def _info(
-    fit: CertifiedFit[Any], engine: LocalEngine | CudaEngine, positives: int, majority: int, coding: str
-) -> ModelInfo:
+def _info(fit: CertifiedFit[Any], engine: BlockEngine[Any], positives: int, majority: int, coding: str) -> ModelInfo:
     """As if the fit had been made of a DataFrame with the columns user, item and label."""
     columns = {"user": "user", "item": "item", "label": "label"}
     return info_of_fit(
         fit,
         engine,
-        engine.repeats,
         {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES},
         n_ratings=engine.n_ratings,
         n_positive=positives,
@@ -322,13 +320,14 @@ class TableFit:
         """Fit the ratings, which took ``read`` seconds to read."""
         timer, counts = PhaseTimer(), ratings.counts
         with ExitStack() as release:
-            over = _Engine.over(ratings, self.config.form, self.execution.device, self.threads)
+            form = at_start_rank(self.config).form
+            over = _engine_over(ratings, form, self.execution.device, self.threads)
             engine = release.enter_context(over)
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
             builder = _Builder(self, ratings, engine, known)
             folder = self._checkpoints(ratings)
             earlier = None if folder is None else release.enter_context(folder.claimed(self.execution.resume))
-            start = None if earlier is None else resumed(earlier, self.config, engine.adopted)
+            start = None if earlier is None else resumed(earlier, self.config, partial(_adopted, engine))
             checkpoints = None
             if folder is not None:
                 checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
@@ -372,30 +371,24 @@ def _write(model: FittedModel, uri: str) -> None:
     write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
 
 
-class _Engine(BlockEngine[Any]):
-    """The engine of this process, on its cores or on its GPU. It knows the ids of its rows."""
+@contextmanager
+def _engine_over(ratings: CollectedRatings, form: Form, device: str, threads: int | None) -> Iterator[BlockEngine[Any]]:
+    """The engine of this process, on its cores or on its GPU, with the ids of its rows."""
+    block = ratings.ratings
+    runner: Any = ThreadRunner(block, threads) if device == "cpu" else CudaRunner.of_block(block, form)
+    with BlockEngine(runner, {"rows": ratings.users, "cols": ratings.items}).running() as engine:
+        yield engine
 
-    def __init__(self, runner: Any, ratings: CollectedRatings) -> None:
-        super().__init__(runner)
-        self.ids: dict[Side, pa.Array] = {"rows": ratings.users, "cols": ratings.items}
-        self.repeats = repeats_of(ratings.ratings)
 
-    @classmethod
-    @contextmanager
-    def over(cls, ratings: CollectedRatings, form: Form, device: str, threads: int | None) -> Iterator[_Engine]:
-        block = ratings.ratings
-        runner: Any = ThreadRunner(block, threads) if device == "cpu" else CudaRunner.of_block(block, form)
-        with runner.running():
-            yield cls(runner, ratings)
+def _factors(engine: BlockEngine[Any], side: Side, fit: CertifiedFit[Any]) -> pa.Table:
+    """The factor table of a side, with the posterior of the certified draws if there is one."""
+    parts = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
+    return factor_table(engine.ids[side], *map(engine.runner.lines, parts))
 
-    def factors(self, side: Side, fit: CertifiedFit[Any]) -> pa.Table:
-        """The factor table of a side, with the posterior of the certified draws if there is one."""
-        parts = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
-        return factor_table(self.ids[side], *map(self.runner.lines, parts))
 
-    def adopted(self, side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
-        """The posterior of the ids of this engine. Those that the model lacks get the one row of ``prior``."""
-        return self.runner.table(side, align_factors(factors.table, self.ids[side], prior, precision))
+def _adopted(engine: BlockEngine[Any], side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
+    """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
+    return engine.runner.table(side, align_factors(factors.table, engine.ids[side], prior, precision))
 
 
 @dataclass(frozen=True)
@@ -404,12 +397,14 @@ class _Builder:
 
     given: TableFit
     ratings: CollectedRatings
-    engine: _Engine
+    engine: BlockEngine[Any]
     features: dict[Side, FitFeatures]
 
     def at_checkpoint(self, fit: CertifiedFit[Any]) -> FittedModel:
         """The model of a fit on its way, without ids that have no ratings."""
-        return self._model(fit, self._info(fit), {who: self.engine.factors(side, fit) for who, side in SIDE_OF.items()})
+        return self._model(
+            fit, self._info(fit), {who: _factors(self.engine, side, fit) for who, side in SIDE_OF.items()}
+        )
 
     def finished(self, fit: CertifiedFit[Any], seconds: Mapping[str, float]) -> FittedModel:
         """The model of a fit. The ids with features and without ratings are last."""
@@ -424,7 +419,7 @@ class _Builder:
         return FittedModel(info, users, items, certificate, params=params, fitted=self.ratings.sketch())
 
     def _all_factors(self, side: Side, fit: CertifiedFit[Any], info: ModelInfo) -> pa.Table:
-        table = self.engine.factors(side, fit)
+        table = _factors(self.engine, side, fit)
         if side not in fit.codings:
             return table
         row = prior_row(fit.scales, side, *info.table_form)
@@ -438,7 +433,6 @@ class _Builder:
         return info_of_fit(
             fit,
             engine,
-            engine.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
             n_ratings=counts.n,
             label_coding=counts.coding,

@@ -209,7 +209,7 @@ def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dic
 
 
 def _stated(seen: float | None, **fields: Any) -> Certificate:
-    """A certificate with its sentence. ``seen`` is the error rate on its own ratings, if the sentence tells it."""
+    """A certificate with its sentence. ``seen`` is the error rate on its own ratings, if the sentence states it."""
     item = Certificate(statement="", **fields)
     return replace(item, statement=_statement(item, seen))
 
@@ -225,5 +225,8 @@ def _statement(item: Certificate, seen: float | None) -> str:
     if seen is not None:
         text += f"; they were wrong on {seen:.1%} of {item.n:,}"
     if item.vacuous:
-        return f"{text}. That says nothing: the majority class is wrong on {item.majority_error:.1%}, a coin on 50%."
+        text += (
+            f". This limit is not informative: a coin is wrong on 50%, the majority class on {item.majority_error:.1%}."
+        )
+        return text
     return f"{text}. The majority class is wrong on {item.majority_error:.1%}."

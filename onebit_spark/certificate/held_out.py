@@ -189,7 +189,7 @@ def _met(item: Certificate) -> str:
         f"are wrong, on ratings like those that were kept out; {share}, and {wrong:.1%} of these were wrong."
     )
     if item.vacuous:
-        text += f" That says nothing: the majority class is wrong on {item.majority_error:.1%}."
+        text += f" This limit is not informative: the majority class is wrong on {item.majority_error:.1%}."
     if inputs["requests"] > 1:
         several = f"{inputs['requests']} requests{' of groups' if inputs['group'] else ''}"
         text += f" The {_percent(1 - item.delta)} is for all {several} together, met or not."

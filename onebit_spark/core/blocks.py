@@ -1,7 +1,4 @@
-"""RatingBlock: the ratings of one block of rows, compressed by row, four bytes per rating, eight with weights.
-
-``Repeats`` are the cells that were rated more than once.
-"""
+"""RatingBlock: the ratings of a block of rows, compressed by row: four bytes per rating, eight with weights."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.compiled import inner, jit
 
 IntArray = NDArray[np.integer]
-Sums = NDArray[np.int64] | NDArray[np.float64]  # of weights: counts where all are 1
+Sums = NDArray[np.int64] | NDArray[np.float64]  # sums of weights, or counts if all weights are 1
 Part = TypeVar("Part")
 
 MAX_COLUMNS = 2**30  # a code holds the column's position and the label bit in one signed 32-bit integer
@@ -34,8 +31,8 @@ class RatingBlock:
         1    .  .  .  .                        1<<1 | 0, 1<<1 | 1, 3<<1 | 1]
         2    .  ∓  .  +
 
-    Row 1 is empty. Cell (2, 1) was rated twice, and both ratings count. The codes of a row ascend, and the weights of
-    equal codes do. So a row is always summed in the same order, and the order of the input does not matter.
+    Row 1 is empty. Cell (2, 1) was rated twice, and both ratings count. The codes of a row ascend, and so do the
+    weights of equal codes. So a row is always summed in the same order, whatever the order of the input.
 
     Parameters
     ----------
@@ -46,7 +43,7 @@ class RatingBlock:
     n_columns : int
         Columns of the block, at most 2³⁰.
     weights : array of float32, optional
-        The weight w_l > 0 of each rating: it multiplies κ (docs/MATH.md, §16). None: all are 1.
+        The weight w_l > 0 of each rating, which multiplies κ (docs/MATH.md, §16). None: all are 1.
     """
 
     row_pointers: NDArray[np.int64]
@@ -104,7 +101,7 @@ class RatingBlock:
     ) -> RatingBlock:
         """Compress rows and codes (column << 1 | label) in any order.
 
-        It takes 8 bytes per rating more than these, and 16 with weights.
+        This takes 8 more bytes per rating, and 16 with weights.
         """
         n_rows, n_columns = shape
         for name, index, size in (("row", rows, n_rows), ("code", codes, 2 * n_columns)):
@@ -119,12 +116,12 @@ class RatingBlock:
 
     @property
     def n_rows(self) -> int:
-        """Rows of the block, also those without ratings."""
+        """Number of rows, including those without ratings."""
         return len(self.row_pointers) - 1
 
     @property
     def n_ratings(self) -> int:
-        """Ratings of the block."""
+        """Number of ratings."""
         return len(self.codes)
 
     @cached_property
@@ -145,12 +142,12 @@ class RatingBlock:
 
     @property
     def row_weights(self) -> Sums:
-        """Sum of the weights of each row: ``row_counts`` without weights."""
+        """Sum of the weights of each row, or ``row_counts`` without weights."""
         return self.row_counts if self.weights is None else self._weight_sums[0]
 
     @property
     def row_positive_weights(self) -> Sums:
-        """Sum of the weights of the positive ratings of each row: ``row_positives`` without weights."""
+        """Sum of the weights of the positive ratings of each row, or ``row_positives`` without weights."""
         return self.row_positives if self.weights is None else self._weight_sums[1]
 
     @cached_property
@@ -165,7 +162,7 @@ class RatingBlock:
     def row_ranges(self, target: int = 1 << 15) -> list[tuple[int, int]]:
         """Consecutive ranges of rows with about ``target`` ratings each. A row counts as at least 8 ratings.
 
-        The ranges (first row, last row + 1) do not depend on the number of threads. So sums over them do not either.
+        The ranges (first row, last row + 1), and so the sums over them, do not depend on the number of threads.
         """
         work = np.concatenate([[0], np.cumsum(np.maximum(self.row_counts, 8))])
         cuts = np.searchsorted(work, np.arange(target, int(work[-1]), target))
@@ -179,13 +176,13 @@ class RatingBlock:
 
 @inner
 def empty_like(weights):  # type: ignore[no-untyped-def]
-    """Room for as many weights; None for None."""
+    """An uninitialised array like ``weights``; None for None."""
     return None if weights is None else np.empty_like(weights)
 
 
 @inner
 def pointers_of(keys, n):  # type: ignore[no-untyped-def]
-    """Where each of n buckets begins, and where the last one ends, if ``keys`` are sorted by their bucket."""
+    """The first position of each of n buckets, and the end of the last one, after a sort by ``keys``."""
     pointers = np.zeros(n + 1, np.int64)
     for key in keys:
         pointers[key + 1] += 1
@@ -196,7 +193,7 @@ def pointers_of(keys, n):  # type: ignore[no-untyped-def]
 
 @jit
 def _bucket(keys, values, weights, n_buckets):  # type: ignore[no-untyped-def]
-    """Stable counting sort of ``values`` and ``weights`` by ``keys``: bucket pointers, and both in bucket order."""
+    """Stable counting sort of ``values`` and ``weights`` by ``keys``. Returns bucket pointers and both, sorted."""
     pointers = pointers_of(keys, n_buckets)
     position = pointers[:-1].copy()
     ordered, carried = np.empty(len(values), np.int32), empty_like(weights)
@@ -211,7 +208,7 @@ def _bucket(keys, values, weights, n_buckets):  # type: ignore[no-untyped-def]
 
 @jit
 def _rows_from_columns(column_pointers, rows, weights, n_rows):  # type: ignore[no-untyped-def]
-    """Row-compressed codes from rows that are sorted by column code (column << 1 | label)."""
+    """Codes compressed by row, from rows that are sorted by code (column << 1 | label)."""
     pointers = pointers_of(rows, n_rows)
     position = pointers[:-1].copy()
     codes, carried = np.empty(len(rows), np.int32), empty_like(weights)
@@ -241,7 +238,7 @@ def _order_ties(pointers, codes, weights):  # type: ignore[no-untyped-def]
 
 @jit
 def _transpose(row_pointers, codes, weights, n_columns):  # type: ignore[no-untyped-def]
-    """The codes by column. The rows are visited in order, so the codes of each column ascend too."""
+    """The codes by column. Rows are visited in order, so the codes of each column ascend too."""
     pointers = pointers_of(codes, 2 * n_columns)[::2].copy()
     position = pointers[:-1].copy()
     transposed, carried = np.empty(len(codes), np.int32), empty_like(weights)
@@ -257,7 +254,7 @@ def _transpose(row_pointers, codes, weights, n_columns):  # type: ignore[no-unty
 
 @jit
 def _weight_sums(pointers, codes, weights):  # type: ignore[no-untyped-def]
-    """Sums of the weights of every row: of all its ratings, and of the positive ones."""
+    """Sums of the weights of each row: of all ratings, and of the positive ones."""
     total, positive = np.zeros(len(pointers) - 1), np.zeros(len(pointers) - 1)
     for i in range(len(total)):
         for l in range(pointers[i], pointers[i + 1]):
@@ -269,7 +266,7 @@ def _weight_sums(pointers, codes, weights):  # type: ignore[no-untyped-def]
 
 @jit
 def _distinct_counts(pointers, codes):  # type: ignore[no-untyped-def]
-    """Different columns of each row. Its codes ascend, so the ratings of a cell are neighbours."""
+    """Number of different columns of each row. Codes ascend, so the ratings of a cell are neighbours."""
     counts = np.zeros(len(pointers) - 1, np.int64)
     for i in range(len(counts)):
         last = -1
@@ -285,7 +282,7 @@ def _distinct_counts(pointers, codes):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class Repeats:
-    """Cells that were rated more than once: every rating counts."""
+    """Counts of cells that were rated more than once. Every rating of such a cell counts in a fit."""
 
     repeated_cells: int = 0
     repeated: int = 0  # ratings beyond the first of their cell
@@ -298,7 +295,7 @@ def repeats_of(ratings: RatingBlock) -> Repeats:
 
 @jit
 def _count_repeats(pointers, codes):  # type: ignore[no-untyped-def]
-    """The fields of ``Repeats``. In a row the ratings of a cell stand together, the negative ones first."""
+    """The fields of ``Repeats``. The ratings of a cell are neighbours, the negative ones first."""
     cells, ratings, conflicting = 0, 0, 0
     for row in range(len(pointers) - 1):
         for l in range(pointers[row] + 1, pointers[row + 1]):

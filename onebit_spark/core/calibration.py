@@ -20,16 +20,18 @@ from onebit_spark.core.posterior import DoubleArray
 
 MOST_KNOTS = 12
 RATINGS_PER_KNOT = 200
-BOUND = 12.0  # limit of a step of the logit, and of the logarithms of slope and noise; no data reach it
-LEAST_STEP = 1e-3  # least step of the logit from score 0 to the next knot on either side
+BOUND = 12.0  # of a step of the logit, and of the logarithms of slope and noise; no data reach it
+LEAST_STEP = 1e-3  # the smallest step of the logit from score 0 to the next knot on either side
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """P(+) = σ(f(t)) with t = score/√(noise + variance). f does not decrease: linear between knots, constant outside.
+    """P(+) = σ(f(t)) with t = score/√(noise + variance), where f is non-decreasing and piecewise linear.
 
-    Without calibration, the logistic loss has σ(t·√(8/π)) with noise 8/π. The hinge has Φ(t) with noise 0, which hardly
-    ever agrees with observed frequencies.
+    f is linear between the knots and constant outside.
+
+    Without calibration, the logistic loss gives σ(t·√(8/π)) with noise 8/π. The hinge gives Φ(t) with noise 0, which
+    rarely agrees with observed frequencies.
 
     >>> learnt = Calibration(noise=0.5, knots=[-1.0, 1.0], logits=[-2.0, 2.0])
     >>> learnt.probability(np.array([0.0, 1.0, 9.0]), np.array([0.5, 0.5, 0.5])).round(3).tolist()
@@ -54,7 +56,7 @@ class Calibration:
     ) -> Calibration:
         """The calibration of largest likelihood.
 
-        f(0) = 0 and f increases there. So a probability is above ½ exactly where the score is positive.
+        f(0) = 0 and f increases there. So a probability is above ½ if and only if the score is positive.
 
         Parameters
         ----------
@@ -89,7 +91,7 @@ def _platt(
 
 
 def _knots(t: DoubleArray, weights: DoubleArray) -> DoubleArray:
-    """The knots: 0, and more quantiles of t the more ratings there are; at least one on either side of 0."""
+    """The knots: 0, at least one on either side of 0, and more quantiles of t the more ratings there are."""
     total = weights.sum()
     wanted = int(np.clip(total // RATINGS_PER_KNOT, 2, MOST_KNOTS))
     order = np.argsort(t, kind="stable")

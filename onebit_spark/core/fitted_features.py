@@ -1,4 +1,4 @@
-"""Side features by ids: those of a fit (``FitFeatures``), and what a model has learnt from them for any id."""
+"""Side features by id: those of a fit (``FitFeatures``), and the prior means that a model predicts from them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("onebit_spark")
 
 @dataclass(frozen=True)
 class IdLines:
-    """One line of numbers per id: the side features of some users, or the means that these explain."""
+    """One line of numbers per id, such as side features or the prior means that they explain."""
 
     ids: pa.Array  # different ids
     lines: NDArray[Any]  # ``lines[i]`` belongs to ``ids[i]``
@@ -38,7 +38,7 @@ class IdLines:
         return len(self.ids)
 
     def at(self, ids: pa.Array) -> NDArray[Any]:
-        """The lines of any ids, 0 for those that have none."""
+        """The lines of any ids; 0 for ids that have none."""
         places = IdIndex(self.ids).find(ids)
         lines = np.zeros((len(ids), self.lines.shape[1]), self.lines.dtype)
         lines[places >= 0] = self.lines[places[places >= 0]]
@@ -59,10 +59,10 @@ def feature_means(info: ModelInfo, who: Who, coded: Table32) -> NDArray[np.float
 
 
 def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, list[float]]]:
-    """Of each feature: its name, its effect on a mean score, on the intercept, and on the factors.
+    """The name of each feature, and its effect on a mean score, on the intercept and on the factors.
 
-    The effect is that of the value of a string, or of one standard deviation of a number. The mean score is that of a
-    partner like an unrated one: W_b + W·E[R].
+    The effect is that of a value of a string column, or of one standard deviation of a number. The mean score is that
+    with an unrated partner: W_b + W·E[R].
     """
     coding, side = coding_of(info, who), SIDE_OF[who]
     intercepts, rank = info.config.intercepts, info.config.factors
@@ -85,10 +85,10 @@ def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, 
 class FitFeatures:
     """The side features of the users, or of the items, of a fit."""
 
-    rated: SideFeatures  # those of the ids with ratings; nulls for one without features
+    rated: SideFeatures  # of the ids with ratings; null for an id without features
     unrated_ids: pa.Array  # ids with features and without ratings
     unrated: pa.Table  # one line for each of them
-    notes: list[str]  # about columns that are left out, and gaps
+    notes: list[str]  # on columns that are left out, and on missing values
 
     @classmethod
     def of(cls, table: pa.Table, column: str, ids: pa.Array, whose: str) -> FitFeatures:
@@ -128,7 +128,7 @@ class FitFeatures:
 
 
 def digest(table: pa.Table, column: str) -> int:
-    """Of a table of features, whatever the order of its lines: another table gives another fit."""
+    """A checksum of a table of features, which does not depend on the order of its lines."""
     ordered = table.sort_by(column).combine_chunks()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, ordered.schema.remove_metadata()) as stream:
@@ -139,7 +139,7 @@ def digest(table: pa.Table, column: str) -> int:
 def give_features(
     engine: SideTables, tables: Mapping[Who, pa.Table], columns: Mapping[Who, str], ids: Mapping[Side, pa.Array]
 ) -> dict[Side, FitFeatures]:
-    """Give the side features to an engine, whose ``ids`` have ratings. What is left out is logged."""
+    """Give the side features to an engine, whose ``ids`` have ratings. Columns that are left out are logged."""
     given: dict[Side, FitFeatures] = {}
     for who, table in tables.items():
         side = SIDE_OF[who]

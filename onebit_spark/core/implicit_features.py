@@ -1,24 +1,23 @@
-"""Implicit features: which columns a row has rated says something about the row before any label is read.
+"""Implicit features: the set of columns that a row has rated informs about the row, whatever its labels.
 
     L_i ~ N(p_i, diag γ),     p_i = |Ω_i|^{−½} Σ_{j∈Ω_i} w_j,     w_jk ~ N(0, γ_k/ρ)
 
-Ω_i are the *different* columns that row i has rated. The same holds for the columns, with weights of the rows. So every
-row and every column has vectors of length K, side by side in ``RowPosterior.implicit``. Three are about the prior means
-of those who rate it, three about its own prior mean p_i:
+Ω_i are the *different* columns that row i has rated. The same holds for the columns, with coefficients of the rows. So
+every row and every column has vectors of length K, side by side in ``RowPosterior.implicit``. Three of them concern the
+prior means of the rows that rate it, three its own prior mean p_i:
 
-    w    its weight                                  r    its residual |Ω_i|^{−½}(E L_i − p_i)
-    z    the preconditioned gradient                 s    |Ω_i|^{−½} times what the z of its partners add to p_i
-    d    the last step of w                          q    the same of d
+    w    its coefficient                             r    its residual |Ω_i|^{−½}(E L_i − p_i)
+    z    the preconditioned gradient                 s    |Ω_i|^{−½} times the change of p_i for a step along z
+    d    the last step of w                          q    the same for d
 
-They lie as [w r z d s q]: a model keeps [w r], and a rating reads [w r z d] of its partner. With F_ij = |Ω_i|^{−½}, a
-half step sums these over the partners of each row and gets
+They are stored as [w r z d s q]. A model keeps [w r], and a rating reads [w r z d] of its partner. With
+F_ij = |Ω_i|^{−½}, a half step sums these over the partners of each row:
 
     p_i = (Fw)_i,   s_i = |Ω_i|^{−½}(Fz)_i,   q_i = |Ω_i|^{−½}(Fd)_i,   z_i = (Σ_{j∈Ω_i} r_j − ρ w_i) / (|Ω_i| + ρ)
 
-so implicit features need no pass of their own. The weights themselves move by a step that the driver finds,
-the best one in the span of the gradient and the last step (``CoefStep``).
-
-Given the means M = E[L] of a side, the best weights W of the other side are a ridge regression. γ cancels in it:
+So implicit features need no pass of their own. The coefficients move by the best step in the span of the gradient and
+the last step, which the driver computes (``CoefStep``). Given the means M = E[L] of a side, the best coefficients W of
+the other side solve a ridge regression in which γ cancels:
 
     minimise  ‖M − FW‖² + ρ‖W‖²,     R = M − FW
 
@@ -27,12 +26,11 @@ Among all W + ZA + DB with K×K matrices A and B, where Z is the preconditioned 
     [A; B] = (YᵀY + ρXᵀX)⁺ (YᵀR − ρXᵀW),     X = [Z D],     Y = FX = [S Q]
 
 For fixed M this is the method of conjugate gradients for K right-hand sides at once (docs/MATH.md, §13). M moves
-between two steps. The step is still the best in its span, so the objective never rises. W, X, R and Y are vectors of
-the rows and columns. The driver gets their Gram matrices from the half steps. Each line moves
-by itself:
+between two steps, but each step is the best one in its span, so the objective never rises. W, X, R and Y consist of
+vectors of the rows and columns, and the half steps give the driver their Gram matrices. Each row is updated by itself:
 
-    w ─► w + [z d][A; B],     d ─► [z d][A; B]          of those who are rated
-    r ─► r − [s q][A; B]                                of those who rate
+    w ─► w + [z d][A; B],     d ─► [z d][A; B]          on the rated side
+    r ─► r − [s q][A; B]                                on the rating side
 """
 # mypy: disallow-untyped-defs=False
 
@@ -50,10 +48,10 @@ from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, RowMap, RowPos
 
 
 def gram_matrix(lines: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Σ_i x_i x_iᵀ, in double precision and inside one thread.
+    """Σ_i x_i x_iᵀ in double precision, in one thread.
 
-    Ranges of rows are worked on side by side. BLAS starts threads of its own for larger products, and those would wait
-    for each other: with two cores an iteration over 2·10⁷ ratings took 1.6 times as long.
+    Ranges of rows are processed in parallel. BLAS would start threads of its own for larger products: with two cores an
+    iteration over 2·10⁷ ratings took 1.6 times as long.
     """
     total = _lower_triangle(np.ascontiguousarray(lines))
     return total + np.tril(total, -1).T
@@ -79,13 +77,13 @@ def _lower_triangle(lines):
     return total
 
 
-# ---- what a half step sums -------------------------------------------------------------------------------------------
+# ---- sums of a half step ---------------------------------------------------------------------------------------------
 
-RIDGE = 5.0  # ρ; from 3 to 10 it hardly matters
+RIDGE = 5.0  # ρ; values from 3 to 10 hardly differ
 
 
 def sent_vectors(partners: RowPosterior) -> FloatArray:
-    """[w r z d] of every partner, as ``add_implicit_sums`` reads them."""
+    """[w r z d] of every partner, for ``add_implicit_sums``."""
     assert partners.implicit is not None
     return np.ascontiguousarray(partners.implicit[:, : SENT_VECTORS * partners.rank])
 
@@ -131,9 +129,9 @@ def prior_means(block: RatingBlock, partners: RowPosterior) -> NDArray[np.float6
 def newcomer_means(
     block: RatingBlock, partners: RowPosterior, centre: NDArray[np.float64], typical: float
 ) -> NDArray[np.float64]:
-    """p_i of rows that are new: their ratings are taken for the first of a ``typical`` number n̄.
+    """p_i of new rows, whose ratings are treated as the first of a ``typical`` number n̄.
 
-    The n̄ − |Ω_i| ratings to come are expected to be like others, so p_i = n̄^{−½} Σ w_j + (1 − |Ω_i|/n̄) p̄ if |Ω_i| < n̄,
+    The n̄ − |Ω_i| further ratings are expected to be average ones. So p_i = n̄^{−½} Σ w_j + (1 − |Ω_i|/n̄) p̄ if |Ω_i| < n̄,
     where ``centre`` is p̄, the mean of p over all ratings (docs/MATH.md, §13).
     """
     means, counts = prior_means(block, partners), block.distinct_counts[:, None]
@@ -152,12 +150,12 @@ def coef_gram(posterior: RowPosterior) -> NDArray[np.float64]:
 
 @jit
 def _partner_sums(pointers, codes, i, partners, is_first, sums):
-    """Σ_{j∈Ω_i} of the partners' lines; returns |Ω_i|."""
+    """The sum of the partners' lines over Ω_i. Returns |Ω_i|."""
     sums[:] = 0.0
     count = 0.0
     for lo in range(pointers[i], pointers[i + 1], CHUNK):
         hi = min(lo + CHUNK, pointers[i + 1])
-        for l in range(lo, hi):  # a column that is rated twice counts once; its ratings are neighbours
+        for l in range(lo, hi):  # a column that is rated twice counts once, and its ratings are neighbours
             is_first[l - lo] = l == pointers[i] or codes[l] >> 1 != codes[l - 1] >> 1
             count += is_first[l - lo]
         add_weighted_rows(partners, codes, lo, hi, 0, is_first, sums, True)
@@ -191,27 +189,27 @@ def _add_means(pointers, codes, weights, means):
             means[i, k] += share * sums[k]
 
 
-# ---- the step of the weights -----------------------------------------------------------------------------------------
+# ---- the step of the coefficients ------------------------------------------------------------------------------------
 
 Matrix = NDArray[np.float64]
 
-LEAST_PART = 1e-4  # of the largest eigenvalue: directions with less are nearly others, and numbers are float32
-LEAST_SIZE = 1e-4  # of the longest column of Z, or of D: what is shorter is rounding of the others
+LEAST_PART = 1e-4  # of the largest eigenvalue; directions below it depend on others, up to float32 rounding
+LEAST_SIZE = 1e-4  # of the longest column of Z, or of D; shorter columns are rounding errors
 
 
 @dataclass(frozen=True)
 class ImplicitMove:
-    """x ─► x + yC in every line of ``implicit``, where x and y = [y₁ y₂] are some of its vectors; and y₂ ─► yC.
+    """x ─► x + yC in every line of ``implicit``, where x and y = [y₁ y₂] are some of its vectors, and y₂ ─► yC.
 
-    (Nobody reads the new y₂ of those who rate.)
+    y₂ is not used on the rating side.
     """
 
     matrix: Matrix  # ±C, C = [A; B], 2K × K
-    value: int  # which of the vectors is x
-    directions: int  # which is y₁; y₂ is the next one
+    value: int  # the position of x among the vectors
+    directions: int  # the position of y₁; y₂ is the next one
 
     def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
-        """Map rows lo … hi−1 in place. A row's result depends on that row alone, to the bit."""
+        """Map rows lo … hi−1 in place. The result of a row depends bit for bit on that row alone."""
         assert posterior.implicit is not None
         _move_implicit(posterior.implicit, self.matrix, self.value, self.directions, lo, hi)
 
@@ -232,7 +230,7 @@ class CoefStep:
         longest = np.repeat([part.max() for part in np.split(size, 2)], rank)
         unit = np.divide(1.0, size, out=np.zeros_like(size), where=size > LEAST_SIZE * longest)
         system = unit[:, None] * system * unit
-        if not np.isfinite(system).all():  # the objective will say so
+        if not np.isfinite(system).all():  # the solver reports the objective, which is not finite either
             return cls(np.zeros_like(right))
         values, vectors = np.linalg.eigh(system)
         inverse = (vectors * _inverses(np.maximum(values, 0.0))) @ vectors.T
@@ -240,16 +238,16 @@ class CoefStep:
 
     @property
     def of_coef(self) -> ImplicitMove:
-        """What happens to a line of those who are rated."""
+        """The change of a line on the rated side."""
         return ImplicitMove(self.matrix, 0, 2)
 
     @property
     def of_residuals(self) -> ImplicitMove:
-        """What happens to a line of those who rate."""
+        """The change of a line on the rating side."""
         return ImplicitMove(-self.matrix, 1, 4)
 
     def before(self, by: RowMap) -> CoefStep:
-        """The same step of lines that x ─► xT has yet to map: TAT⁻¹ and TBT⁻¹."""
+        """The same step for lines to which the map x ─► xT has not been applied yet: TAT⁻¹ and TBT⁻¹."""
         rank = self.matrix.shape[1]
         turn = by.matrix[-rank:, -rank:]
         mapped = np.concatenate([turn @ part for part in np.split(self.matrix, 2)])
@@ -265,7 +263,7 @@ class CoefStep:
 
 
 def _inverses(values: Matrix) -> Matrix:
-    """λ³/(λ⁴ + ε⁴): 1/λ of eigenvalues above ε and 0 of those below, without a leap; never more, so no step rises."""
+    """λ³/(λ⁴ + ε⁴), a smooth version of 1/λ above ε and 0 below it. It is at most 1/λ, so no step rises."""
     least = LEAST_PART * max(values.max(), np.finfo(np.float64).tiny)
     shares = values / least
     return np.asarray(shares**3 / (shares**4 + 1.0) / least)

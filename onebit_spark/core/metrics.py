@@ -1,6 +1,6 @@
 """Metrics of predictions: functions of labels in {−1, +1} and of scores or probabilities of +1.
 
-A score s predicts sign(s). It is right if y·s > 0. Otherwise it is an error, also if s = 0.
+A score s predicts sign(s), which is right if y·s > 0. A score of 0 is an error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def hinge_loss(labels: ArrayLike, scores: ArrayLike) -> float:
 def log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
     """−(1/n) Σ_l [1(y_l = 1) log p_l + 1(y_l = −1) log(1 − p_l)], p_l the probability of a +1.
 
-    p is kept 1e−15 away from 0 and 1. So one prediction that is certain and wrong costs 34.5 and not infinity.
+    p is clipped to [1e−15, 1 − 1e−15], so a certain and wrong prediction costs 34.5 and not infinity.
     """
     y, p = _checked_probabilities(labels, probabilities)
     p = np.clip(p, _SMALLEST_PROBABILITY, 1 - _SMALLEST_PROBABILITY)
@@ -68,7 +68,7 @@ def brier(labels: ArrayLike, probabilities: ArrayLike) -> float:
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     """P(s₊ > s₋) + ½ P(s₊ = s₋) for a random positive and a random negative rating; nan if there is only one class.
 
-    Computed by the rank statistic of Mann and Whitney, where equal scores get their mean rank:
+    It is the rank statistic of Mann and Whitney, in which equal scores get their mean rank:
     (Σ_{y_l = 1} rank_l − n₊(n₊+1)/2) / (n₊ n₋).
     """
     y, s = _checked(labels, scores, "scores")
@@ -81,7 +81,7 @@ def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     return (rank_sum - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative)
 
 
-RELIABILITY_BINS = 15  # equally wide, as is usual since Guo et al. (2017)
+RELIABILITY_BINS = 15  # of equal width, as in Guo et al. (2017)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _checked_probabilities(labels: ArrayLike, probabilities: ArrayLike) -> tuple
 
 
 def _checked(labels: ArrayLike, values: ArrayLike, name: str) -> tuple[DoubleArray, DoubleArray]:
-    """Both as float vectors of one length, or a ValueError. (y·s ≤ 0 is false for nan, so nan would count as right.)"""
+    """Both as float vectors of one length. nan is refused: y·s ≤ 0 is false for nan, which would count as right."""
     y, v = np.asarray(labels, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if y.ndim != 1 or y.shape != v.shape:
         raise ValueError(f"labels and {name} must be vectors of one length, got {y.shape} and {v.shape}")

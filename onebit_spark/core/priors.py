@@ -3,7 +3,7 @@
     L_i, R_j | γ ~ N(0, diag γ),  γ_k ~ π      ⇒      ρ(γ_k) ∝ π(γ_k) γ_k^{−m/2} e^{−S_k/(2γ_k)}
 
 Here m is the number of rows and columns that share γ_k, and S_k = E[Σ_i L_ik² + Σ_j R_jk²]. A fit needs g = E[1/γ] and
-log Z in every iteration. Reports and certificates need the other functions, which are computed on demand.
+log Z in every iteration. The other functions are for reports and certificates, and are computed on demand.
 
 A new prior is a subclass of ``ScalePrior`` and an entry of ``PRIORS``.
 """
@@ -90,7 +90,7 @@ class ScalePrior(ABC):
 
 
 def _of_prior(name: str) -> cached_property[DoubleArray]:
-    """A function of the prior, which documents it, at S and m."""
+    """A method of the prior, evaluated at S and m."""
     return cached_property(lambda posterior: getattr(posterior.prior, name)(posterior.second_moment, posterior.count))
 
 
@@ -111,8 +111,8 @@ class ScalePosterior:
     def kl(self) -> DoubleArray:
         """KL(ρ‖π) = −log Z − ½gS − (m/2) E[log γ].
 
-        This is a difference of terms of order m, and the result is about ½ log m. So some digits are lost. The
-        objective does not use this difference: it uses log Z.
+        This is a difference of terms of order m with a result of about ½ log m, so some digits are lost. The objective
+        uses log Z instead.
         """
         half = 0.5 * (self.inverse_mean * self.second_moment + self.count * self.mean_log)
         return -self.log_normaliser - half

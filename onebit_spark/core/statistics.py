@@ -1,4 +1,4 @@
-"""SideStatistics: all that the driver learns from a half step, a few D×D numbers however many rows."""
+"""SideStatistics: the sums that the driver gets from a half step, a few D×D matrices for any number of rows."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SideMoments:
-    """All that KL(ρ‖π) depends on, of the rows of a side that have ratings. x̃ is [1, b, L], or L without intercepts.
+    """The moments of the rows with ratings that determine KL(ρ‖π). x̃ is [1, b, L], or L without intercepts.
 
     Parameters
     ----------
     count : int
         Number of rows.
     means : array
-        Σ_i E[x̃_i] E[x̃_i]ᵀ. With features, x̃ is the distance to what they explain, and the ridge of their weights is
-        added.
+        Σ_i E[x̃_i] E[x̃_i]ᵀ. With features, x̃ is the distance to the explained mean, and the ridge penalty of their
+        coefficients is added.
     covariance : array of shape (D, D)
-        Σ_i V_i over the free coordinates; 0 off the diagonal where rows keep spreads.
+        Σ_i V_i over the free coordinates; diagonal if the coordinates are independent.
     log_volume : float
         Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i.
     locations : array
@@ -45,7 +45,7 @@ class SideMoments:
 
     @property
     def fixed(self) -> int:
-        """Coordinates of x̃ that are held at 1: one with intercepts, none without."""
+        """The number of coordinates of x̃ that are fixed at 1: one with intercepts, none without."""
         return len(self.means) - len(self.covariance)
 
     @cached_property
@@ -61,7 +61,7 @@ class SideMoments:
         return self.second[2 * self.fixed :, 2 * self.fixed :]
 
     def mapped(self, by: RowMap) -> SideMoments:
-        """The same of the mapped rows."""
+        """The moments of the mapped rows."""
         whole = by.augmented if self.fixed else by.matrix
         return SideMoments(
             self.count,
@@ -74,9 +74,9 @@ class SideMoments:
 
 @dataclass(frozen=True)
 class SideStatistics:
-    """Sums over the rows of a side that have ratings; adding two of them joins two sets of rows.
+    """Sums over the rows of a side that have ratings. The sums of several sets of rows are added.
 
-    A new one is a field here, with its shape, and a line in ``of_rows``.
+    A new statistic is a field with its shape, and a line in ``of_rows``.
 
     X = [1, b, L] are the augmented means before the half step, Δ their change.
 
@@ -88,23 +88,24 @@ class SideStatistics:
         Σ_i V_i.
     prior_distance : float
         Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik], where g is the precision of the prior and p its mean.
-        Of rows that have a prior of their own each; where they share one, nothing asks for it.
+        0 if the rows share a prior, where it is not needed.
     log_volume : float
         Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i.
     data : float
-        The data term of the objective, if the half step was asked for it.
+        The data term of the objective, if the half step computes it.
     gram, change_gram, change_cross : arrays
         XᵀX, ΔᵀΔ and ΔᵀX, for the stopping rule. The last is not symmetric.
     distance_gram : array
-        X'ᵀX' of the new means, less what features explain. With ``covariance`` it gives the γ and μ updates.
+        X'ᵀX' of the new means minus the explained means. With ``covariance`` it determines the γ and μ updates.
     coef_gram : array of shape (3K, 3K)
-        Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit weights for the other side (``CoefStep``); 0 × 0 without.
+        Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit coefficients for the other side (``CoefStep``), or 0 × 0.
     direction_gram : array of shape (2K, · + 2K)
-        YᵀX' and YᵀY, where Y = [S Q] is what a step of the other side's weights along Z and D adds to the prior means.
+        YᵀX' and YᵀY, where Y = [S Q] is the change of the prior means for a step of the other side's coefficients along
+        Z and D.
     implicit_gram : array of shape (K + 1, K + 1)
-        Σ_i |Ω_i| [1, p_i][1, p_i]ᵀ, where p_i is what implicit features add to the prior mean.
+        Σ_i |Ω_i| [1, p_i][1, p_i]ᵀ, where p_i is the part of the prior mean that implicit features explain.
     feature_cross : array of shape (p, D + 2K)
-        Σ_i f_i (E x_i − p_i)ᵀ and Σ_i f_i y_iᵀ with the side features f_i; no lines without them.
+        Σ_i f_i (E x_i − p_i)ᵀ and Σ_i f_i y_iᵀ with the side features f_i; p = 0 without them.
     """
 
     count: int
@@ -161,9 +162,9 @@ class SideStatistics:
         )
 
     def mapped(self, by: RowMap) -> SideStatistics:
-        """The same of the mapped rows: both axes of a statistic go through the matrices of their coordinates.
+        """The statistics of the mapped rows: each axis is multiplied by the matrix of its coordinates.
 
-        The weights of the rows have the coordinates of the other side.
+        The implicit coefficients of the rows have the coordinates of the other side.
         """
         rank, augmented = len(self.implicit_gram) - 1, by.augmented if len(self.gram) > len(by.matrix) else by.matrix
         means = np.eye(rank + 1)
@@ -188,14 +189,14 @@ class SideStatistics:
         return replace(self, **values, log_volume=self.log_volume + self.count * by.log_determinant)
 
     def best_step(self, coef_gram: Vector) -> CoefStep:
-        """The best step of the other side's weights, whose ``coef_gram`` this is."""
+        """The best step of the other side's implicit coefficients, which have this ``coef_gram``."""
         size, rank = len(self.gram), len(coef_gram) // 3
         return CoefStep.best(
             self.direction_gram[:, size:], self.direction_gram[:, size - rank : size], coef_gram
         )  # fmt: skip
 
     def after(self, step: CoefStep) -> SideStatistics:
-        """The same after a step of the other side's weights: the distances are X' − [0, YC] in the place of X'."""
+        """The statistics after a step of the other side's coefficients: X' − [0, YC] replaces X'."""
         size, (directions, rank) = len(self.gram), step.matrix.shape
         change = np.zeros((directions, size))
         change[:, -rank:] = step.matrix
@@ -209,9 +210,9 @@ class SideStatistics:
         )
 
     def with_ridge(self, coef_gram: Vector, feature_coef: Vector | None) -> SideStatistics:
-        """The same with the ridge of the weights that made the prior means of these rows.
+        """The same with the ridge penalties of the coefficients that explain the prior means of these rows.
 
-        ρ Σ_j w_j w_jᵀ of the implicit features' weights, and ρ WᵀW of the side features'.
+        They are ρ Σ_j w_j w_jᵀ for implicit features and ρ WᵀW for side features.
         """
         total = self.distance_gram.copy()
         if rank := len(coef_gram) // 3:
@@ -223,16 +224,16 @@ class SideStatistics:
 
     @property
     def moments(self) -> SideMoments:
-        """The moments of the rows as they are now."""
+        """The moments of the rows."""
         return SideMoments(self.count, self.distance_gram, self.covariance, self.log_volume, _new_gram(self))
 
     def to_vector(self) -> Vector:
-        """All numbers in a row, as they leave a block."""
+        """The numbers as one vector."""
         return np.concatenate([np.ravel(getattr(self, field.name)) for field in fields(self)])
 
     @classmethod
     def from_vector(cls, vector: Vector, form: Form) -> SideStatistics:
-        """The inverse of ``to_vector`` for a posterior of this form. The number of side features follows."""
+        """The inverse of ``to_vector`` for a posterior of this form. The length gives the number of side features."""
         augmented = form.dimension + int(form.has_intercept)
         weights, directions = (n * form.rank if form.has_implicit else 0 for n in (3, 2))
         sizes = {
@@ -251,13 +252,13 @@ class SideStatistics:
 
 @cache
 def _shapes() -> dict[str, tuple[str, ...]]:
-    """The sizes of every statistic, as they are declared."""
+    """The declared shape of every statistic."""
     hints = get_type_hints(SideStatistics, include_extras=True)
     return {entry.name: getattr(hints[entry.name], "__metadata__", ()) for entry in fields(SideStatistics)}
 
 
 def _grams(old: Vector, change: Vector, has_intercept: bool) -> tuple[Vector, Vector, Vector]:
-    """XᵀX, ΔᵀX and ΔᵀΔ in one product; with intercepts X begins with a 1, Δ with a 0."""
+    """XᵀX, ΔᵀX and ΔᵀΔ in one product. With intercepts X begins with a 1 and Δ with a 0."""
     parts = [old, change]
     if has_intercept:
         parts = [np.ones((len(old), 1)), old, np.zeros((len(old), 1)), change]
@@ -268,14 +269,14 @@ def _grams(old: Vector, change: Vector, has_intercept: bool) -> tuple[Vector, Ve
 
 
 def _directions(posterior: RowPosterior, pick: slice | NDArray[Any], counts: NDArray[np.integer]) -> Vector:
-    """Y = [S Q] of the picked rows, from what ``implicit`` has of them: |Ω_i|^{−½} times as much."""
+    """Y = [S Q] of the picked rows. ``implicit`` holds it times |Ω_i|^{−½}."""
     if posterior.implicit is None:
         return np.zeros((len(counts), 0))
     return np.asarray(posterior.implicit[pick, 4 * posterior.rank :] * np.sqrt(counts)[:, None], np.float64)
 
 
 def _distance_grams(distance: Vector, directions: Vector, has_intercept: bool) -> tuple[Vector, Vector]:
-    """X'ᵀX' and [YᵀX' YᵀY] in one product; with intercepts X' begins with a 1."""
+    """X'ᵀX' and [YᵀX' YᵀY] in one product. With intercepts X' begins with a 1."""
     size = distance.shape[1] + int(has_intercept)
     parts = [distance, directions]
     lines = np.concatenate([np.ones((len(distance), 1)), *parts] if has_intercept else parts, axis=1)
@@ -289,7 +290,7 @@ def _feature_cross(features: FloatArray | None, pick: slice | NDArray[Any], line
 
 
 def _prior_distance(shift: Vector, posterior: RowPosterior, pick: slice | NDArray[Any], precision: Vector) -> float:
-    """``SideStatistics.prior_distance``; 0 of rows that share a prior."""
+    """``SideStatistics.prior_distance``; 0 if the rows share a prior."""
     if len(precision) < len(shift):
         return 0.0
     variance = posterior.std[pick].astype(np.float64) ** 2
@@ -306,7 +307,7 @@ def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: b
 
     ΔM = ΔL R_tᵀ + L_{t−1} ΔRᵀ, so ‖ΔM‖² = tr(ΔLᵀΔL·R_tᵀR_t) + tr(LᵀL·ΔRᵀΔR) + 2 tr[(ΔLᵀL)(ΔRᵀR_t)], L old.
     """
-    # The row's layout is [1, b, L], its partner's [d, 1, R]: exchange the first two of the columns' coordinates.
+    # A row is laid out as [1, b, L], its partner as [d, 1, R]: exchange the first two coordinates of the columns.
     order = np.arange(len(cols.gram))
     if has_intercept:
         order[:2] = 1, 0

@@ -171,7 +171,7 @@ class ArrowRatings:
     def _tables(self) -> Iterator[tuple[pa.Table, pa.Table, bool]]:
         """Some ratings as they are, and with numbers and the hashes of their cells; and whether an id is absent.
 
-        Another thread reads the next ones meanwhile.
+        Another thread reads the next batches at the same time.
         """
         batches = self.table.batches(self.table.schema.names)
         for read in one_ahead(joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)):

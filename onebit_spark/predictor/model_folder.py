@@ -14,11 +14,10 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS, OutputKind
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import CellSketch
 from onebit_spark.errors import RequestError
+from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.predictor.side import ModelSide, arrow_type
 
 REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -51,58 +51,16 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     return Path(re.sub(r"^file:(//)?(?=/)", "", text))
 
 
-@dataclass(frozen=True)
-class LocalView:
-    """An output on this machine: an ``output_kinds.Place``."""
-
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    def exists(self) -> bool:
-        return self.path.exists()
-
-    def sibling(self, name: str) -> LocalView:
-        return LocalView(self.path.with_name(name))
-
-    def move_to(self, target: LocalView) -> None:
-        self.path.rename(target.path)
-
-    def delete(self) -> None:
-        if self.path.is_dir() and not self.path.is_symlink():
-            shutil.rmtree(self.path, ignore_errors=True)
-        else:
-            self.path.unlink(missing_ok=True)
-
-    def is_folder(self) -> bool:
-        return self.path.is_dir()
-
-    def names(self, folder: str = "") -> list[str]:
-        place = self.path / folder
-        return sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
-
-    def text(self, file: str = "") -> str:
-        place = self.path / file
-        return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else ""
-
-    def columns(self) -> list[str]:
-        with contextlib.suppress(pa.ArrowInvalid):
-            return next((list(pq.read_schema(part).names) for part in sorted(self.path.glob("part-*"))), [])
-        return []
-
-
 @contextlib.contextmanager
 def replaced_folder(path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False) -> Iterator[Path]:
     """Yield a new folder to write. At the end it is at ``path``, complete; after an error nothing changed.
 
     With ``overwrite`` it replaces an output of the same kind, and nothing else.
     """
-    target = local_path(path)
-    with kind.written_beside(LocalView(target), target, overwrite) as fresh:
-        fresh.path.mkdir(parents=True)
-        yield fresh.path
+    with replace_folder(None, local_path(path), kind, overwrite) as uri:
+        folder = Path(uri.removeprefix("file:"))
+        folder.mkdir(parents=True)
+        yield folder
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
@@ -125,11 +83,11 @@ Content = tuple[ModelInfo, ModelSide, ModelSide, dict[str, Any], dict[str, Any],
 def read_model(path: str | os.PathLike[str]) -> Content:
     """What a model folder holds. A RequestError of one line if it cannot be read."""
     folder = local_path(path)
-    check_model(LocalView(folder), path)
+    check_model(Location(None, folder), path)
     try:
         info = ModelInfo.from_json(_text(folder / METADATA))
         users, items = (_read_side(folder, info, who) for who in SIDE_OF)
-        content = info, users, items, certificate_of(LocalView(folder)), _params(folder)
+        content = info, users, items, certificate_of(Location(None, folder)), _params(folder)
         return *content, _read_sketch(folder, info)
     except (RequestError, OSError) as error:
         raise RequestError(f"cannot load {path}: {error}") from None

@@ -162,11 +162,10 @@ def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterabl
     if not certificate or not certificate["certificates"]:
         return
     yield "<h2>Certified limits on its errors</h2>"
-    for one in certificate["certificates"]:
+    for one in sorted(certificate["certificates"], key=lambda one: one["name"] != certificate["headline"]):
         name = escape(str(one["name"]).replace("_", " "))
-        vacuous = " It says nothing here." if one["vacuous"] and one["name"] != "selective" else ""
         bound = "not met" if one["name"] == "selective" and one["threshold"] is None else f"{one['bound']:.3f}"
-        yield f"<p><b>{name}, {bound}.</b> {escape(str(one['statement']))}{vacuous}</p>"
+        yield f"<p><b>{name}, {bound}.</b> {escape(str(one['statement']))}</p>"
 
 
 def _data(info: ModelInfo) -> dict[str, str]:

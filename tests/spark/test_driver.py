@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 
@@ -16,7 +15,6 @@ from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
 from onebit_spark.core import id_index
 from onebit_spark.core.config import Terms
 from onebit_spark.engines import spark_engine
-from onebit_spark.engines.decide import Exchange, Refusal, driver_exchange
 from onebit_spark.engines.spark_engine import load_ratings
 from onebit_spark.estimator import OneBitCompletion, fit_ratings
 from onebit_spark.input.batches import LABEL, USER, count_labels
@@ -67,7 +65,7 @@ def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, mo
 def test_a_small_result_size_means_several_collects(ratings, monkeypatch):
     """Text is weighed by its length: 4 bytes and an offset of 4 here. Each collect is over some of the partitions.
 
-    On Spark Connect nobody can ask for partitions.
+    On Spark Connect the number of partitions is not available.
     """
     expected = fit(ratings, maxIter=1).summary.objectiveHistory
     asked = []
@@ -241,74 +239,31 @@ def test_ids_too_long_for_32_bit_offsets(ratings, monkeypatch):
     assert again.info.n_users == 70
 
 
-class TestWhereItIsTaken:
-    FORM = FitConfig(rank=10).form
-    LAPTOP = DriverLimits(result=2**30, heap=2**30, memory=8 * 2**30, local=True)
+# ---- where it is taken; tests/unit/test_decide.py has the limits -----------------------------------------------------
 
-    def ask(self, n, ids=1000, wanted="auto", limits=LAPTOP, most=None):
-        return driver_exchange(wanted, SizeEstimate(n, 20.0), 2 * ids, self.FORM, limits, most)
 
-    def test_up_to_a_limit_that_follows_from_the_memory(self):
-        assert self.ask(10**6) == Exchange(
-            "driver",
-            "1,000,000 ratings and their factors take about 107 MB of the driver's memory (it takes up to 100,000,000 "
-            "ratings on one machine)",
-        )
-        small = DriverLimits(result=2**30, heap=2**29, memory=2**30, local=True)
-        refused = self.ask(3 * 10**7, limits=small)
-        assert isinstance(refused, Refusal)
-        assert "half of the 1,024 MB that are free hold 18," in refused.reason
-        assert isinstance(self.ask(8 * 10**6, limits=small), Exchange)
+def test_the_different_ids_that_are_text_are_counted_once(ratings):
+    """70 users of 4 bytes and an offset; their number is an estimate."""
+    assert estimate_size(ratings, Columns()).id_bytes == pytest.approx(70 * 8, rel=0.1)
 
-    def test_beside_a_cluster_it_is_lower(self):
-        cluster = DriverLimits(result=2**30, heap=2**30, memory=2**36, local=False)
-        assert isinstance(self.ask(2 * 10**7, limits=cluster), Exchange)
-        assert "beside a cluster" in self.ask(2 * 10**7 + 1, limits=cluster).reason
 
-    def test_the_users_limit_comes_first(self):
-        assert "driverRatings = 999" in self.ask(1000, most=999).reason
-        assert isinstance(self.ask(1000, most=1000), Exchange)
+@pytest.mark.classic
+def test_none_on_the_driver(ratings):
+    form = FitConfig(rank=3).form
+    for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
+        with load_ratings("auto", ratings, Columns(), form, most) as (found, _):
+            assert found.exchange == "broadcast"
+            assert found.reason.startswith(reason)
+    with load_ratings("auto", ratings, Columns(), form) as (found, _):
+        assert found.exchange == "driver"
 
-    def test_the_text_of_the_ids_counts(self, ratings):
-        """Each of the different ids, once: 70 users of 4 bytes and an offset; their number is an estimate."""
-        counted = estimate_size(ratings, Columns())
-        assert counted.id_bytes == pytest.approx(70 * 8, rel=0.1)
-        form, text = self.FORM, SizeEstimate(10**7, 80.0, id_bytes=36.0 * 10**7)
-        assert isinstance(driver_exchange("auto", SizeEstimate(10**7, 80.0), 0, form, self.LAPTOP, None), Exchange)
-        assert (
-            "half of the 8,192 MB"
-            in driver_exchange("auto", replace(text, n=9 * 10**7), 0, form, self.LAPTOP, None).reason
-        )
-        small = DriverLimits(result=2**30, heap=2**30, memory=2**30, local=True)
-        assert isinstance(driver_exchange("driver", SizeEstimate(10**7, 80.0), 0, form, small, None), Exchange)
-        with pytest.raises(RequestError, match="exchange=driver cannot work"):
-            driver_exchange("driver", text, 0, form, small, None)
 
-    def test_not_with_factors_that_the_heap_cannot_hold(self):
-        assert "the factors of 4,000,000 ids" in self.ask(10**7, ids=2 * 10**6).reason
-
-    def test_a_request_beyond_the_memory_is_refused_with_the_numbers(self):
-        with pytest.raises(RequestError, match=r"1,000,000,000 ratings .* 22 GB, and .* can take 8,192 MB: choose"):
-            self.ask(10**9, wanted="driver")
-
-    @pytest.mark.classic
-    def test_none_on_the_driver(self, ratings):
-        form = FitConfig(rank=3).form
-        for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
-            with load_ratings("auto", ratings, Columns(), form, most) as (found, _):
-                assert found.exchange == "broadcast"
-                assert found.reason.startswith(reason)
-        with load_ratings("auto", ratings, Columns(), form) as (found, _):
-            assert found.exchange == "driver"
-
-    @pytest.mark.parametrize("most", [0, 1499])
-    def test_who_asks_for_the_driver_gets_it_whatever_auto_may_take(self, ratings, most):
-        told = fit(ratings, "driver", driverRatings=most, maxIter=1).info.exchange
-        assert told["exchange"] == "driver"
-        assert told["reason"].startswith("as asked; 1,500 ratings")
-
-    def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
-        monkeypatch.setattr(spark_engine, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
-        monkeypatch.setattr(spark_engine, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
-        with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
-            fit(ratings, "driver", driverRatings=0)
+def test_a_request_for_the_driver_comes_before_the_limit_of_auto(ratings, monkeypatch):
+    """It is refused before the ratings are gathered."""
+    exchange = fit(ratings, "driver", driverRatings=0, maxIter=1).info.exchange
+    assert exchange["exchange"] == "driver"
+    assert exchange["reason"].startswith("as asked; 1,500 ratings")
+    monkeypatch.setattr(spark_engine, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
+    monkeypatch.setattr(spark_engine, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
+    with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
+        fit(ratings, "driver", driverRatings=0)

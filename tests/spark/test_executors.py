@@ -15,7 +15,6 @@ from test_exchanges import assert_same_bits, data, estimator, ratings, weights  
 
 from onebit_spark import FitFailed, RequestError, fit_arrays
 from onebit_spark.core.config import FitConfig
-from onebit_spark.engines import decide
 from onebit_spark.engines.block_frames import default_blocks, default_tasks, multiple_of, placement_by_counts
 from onebit_spark.engines.blocking import number_ids, placements
 from onebit_spark.engines.spark_engine import executor_engine, work_folder
@@ -26,7 +25,7 @@ from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import TemporaryFolders, forget, partition_keys, spark_hash
-from onebit_spark.platform.sessions import DriverLimits, driver_limits, parallelism
+from onebit_spark.platform.sessions import parallelism
 
 CONFIG = FitConfig(rank=3, tol=0.0, max_iter=1)
 
@@ -248,53 +247,6 @@ def test_an_item_with_a_third_of_all_ratings(spark):
     model = estimator("broadcast", numUserBlocks=4, numItemBlocks=5).fit(frame)
     expected = fit_arrays(rows, cols, labels, FitConfig(rank=3, max_iter=2, tol=0.0))
     np.testing.assert_allclose(model.info.objective_history, expected.objective_history, rtol=1e-6)
-
-
-# ---- the choice of an exchange ---------------------------------------------------------------------------------------
-
-
-def counts(users, items):
-    return SimpleNamespace(n_users=users, n_items=items)
-
-
-def test_the_size_of_the_factors_decides(spark, monkeypatch):
-    form = FitConfig(rank=10).form
-
-    def pick(users, wanted="auto", items=1000):
-        return decide.executor_exchange(wanted, counts(users, items), form, driver_limits(spark), 2)
-
-    assert form.row_bytes == (11 + 66 + 60) * 4
-    assert pick(1000).exchange == "broadcast"
-    assert "few enough" in pick(1000).reason
-    assert pick(10**7).exchange == pick(1000, items=10**7).exchange == "mixed"
-    assert "those of the items 1 MB, few enough" in pick(10**7).reason
-    assert "those of the users 1 MB, few enough" in pick(1000, items=10**7).reason
-    assert pick(10**7, items=10**7).exchange == "shuffle"
-    assert "more than" in pick(10**7, items=10**7).reason
-    assert pick(1000, "shuffle").exchange == "shuffle"
-    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 1000)
-    assert "maxResultSize" in pick(1000).reason
-    assert pick(1000).exchange == "shuffle"
-    for wanted in ("broadcast", "mixed"):
-        with pytest.raises(RequestError, match=f"exchange={wanted} collects the factors of one side"):
-            pick(1000, wanted)
-
-
-def test_one_machine_sends_what_its_memory_holds():
-    """10⁹ ratings of 10⁷ users on 10⁶ items: by shuffle they would fill its disk."""
-    form = FitConfig(rank=10, loss="hinge").form
-    machine = DriverLimits(result=2**40, heap=16 * 2**30, memory=28 * 2**30, local=True)
-
-    def pick(cores=2, **other):
-        limits = dataclasses.replace(machine, **other)
-        return decide.executor_exchange("auto", counts(10**7, 10**6), form, limits, cores)
-
-    assert pick().exchange == "broadcast"
-    for refused in (pick(cores=4), pick(local=False), pick(heap=8 * 2**30), pick(memory=2**34)):
-        assert refused.exchange == "mixed"
-        assert "maxResultSize" not in refused.reason
-    assert pick(result=2**30).exchange == "mixed"
-    assert "; broadcast would need a spark.driver.maxResultSize of 3,441 MB" in pick(result=2**30).reason
 
 
 @pytest.mark.classic

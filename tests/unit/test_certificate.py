@@ -267,7 +267,7 @@ def test_statements_say_what_they_bound():
         "With 95% confidence, the model's predictions are wrong on at most 11.7% of ratings like those that were kept "
         "out; they were wrong on 10.0% of 1,000. The majority class is wrong on 40.0%."
     )
-    assert "That says nothing" in bad.statement
+    assert "This limit is not informative" in bad.statement
 
 
 def test_a_coin_per_cell_certifies_the_cells_that_it_kept_out():

@@ -10,7 +10,7 @@ from modelfolders import FOLDERS
 from onebit_spark import RequestError
 from onebit_spark.core import output_kinds
 from onebit_spark.core.output_kinds import OutputKind
-from onebit_spark.predictor.model_folder import LocalView
+from onebit_spark.platform.files import Location
 
 KINDS = {name: kind for name, kind in vars(output_kinds).items() if isinstance(kind, OutputKind)}
 PREDICTED = pa.table({"user": [1], "item": [2], "score": [0.5], "std": [1.0], "probability": [0.6], "prediction": [1]})
@@ -25,19 +25,21 @@ def saved(class_name):
 
 # name: (the files that are there, a folder of the tests, or a text for a file; the kinds that may replace it)
 CASES = {
-    "an empty folder": ({}, {name for name in KINDS if name != "METRICS"}),
-    "a folder of a job without results": ({"_SUCCESS": ""}, {name for name in KINDS if name != "METRICS"}),
-    "an empty file": ("", {"METRICS"}),
-    "somebody's folder": ({"precious.txt": "mine"}, set()),
-    "somebody's hidden folder": ({".git/config": "mine"}, set()),
-    "somebody's file": ("mine", set()),
-    "somebody's JSON": ('{"error": 404}', set()),
+    "an empty folder": ({}, {name for name, kind in KINDS.items() if not kind.is_file}),
+    "a folder of a job without results": ({"_SUCCESS": ""}, {name for name, kind in KINDS.items() if not kind.is_file}),
+    "an empty file": ("", {"METRICS", "PREDICTIONS_CSV"}),
+    "predictions as CSV": ('"user","item","score","std","probability"\n1,2,.1,.2,.3\n', {"PREDICTIONS_CSV"}),
+    "another CSV": ("user,item,score\n1,2,.1\n", set()),
+    "a foreign folder": ({"precious.txt": "mine"}, set()),
+    "a foreign hidden folder": ({".git/config": "mine"}, set()),
+    "a foreign file": ("mine", set()),
+    "a foreign JSON": ('{"error": 404}', set()),
     "a JSON list": ("[1, 2]", set()),
     "figures": (FIGURES, {"METRICS"}),
     "a model": ({"metadata.json": INFO, "users/part-0": "", "items/part-0": ""}, {"MODEL"}),
     "a model with notes": ({"metadata.json": INFO, "notes.txt": "rank 5 was better"}, {"MODEL"}),
     "a half-written model": (saved("onebit_spark.model.OneBitCompletionModel"), {"MODEL"}),
-    "somebody's metadata": ({"metadata.json": '{"title": "photos"}', "users/a.txt": "mine"}, set()),
+    "a foreign metadata": ({"metadata.json": '{"title": "photos"}', "users/a.txt": "mine"}, set()),
     "rotten metadata": ({"metadata.json": "{"}, set()),
     "a model of version 1": (FOLDERS / "logistic-1", {"MODEL"}),
     "a model of version 2": (FOLDERS / "logistic-2", {"MODEL"}),
@@ -53,11 +55,11 @@ CASES = {
     "predictions among others": ({"part-0.parquet": PREDICTED, "precious.txt": "mine"}, set()),
     "part files of another format": ({"part-0.csv": "score,std,probability"}, set()),
     "vectors": ({"users/part-0.parquet": "", "items/part-0.parquet": "", "_SUCCESS": ""}, {"VECTORS"}),
-    "somebody's users and items": ({"users/part-0.parquet": "", "items/part-0.parquet": ""}, set()),
+    "a foreign users and items": ({"users/part-0.parquet": "", "items/part-0.parquet": ""}, set()),
     "a tuned model": ({"best.toml": "rank = 3", "model/metadata.json": INFO}, {"TUNING"}),
     "a killed tuning": ({"tasks/code-1a2b/x.jsonl": "{}"}, {"TUNING"}),
     "a killed tuning of version 1": ({"tasks/x.jsonl": "{}"}, {"TUNING"}),
-    "somebody's tasks": ({"tasks/todo.txt": "mine", "best.toml": "mine"}, set()),
+    "a foreign tasks": ({"tasks/todo.txt": "mine", "best.toml": "mine"}, set()),
     "a ledger": ({"code-1a2b/x.jsonl": "{}"}, {"LEDGER"}),
     "experiments": ({"tasks/noise/code-1a2b/x.jsonl": "{}", "noise.csv": ""}, {"REPRODUCTION"}),
 }
@@ -83,7 +85,7 @@ def write(text, path):
 @pytest.mark.parametrize("case", CASES)
 def test_what_may_be_replaced(tmp_path, case):
     found, kinds = CASES[case]
-    view = LocalView(made(found, tmp_path / "out"))
+    view = Location(None, made(found, tmp_path / "out"))
     assert {name for name, kind in KINDS.items() if kind.may_replace(view)} == kinds
 
 
@@ -94,4 +96,4 @@ def test_every_kind_is_recognised():
 def test_what_is_said(tmp_path):
     told = "--output x is not a model of onebit_spark, and nothing else is overwritten: choose another path, or delete"
     with pytest.raises(RequestError, match=told):
-        output_kinds.MODEL.check(LocalView(made("mine", tmp_path / "out")), "--output x")
+        output_kinds.MODEL.check(Location(None, made("mine", tmp_path / "out")), "--output x")

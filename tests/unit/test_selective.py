@@ -70,7 +70,7 @@ def test_the_test_begins_by_the_number_of_ratings_alone_and_stops_at_the_first_f
     hole[start - 7] = answered[start - 7] // 2
     assert last_passed(SHARES, HeldOut(answered, hole, 0.4), r, 0.05) == start - 6
     hole = good.copy()
-    hole[start + 1 :] = answered[start + 1 :]  # above the start nobody looks
+    hole[start + 1 :] = answered[start + 1 :]  # levels above the start are not tested
     assert last_passed(SHARES, HeldOut(answered, hole, 0.4), r, 0.05) == 0
     hole[start] = answered[start]
     assert last_passed(SHARES, HeldOut(answered, hole, 0.4), r, 0.05) is None
@@ -216,7 +216,7 @@ def test_a_request_that_is_met():
     dull = HeldOut(held.answered, held.wrong, 0.15)
     (item,) = selective_certificates(THRESHOLDS, dull, Terms(), [0.2])
     assert item.vacuous
-    assert "That says nothing" in item.statement
+    assert "This limit is not informative" in item.statement
 
 
 def test_a_request_that_cannot_be_met_answers_nothing_and_hints():

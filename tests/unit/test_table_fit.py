@@ -87,6 +87,19 @@ def test_on_a_device(likes, tmp_path, monkeypatch):
     np.testing.assert_allclose(resumed.info.objective_history, expected.info.objective_history, rtol=1e-7)
 
 
+def test_memory_is_checked_for_the_rank_at_the_start(likes, monkeypatch):
+    """As ``fit_arrays`` does, although the rank may grow."""
+
+    def of_block(block, form):
+        raise RequestError(f"rank {form.rank}")
+
+    monkeypatch.setattr(execution, "no_device", lambda: None)
+    monkeypatch.setattr(in_process.CudaRunner, "of_block", of_block)
+    for max_rank, first in ((64, 10), (4, 4)):
+        with pytest.raises(RequestError, match=f"rank {first}$"):
+            fit_table(likes, FitConfig(max_rank=max_rank), device="cuda")
+
+
 def test_a_device_that_is_not_there(likes, monkeypatch):
     monkeypatch.setattr(execution, "no_device", lambda: "finds no GPU: choose 'cpu'")
     with pytest.raises(RequestError, match="device 'cuda' finds no GPU: choose 'cpu'"):
@@ -107,7 +120,7 @@ def test_from_files_frames_and_tables(likes, tmp_path):
 
 def test_it_predicts_recommends_and_saves(likes, tmp_path):
     model = fit_table(likes, QUICK)
-    pairs = pa.table({"user": ["u03", "nobody"], "item": ["i01", "i02"], "more": [1.5, 2.5]})
+    pairs = pa.table({"user": ["u03", "unseen"], "item": ["i01", "i02"], "more": [1.5, 2.5]})
     predicted = model.transform(pairs)
     assert predicted.column_names == ["user", "item", "more", "score", "std", "probability", "prediction"]
     np.testing.assert_array_equal(predicted["score"].to_numpy(), model.score(pairs["user"], pairs["item"]))

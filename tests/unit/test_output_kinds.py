@@ -25,9 +25,11 @@ def saved(class_name):
 
 # name: (the files that are there, a folder of the tests, or a text for a file; the kinds that may replace it)
 CASES = {
-    "an empty folder": ({}, {name for name in KINDS if name != "METRICS"}),
-    "a folder of a job without results": ({"_SUCCESS": ""}, {name for name in KINDS if name != "METRICS"}),
-    "an empty file": ("", {"METRICS"}),
+    "an empty folder": ({}, {name for name, kind in KINDS.items() if not kind.is_file}),
+    "a folder of a job without results": ({"_SUCCESS": ""}, {name for name, kind in KINDS.items() if not kind.is_file}),
+    "an empty file": ("", {"METRICS", "PREDICTIONS_CSV"}),
+    "predictions as CSV": ('"user","item","score","std","probability"\n1,2,.1,.2,.3\n', {"PREDICTIONS_CSV"}),
+    "another CSV": ("user,item,score\n1,2,.1\n", set()),
     "a foreign folder": ({"precious.txt": "mine"}, set()),
     "a foreign hidden folder": ({".git/config": "mine"}, set()),
     "a foreign file": ("mine", set()),

@@ -4,7 +4,7 @@
 
 ``steps``: the sums over ratings, the systems of the rows, and the whole half step. "reads" are the sums without their
 arithmetic: the ceiling of this access pattern. ``fits``: whole fits of simulated ratings, 10 users per item and 100
-ratings per user. What does not fit the memory is told of.
+ratings per user. Sizes that do not fit the memory are reported and skipped.
 ``first``: the first fit of a process, and the next one.
 """
 

@@ -37,5 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(getattr(cli, job)(flags, name=f"onebit-spark {job}", runtime="auto"))
 
 
+def command() -> int:
+    """The command ``onebit-spark``. Ctrl-C while modules are imported ends it as it ends a job."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        print("interrupted.", file=sys.stderr)
+        return 130
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -28,7 +28,7 @@ SEEN = 0.1  # share of the cells that have a rating
 HELD_OUT = 0.1  # share of the ratings that are kept out of the fit
 MAX_ERROR = "0.15"  # of the pairs that the model answers
 TOLERANCE = 1e-6  # by which the objectives of two exchanges may differ, relative to their size
-FLIPPED = 0.1  # share of the labels that are wrong; nobody can predict better than this
+FLIPPED = 0.1  # share of flipped labels; no model can err on fewer
 
 
 def main(argv: Sequence[str] | None = None) -> int:

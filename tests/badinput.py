@@ -247,7 +247,7 @@ CASES = {
         ["--ratings", "{}/good", "--checkpoint-dir", "{}/good"],
         ["--checkpoint-dir ", "/good is not a folder that you can write to"],
     ),
-    "where nobody can write": (
+    "where writing is not allowed": (
         "fit",
         ["--ratings", "{}/good", "--output", "/proc/model"],
         ["--output /proc/model cannot be made: /proc is not a folder that you can write to"],

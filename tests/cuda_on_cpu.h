@@ -23,7 +23,7 @@ static Index threadIdx, blockIdx, blockDim, gridDim;
 namespace host {
 const int MOST_THREADS = 1024, MOST_WARPS = MOST_THREADS / 32, MOST_MASKS = 64, STACK = 1 << 16;
 struct Fiber { ucontext_t first; jmp_buf here; char* stack; bool begun, done; };  // it goes on from here
-struct Barrier { unsigned mask; int expected, count, generation; };  // expected = 0: nobody came yet
+struct Barrier { unsigned mask; int expected, count, generation; };  // expected = 0: none has arrived
 static jmp_buf scheduler;
 static Fiber fibers[MOST_THREADS];
 static int current;

@@ -22,7 +22,7 @@ def _covariance(rows, i, a, b):
 
 
 def other_lines(shape, rows):
-    """``fill_others``: [E[R Rᵀ] packed, E[R], 1, 0 …, w, r, z, d, 0 …], and a line of zeros for nobody."""
+    """``fill_others``: [E[R Rᵀ] packed, E[R], 1, 0 …, w, r, z, d, 0 …], and a row of zeros for no rating."""
     out, line = np.zeros((rows.n_rows + 1, shape.line.width)), shape.line
     for j in range(rows.n_rows):
         x = np.append(rows.location[j], 1.0)

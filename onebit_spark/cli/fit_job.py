@@ -144,33 +144,37 @@ def print_summary(lines: Iterable[str], clock: Clock | None, quiet: bool, places
 def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str]:
     """What was fitted, how it ended, and what is certified."""
     share, (users, items) = info.n_positive / info.n_ratings, info.rated
-    yield f"Fitted {info.n_ratings:,} ratings of {users:,} users on {items:,} items, {share:.1%} of them positive."
-    for who, features in (info.side_features or {}).items():
-        yield (
-            f"Side features of the {who}s: {len(features['coding']):,}. {features['newcomers']:,} {who}s without "
-            "ratings are predicted from them."
-        )
+    who = f"{counted(users, 'user')} on {counted(items, 'item')}"
+    yield f"Fitted {counted(info.n_ratings, 'rating')} of {who}, {share:.1%} positive."
+    for side, features in (info.side_features or {}).items():
+        newcomers = counted(features["newcomers"], side)
+        yield f"Side features of the {side}s: {len(features['coding']):,}. They predict {newcomers} without ratings."
     if info.repeats["repeated"]:
+        cells, more = counted(info.repeats["repeated_cells"], "cell"), counted(info.repeats["repeated"], "rating")
         yield (
-            f"{info.repeats['repeated_cells']:,} cells were rated more than once ({info.repeats['repeated']:,} ratings "
-            f"beyond the first), every rating counts; {info.repeats['conflicting']:,} of them with both labels."
+            f"Rated more than once: {cells}, {more} beyond the first; every rating counts. With both labels: "
+            f"{info.repeats['conflicting']:,}."
         )
     if info.total_weight is not None:
         yield (
             f"Weighted by the column {info.columns['weight']!r}: the weights sum to {info.total_weight:,.6g}. "
             "Certificates count every rating once; theorem1 does not hold with weights and is left out."
         )
-    last = f"{info.iterations} iteration{'s' if info.iterations > 1 else ''}: {info.reason}"
+    last = f"{counted(info.iterations, 'iteration')}: {info.reason}"
     if info.converged:
         yield f"Converged after {last}."
     elif info.parameters["tol"] == 0:
-        yield f"Stopped after {last}, as asked with tol = 0."
+        yield f"Stopped after {last}, as requested by tol = 0."
     else:
         yield f"Not converged after {last}. The predictions can be used; a larger --max-iter may improve them."
     rank = info.parameters["rank"]
-    off, full = rank - info.effective_rank, "a larger --rank may or may not predict better"
-    chosen = "a tenth of the ratings asked for no more" if rank < info.config.max_rank else "--max-rank allows no more"
-    advice = chosen if chose_rank(info.choice) else f"{full}: --rank auto tries"
+    off, full = rank - info.effective_rank, "a larger --rank may predict better"
+    chosen = (
+        "more factors did not lower the loss of the held-back tenth"
+        if rank < info.config.max_rank
+        else "--max-rank allows no more"
+    )
+    advice = chosen if chose_rank(info.choice) else f"{full}; --rank auto tries it"
     yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
     if info.choice:
         yield from sentences(info.choice)
@@ -187,6 +191,11 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
                 f"The model has learnt almost only from {one['prior_fraction']:.0%} of the ratings, its prior's: a "
                 "fit without a prior split predicts better."
             )
+
+
+def counted(n: int, noun: str) -> str:
+    """1 rating, 2 ratings"""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def _why_no_certificate(info: ModelInfo) -> str:

@@ -7,22 +7,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli import runtime
 from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest, is_csv
 from onebit_spark.cli.runtime import Target
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.fitted_features import SIDE_OF, Who
-from onebit_spark.core.output_kinds import PREDICTIONS
+from onebit_spark.core.output_kinds import PREDICTIONS, PREDICTIONS_CSV
 from onebit_spark.core.sketch import HIGHEST, CellSketch
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
@@ -31,10 +33,10 @@ from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
-from onebit_spark.platform.files import table_format
-from onebit_spark.predictor.certification import CertificateRequest, fresh_to, with_certificates
+from onebit_spark.platform.files import Location, table_format
+from onebit_spark.predictor.certification import CertificateRequest, fresh_to, seen_in_fit, with_certificates
 from onebit_spark.predictor.fitted_model import FittedModel, load
-from onebit_spark.predictor.model_folder import replaced_folder
+from onebit_spark.predictor.model_folder import local_path, replaced_folder
 from onebit_spark.predictor.scored import CALIBRATING, SAMPLE, calibrated, diagnosed, figures_of, with_rates
 from onebit_spark.report.page import REPORT, page_of
 from onebit_spark.tuning.cross_validation import CrossValidation, local_validation
@@ -193,15 +195,15 @@ class LocalRuntime:
         return ratings.kept()
 
     def measure(self, model: FittedModel, on: KeptRatings) -> dict[str, Any]:
-        return self._with_rates(model, on, figures_of(_scored(model, on))[0])
+        figures = self._with_rates(model, on, figures_of(_scored(model, on))[0])
+        return figures | {"warning": seen_in_fit(model.fitted, _sketch(model, on))}
 
     def certify(
         self, model: FittedModel, on: KeptRatings, request: CertificateRequest,
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
         if freshness is None:
-            limit = HIGHEST if model.fitted is None else model.fitted.limit
-            freshness = fresh_to(model.fitted, CellSketch.of(on.cells, limit))
+            freshness = fresh_to(model.fitted, _sketch(model, on))
         figures, certificates = model.certified(_scored(model, on), request, freshness)
         return self._with_rates(model, on, figures), certificates
 
@@ -262,15 +264,22 @@ class LocalRuntime:
 
 
 def _write(lines: Iterator[pa.Table], target: Target) -> None:
-    """As a folder of one Parquet file, which appears whole or not at all."""
-    assert target.folder is not None
-    with replaced_folder(target.folder, PREDICTIONS, target.overwrite) as folder:
-        first = next(lines)
-        with pq.ParquetWriter(folder / "part-00000.parquet", first.schema) as writer:
-            writer.write_table(first)
-            for table in lines:
-                writer.write_table(table)
+    """As a CSV file, or as a folder of one Parquet file. It appears whole or not at all."""
+    path, first = target.path, next(lines)
+    assert path is not None
+    if is_csv(path):
+        with PREDICTIONS_CSV.written_beside(Location(None, path), path, target.overwrite) as file:
+            _write_tables(pacsv.CSVWriter(local_path(file.uri), first.schema), first, lines)
+        return
+    with replaced_folder(path, PREDICTIONS, target.overwrite) as folder:
+        _write_tables(pq.ParquetWriter(folder / "part-00000.parquet", first.schema), first, lines)
         (folder / "_SUCCESS").touch()
+
+
+def _write_tables(writer: Any, first: pa.Table, others: Iterator[pa.Table]) -> None:
+    with writer:
+        for table in chain([first], others):
+            writer.write_table(table)
 
 
 def _one_of(table: ArrowTable, column: str) -> str:
@@ -284,3 +293,8 @@ def _one_of(table: ArrowTable, column: str) -> str:
 def _scored(model: FittedModel, on: KeptRatings) -> pa.Table:
     rows, cols = model.users.positions(on.users), model.items.positions(on.items)
     return model.scored(rows, cols, on.positive, on.groups)
+
+
+def _sketch(model: FittedModel, on: KeptRatings) -> CellSketch:
+    """Of the cells, up to the limit of the model's own sketch."""
+    return CellSketch.of(on.cells, HIGHEST if model.fitted is None else model.fitted.limit)

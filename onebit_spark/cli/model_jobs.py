@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from onebit_spark.cli.fit_job import further_statements, print_summary
+from onebit_spark.cli.fit_job import counted, further_statements, print_summary
 from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PredictRequest
 from onebit_spark.cli.runtime import Runtime, Target, check_id_types
@@ -33,11 +33,11 @@ def predict(runtime: Runtime, request: PredictRequest) -> None:
     with clock("predicting"):
         if request.top is None:
             runtime.predict(model, pairs, n, target)
-            done = f"Predicted {n:,} pairs."
+            done = f"Predicted {counted(n, 'pair')}."
         else:
             runtime.recommend(model, request.top, pairs, target)
-            done = f"Recommended {request.top} items to each of {model.info.n_users:,} users"
-            done += f", none of the {n:,} pairs of --exclude-seen." if pairs is not None else "."
+            done = f"Recommended {counted(request.top, 'item')} to each of {counted(model.info.n_users, 'user')}"
+            done += f", none of the {counted(n, 'pair')} of --exclude-seen." if pairs is not None else "."
     print_summary([done], clock, request.quiet, target.places)
 
 
@@ -71,7 +71,9 @@ def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
 
 
 def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
-    yield f"{figures['n']:,} ratings, {figures['n_positive'] / figures['n']:.1%} positive"
+    if figures.get("warning"):
+        yield f"Warning: {figures['warning']}."
+    yield f"{counted(figures['n'], 'rating')}, {figures['n_positive'] / figures['n']:.1%} positive"
     for side, words in (("user", "of a user"), ("item", "on an item")):
         if figures[f"n_unknown_{side}"]:
             yield f"  {figures[f'n_unknown_{side}']:,} of them {words} that the model has never seen"
@@ -81,8 +83,8 @@ def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
     if figures["auc"] is None:
         yield "auc        none: only one class is present"
     else:
-        off = f"   within {figures['auc_error']:.0e}" if figures["auc_error"] else ""
-        yield f"auc        {figures['auc']:.4f}{off}"
+        off = f"within {figures['auc_error']:.0e}, from a histogram" if figures["auc_error"] else "exact"
+        yield f"auc        {figures['auc']:.4f}   {off}"
     for name in ("log_loss", "brier", "hinge_loss"):
         yield f"{name:<10} {figures[name]:.4f}"
     yield f"calibration error {figures['calibration_error']:.4f}: mean distance of probabilities from frequencies"

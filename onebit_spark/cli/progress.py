@@ -137,7 +137,7 @@ class Progress(_Display):
 
     def __init__(self, max_iter: int, tol: float, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(quiet, stream)
-        self.total = max_iter if tol <= 0 else None  # with a tolerance nobody knows when the fit converges
+        self.total = max_iter if tol <= 0 else None  # with a tolerance the number of iterations is unknown
         self.done = 0
         self.iterations: list[Iteration] = []
 

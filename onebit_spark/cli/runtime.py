@@ -51,20 +51,20 @@ class Ratings(Protocol):
 
 
 class Target(NamedTuple):
-    """Where predictions go: a folder of Parquet files, which appears whole or not at all; a table of the catalog."""
+    """Where predictions go: a folder of Parquet files or a CSV file, which appears whole or not at all; a table."""
 
-    folder: str | None
+    path: str | None
     table: str | None
     overwrite: bool
 
     @classmethod
     def of(cls, request: FitRequest | PredictRequest) -> Target:
-        folder = request.predictions if isinstance(request, FitRequest) else request.output
-        return cls(folder, request.output_table, request.overwrite)
+        path = request.predictions if isinstance(request, FitRequest) else request.output
+        return cls(path, request.output_table, request.overwrite)
 
     @property
     def places(self) -> dict[str, str | None]:
-        return {"predictions": self.folder, "table of predictions": self.table}
+        return {"predictions": self.path, "table of predictions": self.table}
 
 
 class Runtime(Protocol):
@@ -162,9 +162,9 @@ class Runtime(Protocol):
 
 def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
     """Refuse outputs of a request that may not be overwritten, or that cannot be created."""
-    for field, kind in request.outputs.items():
-        if path := getattr(request, field):
-            refuse_output(spark, as_flag(field), path, kind, request.overwrite)
+    for name in request.outputs:
+        if path := getattr(request, name):
+            refuse_output(spark, as_flag(name), path, request.output_kind(name), request.overwrite)
     if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
         writable(spark, "--checkpoint-dir", request.execution.checkpoint_dir, inside=True)
 

@@ -15,12 +15,20 @@ from pyspark.sql.types import StructField, StructType
 from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli import runtime
 from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest, exists_already, is_table_name
+from onebit_spark.cli.requests import (
+    FILES,
+    FitRequest,
+    JobRequest,
+    PredictRequest,
+    exists_already,
+    is_csv,
+    is_table_name,
+)
 from onebit_spark.cli.runtime import Target
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS
+from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS, PREDICTIONS_CSV
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
@@ -46,10 +54,11 @@ from onebit_spark.ml.evaluation import (
     checked_ratings,
     measure,
     predicted_pairs,
+    sketch_of,
 )
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder, table_format
-from onebit_spark.predictor.certification import CertificateRequest
+from onebit_spark.predictor.certification import CertificateRequest, seen_in_fit
 from onebit_spark.tuning.cross_validation import CrossValidation, spark_validation
 
 CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
@@ -165,7 +174,10 @@ class SparkRuntime:
         return checked_ratings(model.factors, table, threshold)
 
     def measure(self, model: OneBitCompletionModel, on: CheckedRatings) -> dict[str, Any]:
-        return measure(model.factors, on.ratings, on.columns.threshold, on.counts)[0]
+        figures = measure(model.factors, on.ratings, on.columns.threshold, on.counts)[0]
+        known = model.fitted
+        asked = None if known is None else sketch_of(on.ratings, on.columns, on.counts.n, known.limit)
+        return figures | {"warning": None if asked is None else seen_in_fit(known, asked)}
 
     def certify(
         self, model: OneBitCompletionModel, on: CheckedRatings, request: CertificateRequest,
@@ -344,8 +356,14 @@ def refuse_table(spark: SparkSession, target: Target) -> None:
 def write_lines(spark: SparkSession, lines: DataFrame, target: Target) -> None:
     if target.table is not None:
         lines.write.mode("overwrite" if target.overwrite else "errorifexists").saveAsTable(target.table)
-    if target.folder is not None:
-        with replace_folder(spark, target.folder, PREDICTIONS, target.overwrite) as folder:
+    if target.path is not None and is_csv(target.path):
+        with PREDICTIONS_CSV.written_beside(Location(spark, target.path), target.path, target.overwrite) as file:
+            parts = file.sibling(f"{file.name}-parts")
+            lines.coalesce(1).write.csv(parts.uri, header=True, escape='"')
+            next(part for part in parts.children() if part.name.startswith("part-")).move_to(file)
+            parts.delete()
+    elif target.path is not None:
+        with replace_folder(spark, target.path, PREDICTIONS, target.overwrite) as folder:
             lines.write.parquet(folder)
 
 

@@ -125,7 +125,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether nobody else can write to the folder. Compiled code is loaded only from such a folder."""
+    """Whether no other user can write to the folder. Compiled code is loaded only from such a folder."""
     if not hasattr(os, "getuid"):
         return True
     status = folder.stat()

@@ -1,9 +1,10 @@
-"""What the outputs look like, kind by kind. To overwrite is to replace an output of the same kind, and nothing else.
+"""The kinds of output, and how each is recognised. Overwriting replaces an output of the same kind, and nothing else.
 
     kind               how it is recognised
     model              metadata.json of a model, or pyspark.ml's metadata/ of one
     estimator          pyspark.ml's metadata/ of an estimator
     predictions        Parquet part files, and no other files, with the columns score, std and probability
+    CSV of predictions a file whose header line has these columns
     vectors            users/ and items/ of Parquet part files, and _SUCCESS
     tuning             tasks/ with a ledger, or best.toml and a model
     ledger             the results of tasks
@@ -16,6 +17,7 @@ replaced by any kind.
 
 from __future__ import annotations
 
+import csv
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +33,7 @@ EXPERIMENTS = {"tables", "noise", "movielens"}
 
 
 class View(Protocol):
-    """Looks at an output that exists. Paths are relative to it."""
+    """An output that exists. Paths are relative to it."""
 
     def is_folder(self) -> bool: ...
 
@@ -157,6 +159,10 @@ def _is_predictions(output: View) -> bool:
     return all(name.lstrip(".").startswith("part-") for name in parts) and set(output.columns()) >= PREDICTED
 
 
+def _is_csv_of_predictions(output: View) -> bool:
+    return set(next(csv.reader(output.text().splitlines()[:1]), [])) >= PREDICTED
+
+
 def _is_vectors(output: View) -> bool:
     return {"_SUCCESS", "users", "items"} <= set(output.names()) and all(
         any(name.startswith("part-") for name in output.names(side)) for side in ("users", "items")
@@ -174,6 +180,7 @@ def _is_tuning(output: View) -> bool:
 MODEL = OutputKind("a model", lambda output: _is_model(output) or _saved_class(output) == "OneBitCompletionModel")
 ESTIMATOR = OutputKind("an estimator", lambda output: _saved_class(output) == "OneBitCompletion")
 PREDICTIONS = OutputKind("a folder of predictions", _is_predictions)
+PREDICTIONS_CSV = OutputKind("a CSV file of predictions", _is_csv_of_predictions, is_file=True)
 VECTORS = OutputKind("a folder of vectors", _is_vectors)
 TUNING = OutputKind("a result of tuning", _is_tuning)
 LEDGER = OutputKind("a folder of results", _is_ledger)

@@ -1,4 +1,4 @@
-"""What can be wrong with ratings and with side features, in words, whoever has counted it: Spark or this process.
+"""Messages about what is wrong with ratings and side features, from the counts of Spark or of this process.
 
 This module imports no Spark.
 """

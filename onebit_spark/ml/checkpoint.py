@@ -135,7 +135,7 @@ class CheckpointFolder:
 
     @contextmanager
     def claimed(self, resume: bool) -> Iterator[Checkpoint | None]:
-        """The newest checkpoint, or None. No other fit may use the folder meanwhile, unless it resumes this one."""
+        """The newest checkpoint, or None. No other fit may use the folder, unless it resumes this one."""
         owner = self._folder / OWNER
         earlier = self.newest(resume)
         if owner.exists() and not resume:

@@ -40,6 +40,16 @@ def fresh_to(known: CellSketch | None, asked: CellSketch) -> dict[str, Any]:
     return {"checked": True, **figures} if reason is None else {"checked": False, "reason": reason, **figures}
 
 
+def seen_in_fit(known: CellSketch | None, asked: CellSketch) -> str | None:
+    """A warning if the model was fitted on these ratings, in whole or in part."""
+    if known is None or not (compared := known.compared(asked)).stale:
+        return None
+    return (
+        f"the model was fitted on some of these ratings ({compared.share:.1%} of them are of fitted cells; of fresh "
+        f"ratings about {compared.expected:.1%} would be), so the figures are too good"
+    )
+
+
 def _doubt(known: CellSketch, compared: Comparison) -> str | None:
     """Why it cannot be said that the ratings are fresh."""
     if not known.complete:

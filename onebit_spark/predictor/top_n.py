@@ -85,7 +85,7 @@ def best_of(
 
 
 def _seen_by(rows: Numbers, seen: tuple[Numbers, Numbers] | None) -> Seen:
-    """The seen partners of rows[0], rows[1], …. Unknown ids (−1) are nobody's."""
+    """The seen partners of rows[0], rows[1], …. Unknown ids (−1) are ignored."""
     if seen is None or len(seen[0]) == 0:
         return np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int32)
     who, partner = (numbers[(seen[0] >= 0) & (seen[1] >= 0)] for numbers in seen)

@@ -29,7 +29,7 @@ def ratings(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def quiet(session_cluster, package_zip, tmp_path_factory, ratings, exchange):
-    """Fits that nobody disturbs, one for each list of arguments."""
+    """Undisturbed fits, one for each list of arguments."""
 
     @cache
     def run(*arguments):
@@ -61,7 +61,7 @@ def test_deaths_in_every_phase(cluster, quiet, make_fit, victim):
     more, phases = ((), PHASES) if victim == "executor" else ((DRAWS,), (*PHASES[:-1], CERTIFICATE, WRITING))
     fit = make_fit("fit", *more).disturbed(dict.fromkeys(phases, kill))
     print(f"lost: {fit.log.lost_executors()}")
-    assert not [phase for phase in phases if not fit.log.lost_tasks(phase)], "nobody died in a task of these"
+    assert not [phase for phase in phases if not fit.log.lost_tasks(phase)], "no process died in a task of these"
     assert ("seeger" in fit.bounds) == (victim == "worker")
     assert_undisturbed(fit, quiet(*more))
 

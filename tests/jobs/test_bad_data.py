@@ -234,7 +234,7 @@ CASES = {
         "--checkpoint-dir ",
         "/good is not a folder that you can write to",
     ),
-    "where nobody can write": (
+    "where writing is not allowed": (
         "fit --ratings {}/good --output /proc/model",
         "--output /proc/model cannot be made: /proc is not a folder that you can write to",
     ),
@@ -281,7 +281,7 @@ ON_SPARK = (
     "missing path", "missing csv column", "file system", "damaged file among good ones", "null ids", "bad weights",
     "words as labels", "one class", "nested ids", "pairs with nulls", "ids of another type",
     "certified on all ratings after some were held out", "overwriting a folder that is no model",
-    "Delta as asked, without its package", "broken json", "where nobody can write",
+    "Delta as asked, without its package", "broken json", "where writing is not allowed",
 )  # fmt: skip
 ONLY_SPARK = "--runtime local cannot work"
 OTHER_WORDS = {  # without Spark: what is said before a file is opened, or that Spark is needed

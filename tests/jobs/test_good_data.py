@@ -13,6 +13,8 @@ from modelfolders import FOLDERS
 from running import run_here, write
 from smalltables import NO_HEADER, TABLES, run_job, table
 
+import onebit_spark
+
 
 def rated(numbers):
     """Different cells for different numbers, up to 17 × 29."""
@@ -89,6 +91,8 @@ GOOD = {  # in this order: later ones use the models of earlier ones
         "predict --model {}/certified --top 3 --exclude-seen {}/seen.csv --format csv --option sep=; --option "
         "inferSchema=true --output {}/top"
     ),
+    "to csv": "predict --model {}/certified --pairs {}/later --output {}/predictions.csv",
+    "to csv again": "predict --model {}/certified --pairs {}/later --output {}/predictions.csv --overwrite",
     "strangers": "evaluate --model {}/star_model --ratings {}/strangers --output {}/s.json",
 }
 
@@ -188,8 +192,8 @@ def test_weights_of_zero_count_nowhere(folder, results):
 
 
 def test_repeated_cells_are_counted(results):
-    assert "1 cells were rated more than once" in results["booleans"][1]
-    assert "1 of them with both labels" in results["booleans"][1]
+    assert "Rated more than once: 1 cell, 1 rating beyond the first" in results["booleans"][1]
+    assert "With both labels: 1." in results["booleans"][1]
 
 
 def figures(path):
@@ -256,7 +260,22 @@ def test_what_is_answered(folder, results):
     assert (predictions.answered == (z >= met["threshold"])).all()
     assert predictions.answered.any()
     page = (folder / "certified" / "report.html").read_text()
-    assert "Orange: certified" in page
+    assert "Orange points: certified" in page
+
+
+def test_the_report_names_the_job_and_its_seconds(folder, results):
+    """Date, version, input and command; the seconds under the names that the job prints."""
+    job = figures(folder / "certified" / "metadata.json")["diagnostics"]["job"]
+    page = (folder / "certified" / "report.html").read_text()
+    assert job["input"] == f"{folder}/hundreds"
+    assert job["command"].startswith(f"onebit-spark fit --ratings {folder}/hundreds --output {folder}/certified")
+    for flag in ("--holdout 0.3", "--max-error 0.45,0.01", "--certify-by age", "--delta 0.1"):
+        assert flag in job["command"]
+    for shown in (job["date"], f"onebit_spark {job['version']}", job["command"]):
+        assert shown in page
+    (times,) = [line for line in results["certified"][1].splitlines() if line.startswith("Time: ")]
+    assert all(f"{phase} " in times for phase in job["seconds"])
+    assert {"reading", "iterations", "certifying"} <= set(job["seconds"])
 
 
 def test_the_best_items_of_every_user(folder, results):
@@ -271,11 +290,30 @@ def test_the_best_items_of_every_user(folder, results):
     assert top.user.nunique() == 17
 
 
+def test_predictions_as_csv(folder, results):
+    """One file with a header line, the same on both runtimes, and the same figures as in Parquet."""
+    path = folder / "predictions.csv"
+    assert path.is_file()
+    found = pyarrow.csv.read_csv(path)
+    assert found.column_names == ["user", "item", "score", "std", "probability", "prediction", "answered"]
+    model = onebit_spark.load(folder / "certified")
+    expected = model.score(found["user"], found["item"])
+    assert found["score"].to_pylist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-6)
+    assert found.num_rows == GOOD_TABLES["later"].num_rows
+
+
+def test_figures_on_fitted_ratings_have_a_warning(folder, results):
+    warning = "the model was fitted on some of these ratings ("
+    assert results["weighted measured"][1].splitlines()[0].startswith(f"Warning: {warning}")
+    assert json.loads((folder / "weighted.json").read_text())["warning"].startswith(warning)
+    assert "warning" not in json.loads((folder / "fresh.json").read_text())
+
+
 def test_users_without_ratings_are_predicted_from_their_features(folder, results):
     """User 17 was in the table of features at the fit, user 90 came with another one; user 91 is unknown."""
     told = results["featured"][1]
     assert "Fitted 300 ratings of 17 users on 29 items" in told
-    assert "Side features of the users: 2. 1 users without ratings are predicted from them." in told
+    assert "Side features of the users: 2. They predict 1 user without ratings." in told
     first, later = (
         dict(zip(*(found[name].to_pylist() for name in ("user", "score")), strict=True))
         for found in (pq.read_table(folder / name) for name in ("of_newcomers", "of_newer"))
@@ -283,7 +321,7 @@ def test_users_without_ratings_are_predicted_from_their_features(folder, results
     assert first[17] == pytest.approx(later[17])
     assert first[90] == pytest.approx(first[91])
     assert later[90] != pytest.approx(later[91])
-    assert "What the side features of users do to the score" in (folder / "featured" / "report.html").read_text()
+    assert "<h3>Features of users</h3>" in (folder / "featured" / "report.html").read_text()
 
 
 # ---- without Spark ---------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, mo
 def test_a_small_result_size_means_several_collects(ratings, monkeypatch):
     """Text is weighed by its length: 4 bytes and an offset of 4 here. Each collect is over some of the partitions.
 
-    On Spark Connect nobody can ask for partitions.
+    On Spark Connect the number of partitions is not available.
     """
     expected = fit(ratings, maxIter=1).summary.objectiveHistory
     asked = []

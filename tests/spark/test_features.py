@@ -89,9 +89,9 @@ def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user
 
 
 def test_ids_without_ratings_are_predicted_from_their_features(spark, model, numbers):
-    pairs = spark.createDataFrame([(str(N_USERS), "0"), ("nobody", "0")], "user string, item string")
+    pairs = spark.createDataFrame([(str(N_USERS), "0"), ("unseen", "0")], "user string, item string")
     known, unknown = model.transform(pairs).orderBy(F.desc("user")).select("user", "score", "std").collect()[::-1]
-    assert (known["user"], unknown["user"]) == (str(N_USERS), "nobody")
+    assert (known["user"], unknown["user"]) == (str(N_USERS), "unseen")
     line = model.users.filter(F.col("id") == str(N_USERS)).first()
     weights = np.array(model.info.side_features["user"]["weights"])
     coding = model.info.side_features["user"]["coding"]

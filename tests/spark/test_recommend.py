@@ -73,7 +73,7 @@ def test_seen_pairs_are_left_out(spark, make_fit, make_model, monkeypatch):
 def test_subsets_and_string_ids(spark, make_fit, make_model):
     users, items = (pa.array([f"{kind}{i:02}" for i in range(n)]) for kind, n in (("u", 28), ("i", 18)))
     model = make_model(users, items, id_types={"user": "string", "item": "string"})
-    asked = spark.createDataFrame([("u03",), ("u03",), ("u11",), ("nobody",)], "user string")
+    asked = spark.createDataFrame([("u03",), ("u03",), ("u11",), ("unseen",)], "user string")
     found = table_of(model.recommendForUserSubset(asked, 2), "user", "item")
     wanted = expected(make_fit(), 2)
     assert {who: [one[0] for one in found[who]] for who in found} == {

@@ -1,12 +1,14 @@
 """Arguments: refused in one last line with exit code 2 before Spark starts, every problem named."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
 from onebit_spark import RequestError, Terms, cli
 from onebit_spark.cli import running as jobrun
-from onebit_spark.cli.flags import as_flag, flags_of, parse
+from onebit_spark.cli.flags import GROUPS, REMOVED, as_flag, flags_of, parse
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, local_path
 from onebit_spark.core.config import FitConfig
 
@@ -252,6 +254,76 @@ BAD_VALUES = {
 @pytest.mark.parametrize("arguments", BAD_VALUES, ids=" ".join)
 def test_bad_arguments_are_refused(capsys, arguments):
     assert BAD_VALUES[arguments] in refusal(capsys, "fit", [*GOOD["fit"], *arguments])
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_flag_says_what_to_do_instead(capsys, here, name):
+    flag = as_flag(name)
+    assert f"{flag} was removed: {REMOVED[name]}" in refusal(capsys, "fit", [*GOOD["fit"], flag])
+    assert "unexpected" not in refusal(capsys, "fit", [*GOOD["fit"], flag, "value"])
+    key = name.replace("_", "-")
+    line = refusal(capsys, "fit", [*GOOD["fit"], *config_file(here, f'{key} = "x"')])
+    assert f"{key} in {here / 'job.toml'} was removed: {REMOVED[name]}" in line
+
+
+@pytest.mark.parametrize("arguments", [[], ["--runtime", "spark"]])
+def test_a_job_that_needs_spark_where_it_is_not_installed(capsys, monkeypatch, arguments):
+    monkeypatch.setattr(jobrun, "find_spec", lambda _: None)
+    line = refusal(capsys, "fit", [*GOOD["fit"], *arguments])
+    assert "this job needs Spark, which is not installed: pip install '.[spark]' in a clone of onebit_spark" in line
+
+
+IN_A_FRESH_PROCESS = """
+import sys
+from onebit_spark.__main__ import main
+codes = [main(["--version"]), main(["fit", "--rnak", "3"]), main(["evaluate", "--model", "m"])]
+print(codes, sorted({"numpy", "numba", "pyarrow", "scipy", "pyspark"} & set(sys.modules)))
+"""
+
+
+def test_a_wrong_flag_is_answered_before_anything_large_is_imported():
+    done = subprocess.run([sys.executable, "-c", IN_A_FRESH_PROCESS], capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[-1] == "[0, 2, 2] []", done.stderr
+
+
+INTERRUPTED_BY_AN_IMPORT = """
+import signal, sys
+module, sys.argv[1:] = sys.argv[1], ["fit", "--ratings", "in.csv", "--output", "out"]
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+import onebit_spark.__main__
+sys.exit(onebit_spark.__main__.command())
+"""
+
+
+@pytest.mark.parametrize("module", ["onebit_spark.cli", "onebit_spark.cli.flags", "pyarrow", "numba", "scipy"])
+def test_an_interrupt_during_an_import(here, module):
+    """As in the first second of a job: one line, no traceback."""
+    (here / "in.csv").write_text("user,item,label\na,b,1\nc,b,0\n")
+    command = [sys.executable, "-c", INTERRUPTED_BY_AN_IMPORT, module]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("interrupted.")
+    assert "Traceback" not in done.stderr
+
+
+def test_help_is_in_groups_and_fits_the_terminal(capsys, monkeypatch):
+    for columns in ("80", "120"):
+        monkeypatch.setenv("COLUMNS", columns)
+        with pytest.raises(SystemExit):
+            cli.fit(["--help"])
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) < int(columns)
+        assert [line for line in lines if re.fullmatch(r"\S.*:", line)] == [f"{title}:" for title in (*GROUPS, "help")]
+    shown = [line.split()[0] for line in lines if line.startswith("  --")]
+    assert len(shown) <= 46
+    assert shown[:10] == list(map(as_flag, FitRequest.main))
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -107,7 +107,7 @@ def test_half_step(name):
 
 
 def _solved(shape, ratings, own, acc, mean, precision):
-    """``solve``: location, scale, implicit, what is told, and the scalars."""
+    """``solve``: location, scale, implicit, what is reported, and the scalars."""
     (blocks,), (threads,) = shape.row_blocks(M)
     location, scale, scalars = np.full_like(own.location, np.nan), own.scale.copy(), np.full((3, blocks), np.nan)
     implicit, told = None, None
@@ -156,7 +156,7 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
 
 
 def _check_directions(shape, sums, count, old, new):
-    """w and d stay; z, s and q are told. (The residual r is another's to check.)"""
+    """w and d stay; z, s and q are reported. (The residual r is another's to check.)"""
     w, _, z, d, s, q = np.split(new, 6)
     _, residuals, gradients, steps = np.split(sums[shape.line.implicit_places(np.arange(4 * shape.rank))], 4)
     assert np.array_equal(w, old[: shape.rank])

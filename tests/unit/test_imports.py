@@ -1,8 +1,8 @@
 """The plan of the house: which room may import which, no circle of files, and no Spark where the mathematics is.
 
 A room is a folder of the package, or a file in its root. Every import counts, also one inside a function or under
-``TYPE_CHECKING``: the former only hides a circle from the interpreter, and the latter from nobody who has to read both
-files. What does not count is that importing ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
+``TYPE_CHECKING``: the former only hides a cycle from the interpreter, and a reader of both files sees the
+latter. What does not count is that importing ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
 """
 
 import ast
@@ -16,7 +16,7 @@ import onebit_spark
 
 PACKAGE = Path(onebit_spark.__file__).parent
 
-# Room: what it may import besides itself. Whoever needs a new arrow writes it here first, and it must point down.
+# Folder or file: what it may import besides itself. Add a new arrow here first; it must point down.
 MAY_IMPORT = {
     "errors": "",
     "core": "errors",

@@ -26,7 +26,7 @@ def good_arguments(tmp_path, monkeypatch):
 def test_a_connect_server_that_does_not_answer(capsys, monkeypatch, good_arguments, where):
     """At once, and not after the minutes that Spark tries."""
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        taken.bind(("127.0.0.1", 0))  # no server listens there
         address = f"sc://127.0.0.1:{taken.getsockname()[1]}/;token=secret"
         if where == "flag":
             good_arguments += ["--remote", address]

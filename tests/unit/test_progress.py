@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from onebit_spark.cli import progress as module
+from onebit_spark.cli.fit_job import counted
 from onebit_spark.cli.progress import Progress, TaskProgress
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import Iteration
@@ -137,3 +138,7 @@ def test_progress_on_a_terminal_is_one_bar():
         progress.advance(2, seconds=10.0)
     assert re.search(r"noise 2/4 \|.*about 10 s left", stream.getvalue())
     assert "\n" not in stream.getvalue().strip()
+
+
+def test_one_is_singular():
+    assert [counted(n, "rating") for n in (0, 1, 1200)] == ["0 ratings", "1 rating", "1,200 ratings"]

@@ -70,7 +70,7 @@ def test_the_test_begins_by_the_number_of_ratings_alone_and_stops_at_the_first_f
     hole[start - 7] = answered[start - 7] // 2
     assert last_passed(SHARES, HeldOut(answered, hole, 0.4), r, 0.05) == start - 6
     hole = good.copy()
-    hole[start + 1 :] = answered[start + 1 :]  # above the start nobody looks
+    hole[start + 1 :] = answered[start + 1 :]  # levels above the start are not tested
     assert last_passed(SHARES, HeldOut(answered, hole, 0.4), r, 0.05) == 0
     hole[start] = answered[start]
     assert last_passed(SHARES, HeldOut(answered, hole, 0.4), r, 0.05) is None

@@ -55,7 +55,7 @@ def test_the_newest_version_has_a_folder():
 
 def test_what_may_be_passed_for_ids(make_model):
     model = make_model()
-    users, items = ["u01", "u02", "nobody"], [10, 170, 20]
+    users, items = ["u01", "u02", "unseen"], [10, 170, 20]
     expected = model.score(users, items)
     series = pytest.importorskip("pandas").Series
     for form in (tuple, np.array, pa.array, series, lambda ids: pa.chunked_array([ids[:1], ids[1:]])):
@@ -112,7 +112,7 @@ def test_ids_that_cannot_be_asked(make_model, users, items, reason):
 
 def test_cold_start(make_model):
     """As in Spark: from the prior, NaN, or left out. Arrays of numbers cannot leave out a pair."""
-    users, items = ["u01", "nobody", "u01"], [10, 10, -5]
+    users, items = ["u01", "unseen", "u01"], [10, 10, -5]
     models = {rule: make_model(params={"coldStartStrategy": rule}, name=rule) for rule in ("prior", "drop", "nan")}
     tables = {rule: model.predictions(users, items) for rule, model in models.items()}
     assert [len(tables[rule]) for rule in tables] == [3, 1, 3]
@@ -175,19 +175,19 @@ def test_the_best_are_those_of_all_pairs(make_fit, make_model, who, z):
 def test_seen_pairs_and_unknown_ids_are_left_out(make_model, monkeypatch):
     monkeypatch.setattr("onebit_spark.predictor.top_n.ROWS_PER_SLICE", 2)
     model = make_model()
-    asked = ["u03", "nobody", "u05", "u04", "u03"]
+    asked = ["u03", "unseen", "u05", "u04", "u03"]
     everything = {who: model.recommend(who, 18)["item"].to_pylist() for who in ("u03", "u04", "u05")}
     seen = (
-        ["u05", "u03", "u05", "u03", "nobody", "u03"],
+        ["u05", "u03", "u05", "u03", "unseen", "u03"],
         [*everything["u05"][:1], 999, 20, 30, 40, everything["u03"][0]],
     )
     table = model.recommend(asked, 18, seen=seen)
     excluded = set(zip(*seen, strict=True))
     wanted = [
-        (who, item) for who in asked if who != "nobody" for item in everything[who] if (who, item) not in excluded
+        (who, item) for who in asked if who != "unseen" for item in everything[who] if (who, item) not in excluded
     ]
     assert list(zip(table["user"].to_pylist(), table["item"].to_pylist(), strict=True)) == wanted
-    assert len(model.recommend(["nobody"], 3)) == 0
+    assert len(model.recommend(["unseen"], 3)) == 0
     with pytest.raises(RequestError, match=r"integer of at least 1, not 0; z must .* not -1; who must"):
         model.recommend(n=0, z=-1, who="film")
 
@@ -226,7 +226,7 @@ def test_a_newcomer_is_served(make_model, ratings, caplog):
     np.testing.assert_allclose(folded.probability("new", every), model.probability("u03", every), atol=1e-3)
     assert folded.predictions("new", every).equals(alone.predictions("new", every))
     assert folded.recommend("new", 3).equals(alone.recommend("new", 3))
-    np.testing.assert_array_equal(alone.score("nobody", every), model.score("new", every))  # the prior remains
+    np.testing.assert_array_equal(alone.score("unseen", every), model.score("new", every))  # the prior remains
     assert "answered" not in folded.predictions("new", every).column_names
     twice = folded.fold_in(["new", "newer"], [10, 10], [True, False])
     assert len(twice.users.ids) == 30

@@ -34,7 +34,7 @@ from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import Iteration, distance, solve
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 from onebit_spark.simulate import simulate
 
 
@@ -113,7 +113,7 @@ def curve(ratings: Ratings, config: FitConfig, gauge: bool, relaxed: bool) -> Cu
     shape = int(ratings.rows.max()) + 1, int(ratings.cols.max()) + 1
     block = RatingBlock.from_coordinates(train.rows, train.cols, train.labels > 0, shape)
     found = Curve(config.loss, test)
-    with LocalEngine(block).running() as engine:
+    with local_engine(block).running() as engine:
         solve(engine, config, after_iteration=found, gauge=gauge, relaxed=relaxed)
     return found
 

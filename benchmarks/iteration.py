@@ -32,7 +32,7 @@ from onebit_spark.core.losses import Logistic
 from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.solver import solve
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 from onebit_spark.simulate import power_law_ratings
 
 # Who does what. The functions have these names in both trees.
@@ -78,7 +78,7 @@ def measured(ratings: Ratings, rank: int, iterations: int) -> Seconds:
     block = RatingBlock.from_coordinates(ratings.rows, ratings.cols, ratings.labels > 0, shape)
     config = FitConfig(rank=rank, likelihood_weight=1.0, tol=0.0, max_iter=iterations + 1)
     marks: list[Seconds] = []
-    with LocalEngine(block, threads=1).running() as engine:
+    with local_engine(block, threads=1).running() as engine:
         outcome = solve(engine, config, lambda _: marks.append({**spent, "all": time.thread_time()}))
     names = [*PARTS, "all"]
     least = {name: min(now.get(name, 0.0) - last.get(name, 0.0) for last, now in pairwise(marks)) for name in names}

@@ -27,7 +27,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 from onebit_spark.simulate import power_law_ratings
 
 TABLES = ("rank", "rows", "large", "sparse", "scaling")
@@ -82,7 +82,7 @@ def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: i
     """How long the two half steps of an iteration take; of one thread its processor time, for busy machines."""
     clock = time.thread_time if threads == 1 else time.perf_counter
     loss = config.make_loss()
-    with LocalEngine(ratings, threads).running() as engine:
+    with local_engine(ratings, threads).running() as engine:
         engine.start(config, loss)
         scales = HyperPosterior.at_start(config.make_prior(1), config.intercepts, config.factors)
 

@@ -302,7 +302,6 @@ class _ModelBuilder:
         return info_of_fit(
             fit,
             engine,
-            engine.runner.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
             n_ratings=counts.n,
             label_coding=counts.coding,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
-from onebit_spark.core.blocks import RatingBlock, repeats_of
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import align_factors, factor_table, prior_row
@@ -29,17 +30,19 @@ from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.settings import Problem
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.engines.cuda.runner import CudaEngine, CudaRunner
+from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.threads import LocalEngine, ThreadRunner
+from onebit_spark.engines.threads import ThreadRunner, local_engine
 from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_ratings import ArrowRatings
+from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
+from onebit_spark.predictor.certification import KEPT_OUT, CertificateRequest, with_certificates
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
@@ -96,7 +99,7 @@ def fit_arrays(
 
     Raises
     ------
-    ValueError
+    RequestError
         Lists all problems of the input and the settings.
 
     >>> from onebit_spark import FitConfig, fit_arrays
@@ -107,13 +110,14 @@ def fit_arrays(
     config = config or FitConfig()
     execution = Execution(device=device)
     settings = [*execution.problems(), *config.problems(), *(certify.problems() if certify else [])]
+    settings += thread_problems(threads)
     settings = settings or device_problems(config, execution)
     ratings = rows, cols, labels, shape
-    engine: LocalEngine | CudaEngine
+    engine: BlockEngine[Any]
     if device == "cuda":
-        engine = CudaEngine.of_arrays(*ratings, settings, weights, at_start_rank(config).form)
+        engine = BlockEngine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
     else:
-        engine = LocalEngine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
+        engine = local_engine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
     positives = engine.positives
     with engine.running():
         for side, given in zip(SIDES, (row_features, col_features), strict=True):
@@ -130,7 +134,7 @@ def fit_arrays(
     return FittedModel(info, users, items, certificate, history=fit.history, shape=shape)
 
 
-def _side(fit: CertifiedFit[Any], engine: LocalEngine | CudaEngine, side: Side, info: ModelInfo) -> ModelSide:
+def _side(fit: CertifiedFit[Any], engine: BlockEngine[Any], side: Side, info: ModelInfo) -> ModelSide:
     """The rows or columns with ratings or side features, in the precision of the fit."""
     lines, rated = engine.runner.lines(fit.posterior[side]), engine.counts(side) > 0
     drawn = None if fit.drawn is None else engine.runner.lines(fit.drawn[side])
@@ -151,15 +155,12 @@ def _label_coding(labels: NDArray[Any]) -> str:
     return "binary" if smallest == 0 else "signed"
 
 
-def _info(
-    fit: CertifiedFit[Any], engine: LocalEngine | CudaEngine, positives: int, majority: int, coding: str
-) -> ModelInfo:
+def _info(fit: CertifiedFit[Any], engine: BlockEngine[Any], positives: int, majority: int, coding: str) -> ModelInfo:
     """As if the fit had been made of a DataFrame with the columns user, item and label."""
     columns = {"user": "user", "item": "item", "label": "label"}
     return info_of_fit(
         fit,
         engine,
-        engine.repeats,
         {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES},
         n_ratings=engine.n_ratings,
         n_positive=positives,
@@ -191,6 +192,7 @@ def fit_table(
     threads: int | None = None,
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
+    holdout: float | None = None,
 ) -> FittedModel:
     """Fit a table of ratings in this process. Neither Java nor Spark is needed.
 
@@ -219,6 +221,9 @@ def fit_table(
     options : mapping, optional
         How the files of paths are read: ``{"sep": ";"}`` for example, and ``{"format": "csv"}`` where the extension
         does not say it (docs/local.md).
+    holdout : float, optional
+        Keep the ratings of about this share of the cells out of the fit, and certify the predictions on them, on the
+        terms of ``certify`` (docs/MATH.md, §9.2).
 
     Returns
     -------
@@ -243,6 +248,9 @@ def fit_table(
     execution = Execution(device=device)
     asked = (config, labels, certify, execution)
     problems = [problem for part in asked if part is not None for problem in part.problems()]
+    problems += thread_problems(threads)
+    if holdout is not None and not 0 < holdout < 1:
+        problems.append(Problem("holdout", f"must be a number between 0 and 1, not {holdout!r}"))
     if problems := problems or device_problems(config, execution):
         raise RequestError("; ".join(map(str, problems)))
     columns = Columns(user_col, item_col, label_col, threshold, weight_col)
@@ -255,9 +263,22 @@ def fit_table(
         for who, table in given.items()
         if table is not None
     }
-    read = source.divided().to_fit
+    nothing = f"holdout={holdout} holds no rating out: give more ratings, or choose a larger share"
+    read = source.divided(None if holdout is None else Holdout(holdout, config.seed), nothing)
     fit = TableFit(config, certify, columns, source.id_types, features, execution, threads=threads)
-    return fit.model(read, on_iteration, time.perf_counter() - began)
+    model = fit.model(read.to_fit, on_iteration, time.perf_counter() - began)
+    if (kept := read.kept) is None:
+        return model
+    scored = model.scored(model.users.positions(kept.users), model.items.positions(kept.items), kept.positive)
+    _, certificates = model.certified(scored, CertificateRequest(certify or Terms()), KEPT_OUT)
+    return replace(model, certificate=with_certificates(model.certificate, certificates))
+
+
+def thread_problems(threads: int | None) -> list[Problem]:
+    """The problem with a number of threads; an empty list if there is none."""
+    if threads is None or (isinstance(threads, int) and threads >= 1):
+        return []
+    return [Problem("threads", f"must be an integer of at least 1, not {threads!r}")]
 
 
 def _opened(given: Any, what: str, options: Mapping[str, str] | None) -> ArrowTable:
@@ -300,13 +321,13 @@ class TableFit:
         timer, counts = PhaseTimer(), ratings.counts
         with ExitStack() as release:
             form = at_start_rank(self.config).form
-            over = _Engine.over(ratings, form, self.execution.device, self.threads)
+            over = _engine_over(ratings, form, self.execution.device, self.threads)
             engine = release.enter_context(over)
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
             builder = _Builder(self, ratings, engine, known)
             folder = self._checkpoints(ratings)
             earlier = None if folder is None else release.enter_context(folder.claimed(self.execution.resume))
-            start = None if earlier is None else resumed(earlier, self.config, engine.adopted)
+            start = None if earlier is None else resumed(earlier, self.config, partial(_adopted, engine))
             checkpoints = None
             if folder is not None:
                 checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
@@ -350,30 +371,24 @@ def _write(model: FittedModel, uri: str) -> None:
     write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
 
 
-class _Engine(BlockEngine[Any]):
-    """The engine of this process, on its cores or on its GPU. It knows the ids of its rows."""
+@contextmanager
+def _engine_over(ratings: CollectedRatings, form: Form, device: str, threads: int | None) -> Iterator[BlockEngine[Any]]:
+    """The engine of this process, on its cores or on its GPU, with the ids of its rows."""
+    block = ratings.ratings
+    runner: Any = ThreadRunner(block, threads) if device == "cpu" else CudaRunner.of_block(block, form)
+    with BlockEngine(runner, {"rows": ratings.users, "cols": ratings.items}).running() as engine:
+        yield engine
 
-    def __init__(self, runner: Any, ratings: CollectedRatings) -> None:
-        super().__init__(runner)
-        self.ids: dict[Side, pa.Array] = {"rows": ratings.users, "cols": ratings.items}
-        self.repeats = repeats_of(ratings.ratings)
 
-    @classmethod
-    @contextmanager
-    def over(cls, ratings: CollectedRatings, form: Form, device: str, threads: int | None) -> Iterator[_Engine]:
-        block = ratings.ratings
-        runner: Any = ThreadRunner(block, threads) if device == "cpu" else CudaRunner.of_block(block, form)
-        with runner.running():
-            yield cls(runner, ratings)
+def _factors(engine: BlockEngine[Any], side: Side, fit: CertifiedFit[Any]) -> pa.Table:
+    """The factor table of a side, with the posterior of the certified draws if there is one."""
+    parts = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
+    return factor_table(engine.ids[side], *map(engine.runner.lines, parts))
 
-    def factors(self, side: Side, fit: CertifiedFit[Any]) -> pa.Table:
-        """The factor table of a side, with the posterior of the certified draws if there is one."""
-        parts = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
-        return factor_table(self.ids[side], *map(self.runner.lines, parts))
 
-    def adopted(self, side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
-        """The posterior of the ids of this engine. Those that the model lacks get the one row of ``prior``."""
-        return self.runner.table(side, align_factors(factors.table, self.ids[side], prior, precision))
+def _adopted(engine: BlockEngine[Any], side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
+    """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
+    return engine.runner.table(side, align_factors(factors.table, engine.ids[side], prior, precision))
 
 
 @dataclass(frozen=True)
@@ -382,12 +397,14 @@ class _Builder:
 
     given: TableFit
     ratings: CollectedRatings
-    engine: _Engine
+    engine: BlockEngine[Any]
     features: dict[Side, FitFeatures]
 
     def at_checkpoint(self, fit: CertifiedFit[Any]) -> FittedModel:
         """The model of a fit on its way, without ids that have no ratings."""
-        return self._model(fit, self._info(fit), {who: self.engine.factors(side, fit) for who, side in SIDE_OF.items()})
+        return self._model(
+            fit, self._info(fit), {who: _factors(self.engine, side, fit) for who, side in SIDE_OF.items()}
+        )
 
     def finished(self, fit: CertifiedFit[Any], seconds: Mapping[str, float]) -> FittedModel:
         """The model of a fit. The ids with features and without ratings are last."""
@@ -402,7 +419,7 @@ class _Builder:
         return FittedModel(info, users, items, certificate, params=params, fitted=self.ratings.sketch())
 
     def _all_factors(self, side: Side, fit: CertifiedFit[Any], info: ModelInfo) -> pa.Table:
-        table = self.engine.factors(side, fit)
+        table = _factors(self.engine, side, fit)
         if side not in fit.codings:
             return table
         row = prior_row(fit.scales, side, *info.table_form)
@@ -416,7 +433,6 @@ class _Builder:
         return info_of_fit(
             fit,
             engine,
-            engine.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
             n_ratings=counts.n,
             label_coding=counts.coding,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import MAX_COLUMNS
+from onebit_spark.errors import RequestError
 
 
 class CheckedRatings(NamedTuple):
@@ -25,10 +26,10 @@ def checked_ratings(
     rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
     weights: ArrayLike | None = None,
 ) -> CheckedRatings:  # fmt: skip
-    """The input of ``fit_arrays`` as index arrays and label bits, or one ValueError with all problems.
+    """The input of ``fit_arrays`` as index arrays and label bits, or one RequestError with all problems.
 
     Ratings of weight 0 are dropped before anything else is looked at. ``settings`` are problems with the settings. They
-    come first in the ValueError.
+    come first in the message.
     """
     problems = [str(problem) for problem in settings]
     arrays = {"rows": np.asarray(rows), "cols": np.asarray(cols), "labels": np.asarray(labels)}
@@ -56,7 +57,7 @@ def checked_ratings(
         size.append(largest + 1 if limit is None else limit)
     problems += label_problems(arrays["labels"]) or class_problems(arrays["labels"])
     if problems:
-        raise ValueError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
+        raise RequestError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
     row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
     carried = arrays["weights"].astype(np.float32) if weights is not None else None
     return CheckedRatings(row_index, col_index, arrays["labels"] > 0, (size[0], size[1]), carried)

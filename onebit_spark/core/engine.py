@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.core.blocks import Repeats
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.implicit_features import CoefStep
@@ -29,6 +30,10 @@ class Engine(Protocol[P]):
     weighted: bool  # whether the ratings have weights
     total_weight: float  # their sum: n without weights
     features: SideTables
+
+    @property
+    def repeats(self) -> Repeats:
+        """Cells that were rated more than once."""
 
     def count(self, side: Side) -> int:
         """Rows of the side with at least one rating."""

@@ -94,8 +94,9 @@ class CellSketch:
 
     def up_to(self, limit: int) -> CellSketch:
         """The part of the sketch up to a limit."""
+        limit = min(limit, self.limit)
         n = int(np.searchsorted(self.hashes, limit, side="right"))
-        return replace(self, limit=min(limit, self.limit), hashes=self.hashes[:n], ratings=self.ratings[:n])
+        return replace(self, limit=limit, hashes=self.hashes[:n], ratings=self.ratings[:n])
 
     def compared(self, other: CellSketch) -> Comparison:
         """Compare the ratings of another sketch with the cells of this one.

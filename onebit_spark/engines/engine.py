@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.core.blocks import Repeats
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
@@ -120,6 +121,10 @@ class Runner(Protocol[T]):
     weighted: bool
     total_weight: float
 
+    @property
+    def repeats(self) -> Repeats:
+        """Cells that were rated more than once."""
+
     def count(self, side: Side) -> int:
         """CountedRows with at least one rating."""
 
@@ -202,6 +207,22 @@ class BlockEngine(Generic[T]):
         self._maps: dict[Side, RowMap] = {}  # pending maps of the rows in the tables
         self._feature_tables: dict[Side, tuple[Any, T]] = {}
         self._data = 0.0  # the data term of the last half step
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """The engine for the length of a fit in this process: its threads, or the buffers of its GPU, are kept."""
+        with self.runner.running():
+            yield self
+
+    @property
+    def positives(self) -> int:
+        """Number of positive ratings, in this process."""
+        return int(self.runner.positives)
+
+    @property
+    def repeats(self) -> Repeats:
+        """Cells that were rated more than once."""
+        return self.runner.repeats
 
     def count(self, side: Side) -> int:
         return self.runner.count(side)

@@ -136,26 +136,6 @@ class ThreadRunner:
         return list(self._pool.map(work, *zip(*ranges, strict=True)))
 
 
-class LocalEngine(BlockEngine[Any]):
-    """The engine of this process."""
-
-    runner: ThreadRunner
-
-    def __init__(self, ratings: RatingBlock, threads: int | None = None) -> None:
-        super().__init__(ThreadRunner(ratings, threads))
-
-    @property
-    def positives(self) -> int:
-        """Number of positive ratings."""
-        return int(self.runner.ratings["rows"].row_positives.sum())
-
-    @property
-    def repeats(self) -> Repeats:
-        """Cells that were rated more than once."""
-        return repeats_of(self.runner.ratings["rows"])
-
-    @contextmanager
-    def running(self) -> Iterator[Self]:
-        """Keep the threads alive for the length of a fit."""
-        with self.runner.running():
-            yield self
+def local_engine(ratings: RatingBlock, threads: int | None = None) -> BlockEngine[Any]:
+    """The engine of this process, on its cores."""
+    return BlockEngine(ThreadRunner(ratings, threads))

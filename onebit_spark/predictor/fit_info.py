@@ -7,7 +7,6 @@ from typing import Any
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.certificate.learnt_prior import NARROWING
-from onebit_spark.core.blocks import Repeats
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.core.losses import SIDES, Side
@@ -15,9 +14,7 @@ from onebit_spark.core.model_info import ModelInfo, scale_fields
 from onebit_spark.core.posterior import effective_rank
 
 
-def info_of_fit(
-    fit: CertifiedFit[Any], engine: Engine[Any], repeats: Repeats, unrated: dict[Side, int], **ratings: Any
-) -> ModelInfo:
+def info_of_fit(fit: CertifiedFit[Any], engine: Engine[Any], unrated: dict[Side, int], **ratings: Any) -> ModelInfo:
     """The content of ``metadata.json``; ``ratings`` are the fields about the ratings and how they were read.
 
     ``unrated`` counts the ids without ratings of a side with side features.
@@ -37,8 +34,8 @@ def info_of_fit(
     return ModelInfo(
         parameters={
             **asdict(fit.choice.config),
-            "alpha": fit.prior.alpha,
-            "beta": fit.prior.beta,
+            "alpha": fit.scales.prior.alpha,
+            "beta": fit.scales.prior.beta,
         },
         n_users=n_users,
         n_items=n_items,
@@ -54,6 +51,6 @@ def info_of_fit(
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
         choice=fit.choice.as_dict(),
         calibration=None if fit.choice.calibration is None else fit.choice.calibration.as_dict(),
-        repeats=asdict(repeats),
+        repeats=asdict(engine.repeats),
         **ratings,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,16 +27,19 @@ from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.sketch import HIGHEST, CellSketch
+from onebit_spark.core.side_features import warn_of_unknown_values
+from onebit_spark.core.sketch import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.predictor.certification import CertificateRequest, fresh_to
 from onebit_spark.predictor.model_folder import read_model, write_model, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
 from onebit_spark.predictor.predictor import Predictor
-from onebit_spark.predictor.scored import count_by_level, figures_of, scored_table
+from onebit_spark.predictor.scored import calibrated, count_by_level, figures_of, scored_table
 from onebit_spark.predictor.side import ModelSide, asked_ids, moments_at, scores_at
 from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
+
+log = logging.getLogger("onebit_spark")
 
 COLD_START = ("prior", "drop", "nan")
 
@@ -207,22 +211,56 @@ class FittedModel:
         table = pa.table({"user": ids[0], "item": ids[1], **self._outputs(rows, cols)})
         return table.filter(pa.array((rows >= 0) & (cols >= 0))) if self.cold_start == "drop" else table
 
-    def transform(self, pairs: Any) -> pa.Table:
+    def transform(self, pairs: Any) -> Any:
         """A table with the predictions appended: score, std, probability, prediction, and ``answered`` as above.
 
         Parameters
         ----------
         pairs : pyarrow.Table, or DataFrame of pandas or polars
             It has the columns of users and items of the fit, and any others.
+
+        Returns
+        -------
+        pyarrow.Table or DataFrame
+            A table of the same kind as ``pairs``.
         """
         table = arrow_table(pairs, "the pairs")
-        names = [self.info.columns[who] for who in SIDE_OF]
-        if absent := [name for name in names if name not in table.column_names]:
-            raise RequestError(f"the pairs have no column {', '.join(map(repr, absent))}")
-        _, rows, cols = self.pairs(*(table[name] for name in names))
-        for name, values in self._outputs(rows, cols).items():
-            table = table.append_column(name, pa.array(values))
-        return table.filter(pa.array((rows >= 0) & (cols >= 0))) if self.cold_start == "drop" else table
+        _, rows, cols = self.pairs(*self._columns_of(table, "the pairs", ("user", "item")))
+        outputs = self._outputs(rows, cols)
+        if taken := [name for name in table.column_names if name.lower() in outputs]:
+            raise RequestError(f"output column {taken[0]!r} is already there: drop or rename it")
+        kept = (rows >= 0) & (cols >= 0) if self.cold_start == "drop" else np.full(len(rows), True)
+        return with_columns(pairs, table, outputs, kept)
+
+    def _columns_of(self, table: pa.Table, what: str, roles: Sequence[str]) -> list[pa.ChunkedArray]:
+        """The columns of users, items or labels in a table. Upper and lower case do not differ, as in Spark."""
+        names, found = [self.info.columns[role] for role in roles], []
+        for name in names:
+            matching = [each for each in table.column_names if each.lower() == name.lower()]
+            if len(matching) != 1:
+                few = "no column" if not matching else f"{len(matching)} columns"
+                raise RequestError(f"{what} have {few} {name!r}")
+            found.append(table[matching[0]])
+        return found
+
+    def _pairs_of(self, given: Any, what: str) -> tuple[Any, Any]:
+        """User ids and item ids: two of them, or the columns of the fit in a table."""
+        if isinstance(given, tuple | list) and len(given) == 2:
+            return given[0], given[1]
+        if isinstance(given, Mapping):
+            given = pa.table(dict(given))
+        users, items = self._columns_of(arrow_table(given, what), what, ("user", "item"))
+        return users, items
+
+    def _ratings_of(self, users: Any, items: Any, labels: Any, what: str) -> tuple[Any, Any, Any]:
+        """User ids, item ids and labels: three of them, or the columns of the fit in one table, ``users``."""
+        if items is not None and labels is not None:
+            return users, items, labels
+        if items is not None or labels is not None:
+            raise RequestError(f"{what} must be users, items and labels, or one table")
+        table = pa.table(dict(users)) if isinstance(users, Mapping) else arrow_table(users, what)
+        by_user, by_item, by_label = self._columns_of(table, what, ("user", "item", "label"))
+        return by_user, by_item, by_label.to_numpy()
 
     def score(self, users: Any, items: Any) -> DoubleArray:
         """Posterior mean of the score, E[b_i] + E[d_j] + E[L_i]·E[R_j] (docs/MATH.md, §8.1).
@@ -328,22 +366,22 @@ class FittedModel:
 
     def recommend(
         self, ids: Any = None, n: int = 10, who: Who = "user", *, z: float | None = None,
-        seen: tuple[Any, Any] | None = None, answered_only: bool = False,
+        seen: Any = None, answered_only: bool = False,
     ) -> pa.Table:  # fmt: skip
         """The best items of users (``who`` = "user"), or the best users of items.
 
         Parameters
         ----------
         ids : ids, optional
-            Who gets recommendations. Unknown ids are left out. Default: all that the model knows.
+            Who gets recommendations. Unknown ids are left out, with a warning. Default: all that the model knows.
         n : int
             Recommendations per id.
         who : {"user", "item"}
             What ``ids`` are.
         z : float, optional
             Rank by score − z·std. Default: by probability.
-        seen : (user ids, item ids), optional
-            Pairs that are not recommended.
+        seen : (user ids, item ids) or table, optional
+            Pairs that are not recommended. A table has the columns of the fit.
         answered_only : bool
             List only pairs that the model answers. No certificate is about the lists (docs/predictions.md).
 
@@ -356,10 +394,15 @@ class FittedModel:
         floor = answering_threshold(self.certificate, self.max_error) if answered_only else None
         asking, others = self.side(who), self.side(PARTNER[who])
         rows = np.arange(len(asking.ids)) if ids is None else asking.positions(self.asked(who, ids))
+        if unknown := int(np.count_nonzero(rows < 0)):
+            log.warning(
+                f"{unknown:,} of {len(rows):,} {who}s are unknown to the model and get no recommendations: fold them "
+                "in, or ask for their probabilities, which come from the prior"
+            )
         rows = rows[rows >= 0]
         pairs = None
         if seen is not None:
-            _, *both = self.pairs(*seen)
+            _, *both = self.pairs(*self._pairs_of(seen, "the seen pairs"))
             pairs = (both[0], both[1]) if who == "user" else (both[1], both[0])
         best = best_of(asking.known, rows, others.known, n, self.predictor.ranking(z, floor), pairs)
         row, rank = np.nonzero(best.present)
@@ -385,7 +428,7 @@ class FittedModel:
         return scored_table(self.info, pa.table(lines))
 
     def certify(
-        self, users: Any, items: Any, labels: ArrayLike, terms: Terms | None = None,
+        self, users: Any, items: Any = None, labels: ArrayLike | None = None, terms: Terms | None = None,
         max_error: Sequence[float] = (), groups: ArrayLike | None = None,
     ) -> list[Certificate]:  # fmt: skip
         """Certify the predictions on ratings that were not fitted: ``holdout``, and ``selective`` for each request.
@@ -393,7 +436,8 @@ class FittedModel:
         Parameters
         ----------
         users, items, labels
-            The ratings. Those of cells that the model was fitted on are refused, as far as it knows them.
+            The ratings; or one table with the columns of the fit. Those of cells that the model was fitted on are
+            refused, as far as it knows them.
         terms : Terms, optional
             δ, and the number of settings that were compared.
         max_error : sequence of float
@@ -403,11 +447,26 @@ class FittedModel:
         """
         request = CertificateRequest(terms or Terms(), tuple(max_error), None if groups is None else "group")
         refuse(request.problems(self.info, {}))
+        users, items, labels = self._ratings_of(users, items, labels, "the ratings")
         ids, rows, cols = self.pairs(users, items)
+        if not len(rows):
+            raise RequestError("cannot certify: there is no rating")
         positive = positive_labels(labels, self.info.threshold, len(rows), "user", "certify")
         asked = CellSketch.of(cell_hashes(*ids), HIGHEST if self.fitted is None else self.fitted.limit)
         text = None if groups is None else pa.chunked_array([pa.array([str(value) for value in np.asarray(groups)])])
         return self.certified(self.scored(rows, cols, positive, text), request, fresh_to(self.fitted, asked))[1]
+
+    def calibrate(self, users: Any, items: Any = None, labels: ArrayLike | None = None) -> FittedModel:
+        """This model with a probability that agrees with the frequencies in these ratings (docs/MATH.md, §8.4).
+
+        The ratings, or one table with the columns of the fit, must not have been fitted. Score, std and prediction do
+        not change. The probability is above ½ exactly where the score is above 0.
+        """
+        users, items, labels = self._ratings_of(users, items, labels, "the ratings")
+        _, rows, cols = self.pairs(users, items)
+        positive = positive_labels(labels, self.info.threshold, len(rows), "user", "calibrate")
+        calibration = calibrated(self.scored(rows, cols, positive))
+        return replace(self, info=replace(self.info, calibration=calibration.as_dict()))
 
     def certified(
         self, scored: pa.Table, request: CertificateRequest, fresh: Mapping[str, Any]
@@ -422,8 +481,8 @@ class FittedModel:
     # ---- new users and items -----------------------------------------------------------------------------------------
 
     def fold_in(
-        self, users: Any, items: Any, labels: ArrayLike, who: Who = "user", *, threshold: float | None = None,
-        only_new: bool = False,
+        self, users: Any, items: Any = None, labels: ArrayLike | None = None, who: Who = "user", *,
+        threshold: float | None = None, only_new: bool = False,
     ) -> FittedModel:  # fmt: skip
         """A model that also knows these users (or items), without a refit (docs/MATH.md, §8.3).
 
@@ -432,8 +491,9 @@ class FittedModel:
         Parameters
         ----------
         users, items : ids
-            All ratings of the new users (or items). Ratings of partners that the model does not know are ignored; a
-            warning tells how many ids have no others and are not folded in. Without ratings the model stays as it is.
+            All ratings of the new users (or items); or one table with the columns of the fit. Ratings of unknown
+            partners are ignored; a warning counts the ids that have no others and are not folded in. Without ratings
+            the model stays as it is.
         labels : array_like
             ±1, 0/1 or booleans; with a threshold any numbers.
         who : {"user", "item"}
@@ -444,6 +504,7 @@ class FittedModel:
             The new model knows only the new users, and all items. No factor table is copied, so a request is answered
             in milliseconds however large the model is.
         """
+        users, items, labels = self._ratings_of(users, items, labels, "the ratings")
         ids, rows, cols = self.pairs(users, items)
         positive = positive_labels(
             labels, self.info.threshold if threshold is None else threshold, len(rows), who, "fold in"
@@ -454,13 +515,17 @@ class FittedModel:
         encoded, folded = self.folded_rows(who, new_ids.cast(self.side(who).ids.type), partners, positive)
         own = self.side(who)
         side = ModelSide(encoded, folded, own.prior) if only_new else own.with_rows(encoded, folded)
-        return self._with_side(who, side)
+        before = None if only_new else self.fitted
+        limit = HIGHEST if before is None else before.limit
+        fitted = merged_sketch(before, CellSketch.of(cell_hashes(*ids), limit))
+        return replace(self._with_side(who, side), fitted=fitted)
 
     def _with_side(self, who: Who, side: ModelSide, **info: Any) -> FittedModel:
         """The model with other users or other items, and so without certificates."""
         users, items = (side, self.items) if who == "user" else (self.users, side)
         plain = replace(self.info, draw_narrowing=None, n_users=len(users.ids), n_items=len(items.ids), **info)
-        return FittedModel(plain, users, items, certificate_document([]), self.cold_start, self.max_error, self.params)
+        certificate = certificate_document([])
+        return FittedModel(plain, users, items, certificate, self.cold_start, self.max_error, self.params, self.fitted)
 
     def fold_in_features(self, features: pa.Table, who: Who = "user") -> FittedModel:
         """A model that also knows these users (or items), from their side features alone.
@@ -480,6 +545,7 @@ class FittedModel:
         if lacking := [name for name in coding.columns if name not in named.column_names]:
             raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
         ids = asked_ids(named[column], own.ids.type, f"the {who} ids").cast(own.ids.type)
+        warn_of_unknown_values(coding, named, f"{who} features")
         rows = newcomer_rows(own.prior, feature_means(info, who, coding.coded(named)))
         new = np.flatnonzero(own.positions(ids) < 0)
         side, learnt = own.with_rows(ids.take(pa.array(new)), rows.take(new)), dict(info.side_features or {})
@@ -534,6 +600,17 @@ class FittedModel:
 def _spelt(name: str, known: Sequence[str]) -> str:
     """A column's name as the model spells it: upper and lower case do not differ, as in Spark."""
     return next((each for each in known if each.lower() == name.lower()), name)
+
+
+def with_columns(given: Any, table: pa.Table, columns: Mapping[str, NDArray[Any]], kept: NDArray[np.bool_]) -> Any:
+    """The lines ``kept`` of a table with more columns, as the kind of table that was given; ``table`` is its Arrow."""
+    if hasattr(given, "assign") and hasattr(given, "loc"):  # of pandas
+        return given.assign(**columns)[kept]
+    if hasattr(given, "hstack"):  # of polars
+        return given.hstack(type(given)(dict(columns))).filter(kept)
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
+    return table if kept.all() else table.filter(pa.array(kept))
 
 
 def _first(side: ModelSide, n: int) -> Numbers:

@@ -104,8 +104,10 @@ def check_model(folder: View, path: object) -> None:
 
 
 def certificate_of(folder: View) -> dict[str, Any]:
-    """The content of ``certificate.json`` in the folder of a model, if there is such a file."""
+    """The content of ``certificate.json`` in the folder of a model. The first version may have written none."""
     if CERTIFICATE not in folder.names():
+        if json.loads(folder.text(METADATA))["format_version"] > 1:
+            raise RequestError(f"damaged model folder: it has no {CERTIFICATE}")
         return certificate_document([])
     try:
         content = json.loads(folder.text(CERTIFICATE))

@@ -10,9 +10,10 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior
 from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.randomness import Draws, Split
-from onebit_spark.engines.cuda.runner import CudaEngine, CudaRunner
+from onebit_spark.engines.cuda.runner import CudaRunner
+from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.steps import Confidences
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 
 FORMS = {
     "default": {},
@@ -41,8 +42,8 @@ class Both:
         rows, cols, positive, shape, weights = ratings(seed, weighted=weighted)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
         self.loss, self.rng = self.config.make_loss(), np.random.default_rng(seed)
-        self.here = LocalEngine(block, 1)
-        self.there = CudaEngine(CudaRunner.of_block(block, self.config.form))
+        self.here = local_engine(block, 1)
+        self.there = BlockEngine(CudaRunner.of_block(block, self.config.form))
 
     def disturb(self):
         """Both at the start of the CPU, moved a little."""

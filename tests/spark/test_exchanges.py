@@ -18,7 +18,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.engines.spark_engine import executor_engine
 from onebit_spark.engines.tables import OnExecutors
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
@@ -337,7 +337,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
     draws = Draws(4, 20), Draws(4, 20, unseen_by=split)
     block = RatingBlock.from_coordinates(data[0], data[1], data[2] > 0, SHAPE)
     rated = {side: np.unique(index) for side, index in zip(("rows", "cols"), data[:2], strict=True)}
-    with LocalEngine(block, 1).running() as local:
+    with local_engine(block, 1).running() as local:
         config = FitConfig(rank=2)
         local.start(config, config.make_loss())
         errors = [local.gibbs_errors(each) for each in draws]

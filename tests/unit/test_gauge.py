@@ -22,7 +22,8 @@ from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Start, solve
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.engine import BlockEngine
+from onebit_spark.engines.threads import ThreadRunner, local_engine
 
 M1, M2 = 14, 11
 KINDS = {"linear": "covariance", "scaling": "spread"}
@@ -267,7 +268,7 @@ def solved(data, config, gauge, start=None):
     """A fit with neither gauge nor relaxation, or with both."""
     rows, cols, labels = data
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, (int(rows.max()) + 1, int(cols.max()) + 1))
-    with LocalEngine(block).running() as engine:
+    with local_engine(block).running() as engine:
         outcome = solve(engine, config, gauge=gauge, relaxed=gauge, start=start)
         return outcome, {side: engine.posterior(side).copy() for side in SIDES}
 
@@ -309,7 +310,7 @@ def test_saved_factors_do_not_permute_with_the_numbering(loss):
     np.testing.assert_allclose(other.cols.mean[new_col], fit.cols.mean, atol=tolerance * np.abs(fit.cols.mean).max())
 
 
-class Eager(LocalEngine):
+class Eager(BlockEngine):
     """Maps all rows after every iteration."""
 
     def apply(self, maps):
@@ -325,7 +326,7 @@ def test_a_map_may_wait(options):
     config = FitConfig(rank=4, likelihood_weight=1.0, tol=0, max_iter=12, precision="float64", **options)
     features = {side: rng.normal(size=(m, 2)) for side, m in zip(SIDES, (60, 50), strict=True)}
     found = []
-    for engine in (Eager(block), LocalEngine(block)):
+    for engine in (Eager(ThreadRunner(block)), local_engine(block)):
         for side, given in features.items():
             engine.features[side] = SideFeatures.of_rows(given, engine.counts(side) > 0, "features")
         outcome = solve(engine, config)
@@ -346,7 +347,7 @@ def test_a_map_that_would_magnify_rounding_does_not_wait(monkeypatch):
     data = simulated("B3", shape=(60, 50), fraction=0.5)
     config = FitConfig(rank=4, likelihood_weight=1.0, tol=0, max_iter=6)
     rows, cols, labels = data
-    engine = LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
+    engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
     solve(engine, config)
     assert engine._maps
     monkeypatch.setattr("onebit_spark.engines.engine.MOST_STRETCH", 1.0 + 1e-6)
@@ -360,7 +361,7 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_bit():
     That is what a fit with checkpoints does. One that does not look agrees to rounding.
     """
     rows, cols, labels = data = simulated("B3", shape=(60, 50), fraction=0.5)
-    engine = LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
+    engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
     config = FitConfig(tol=0, max_iter=8, implicit_features=False)
     whole = solve(engine, config, lambda step: engine.posteriors if step.number == 4 else None)
     half, reached = solved(data, replace(config, max_iter=4), True)

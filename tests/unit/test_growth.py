@@ -13,7 +13,7 @@ from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import Form, factors_in_use
 from onebit_spark.core.solver import Start, solve
 from onebit_spark.engines.start import GROWN_MARGIN, ResidualTables
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 
 SHAPE = (120, 90)
 PRIOR = FitConfig().make_prior(sum(SHAPE))
@@ -104,7 +104,7 @@ def fitted(weighted=False, **choices):
     """An engine after some iterations at rank 2 on labels of rank 5."""
     rows, cols, labels = simulated("B1", rank=5, shape=SHAPE, fraction=0.6, seed=4)
     weights = np.random.default_rng(0).gamma(2.0, 0.5, len(rows)).astype(np.float32) if weighted else None
-    engine = LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE, weights), threads=2)
+    engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE, weights), threads=2)
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=8, tol=0, **choices)
     solve(engine, config)
     return engine, config, (rows, cols, labels.astype(float), np.ones(len(rows)) if weights is None else weights)

@@ -11,7 +11,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.prediction import BINS, WIDEST, HoldoutLoss, margin_of_bins, score, variance
 from onebit_spark.core.randomness import Split
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 
 SHAPE = (200, 150)
 
@@ -19,7 +19,7 @@ SHAPE = (200, 150)
 def engine_of(kind, weighted=False, **options):
     rows, cols, labels = simulated(kind, shape=SHAPE, fraction=0.3, **options)
     weights = np.random.default_rng(0).gamma(1.0, 2.0, len(rows)).astype(np.float32) if weighted else None
-    return LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE, weights), threads=2)
+    return local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE, weights), threads=2)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -9,7 +9,7 @@ from onebit_spark.core.hyper_posterior import FixedPrior
 from onebit_spark.core.losses import SIDES, PriorLines, RowPrior
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import descend
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 from onebit_spark.simulate import simulate
 
 
@@ -33,7 +33,9 @@ def test_the_divergence_from_a_fixed_prior(loss, intercepts):
         for shape in [(m, config.dimension) for m in (20, 15)]
     ]
     priors = [RowPrior.at(line) for line in lines]
-    with LocalEngine(RatingBlock.from_coordinates(data.rows, data.cols, data.labels > 0, (20, 15))).running() as engine:
+    with local_engine(
+        RatingBlock.from_coordinates(data.rows, data.cols, data.labels > 0, (20, 15))
+    ).running() as engine:
         engine.start(config, config.make_loss())
         outcome = descend(engine, config, FixedPrior(*map(PriorLines, lines)))
         expected = sum(

@@ -18,7 +18,7 @@ from onebit_spark.core.losses import OTHER, SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.solver import solve
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 
 SHAPE = (9, 7)
 
@@ -93,7 +93,7 @@ def test_the_second_moments_by_hand(loss):
     rows, cols, labels = simulated("B2", shape=(30, 20))
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, (30, 20))
     config = config_of(loss, implicit_features=True, max_iter=6, tol=0, rank=3)
-    engine = LocalEngine(block)
+    engine = local_engine(block)
     outcome = solve(engine, config, gauge=False)
     f = {"rows": features(rows, cols, (30, 20)), "cols": features(cols, rows, (20, 30))}
     second = np.zeros(3)

@@ -27,7 +27,7 @@ from onebit_spark.core.model_selection import (
 )
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import IterationPlan, Start, solve
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 
 SHAPE = (200, 150)
 FIXED = {"rank": 4, "implicit_features": False}
@@ -38,7 +38,7 @@ def data(kind, seed=0, **options):
 
 
 def engine_of(rows, cols, labels):
-    return LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
+    return local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
 
 
 def noise():

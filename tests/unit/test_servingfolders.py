@@ -131,6 +131,7 @@ DAMAGES = {
     "gamma": (edit(inverse_gamma=[1.0]), "inverse_gamma has 1 entries for rank 2"),
     "intercepts": (edit(intercept_prior=None), "intercept_prior cannot be None"),
     "label coding": (edit(label_coding="±"), "label_coding must be one of signed"),
+    "no certificate": (lambda path: (path / "certificate.json").unlink(), r"it has no certificate\.json"),
     "certificate": (lambda path: (path / "certificate.json").write_text("[]"), "holds no certificates"),
     "no items": (lambda path: shutil.rmtree(path / "items"), "it has no items/"),
     "empty items": (emptied, "damaged model folder: items/"),

@@ -20,7 +20,7 @@ from onebit_spark.core.side_features import (
     SideFeatures,
 )
 from onebit_spark.core.solver import solve
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 
 P, SHAPE = 3, (40, 30)
 
@@ -28,7 +28,7 @@ P, SHAPE = 3, (40, 30)
 def known_engine(seed=0):
     """An engine on simulated ratings with random side features of both sides."""
     rows, cols, labels = simulated("B3", shape=SHAPE)
-    engine = LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
+    engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
     rng = np.random.default_rng(seed)
     for side in SIDES:
         given = rng.normal(size=(engine.runner.ratings[side].n_rows, P))
@@ -164,7 +164,7 @@ def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest(sh
             fit = fit_arrays(*ratings, config, (200, 150), certify=Terms(prior_split=0.5), row_features=given)
             found.append((fit.info.side_features["user"]["coding"], fit.scales.features["rows"].tolist()))
         else:
-            engine = LocalEngine(block)
+            engine = local_engine(block)
             engine.features["rows"] = SideFeatures.of_rows(given, block.row_counts > 0, "features")
             with engine.restricted(split) as part:
                 found.append(part.features["rows"].coding)

@@ -126,3 +126,9 @@ def test_few_ratings():
     often = make(np.repeat(np.arange(100), 2))  # every fresh rating is of a known cell
     assert not often.compared(often).stale
     assert not often.compared(often).conclusive
+
+
+def test_no_hash_above_the_own_limit():
+    """Ratings that come in batches are kept under a limit that falls as they come."""
+    kept = CellSketch(10, np.array([5, 20]), np.array([1, 1])).up_to(100)
+    assert (kept.limit, kept.hashes.tolist()) == (10, [5])

@@ -267,3 +267,99 @@ def test_a_resumed_fit_pays_for_ranks_only_if_they_were_tried(likes, tmp_path):
                    terms=Terms(), **auto)  # fmt: skip
     assert resumed.certificate == whole.certificate
     assert whole.certificate["certificates"]
+
+
+# ---- tables in and out -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(likes):
+    return fit_table(likes, QUICK)
+
+
+def test_seen_pairs_may_be_a_table(model, likes):
+    pandas = pytest.importorskip("pandas")
+    everything = model.recommend("u03", 20)["item"].to_pylist()
+    pair = {"user": ["u03"], "item": everything[:1]}
+    for seen in (pair, pandas.DataFrame(pair), pa.table(pair), (pair["user"], pair["item"]), list(pair.values())):
+        assert model.recommend("u03", 20, seen=seen)["item"].to_pylist() == everything[1:]
+    for wrong, reason in ((["u03"], "must be an Arrow table"), (pa.table({"user": ["u03"]}), "no column 'item'")):
+        with pytest.raises(RequestError, match=f"the seen pairs .*{reason}"):
+            model.recommend("u03", 20, seen=wrong)
+
+
+def test_ratings_may_be_a_table(model):
+    pandas = pytest.importorskip("pandas")
+    given = {"user": ["new"] * 4, "item": [f"i{j:02}" for j in range(4)], "label": [1, -1, 1, 1]}
+    expected = model.fold_in(*given.values())
+    for table in (given, pa.table(given), pandas.DataFrame(given)):
+        found = model.fold_in(table)
+        np.testing.assert_array_equal(found.score("new", found.items.ids), expected.score("new", found.items.ids))
+        assert model.certify(table)[0].n == 4
+    with pytest.raises(RequestError, match="must be users, items and labels, or one table"):
+        model.certify(given["user"], given["item"])
+    with pytest.raises(RequestError, match="cannot certify: there is no rating"):
+        model.certify([], [], [])
+
+
+def test_folded_in_ratings_do_not_certify(model):
+    new = [f"n{i}" for i in range(10) for _ in range(18)], [f"i{j:02}" for j in range(18)] * 10, [1, -1] * 90
+    for only_new in (False, True):
+        with pytest.raises(RequestError, match=r"100.0% of them are of cells that the model was fitted on"):
+            model.fold_in(*new, only_new=only_new).certify(*new)
+    assert model.certify(*new)[0].inputs["freshness"]["checked"]
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars"])
+def test_transform_gives_the_kind_of_table_that_it_got(model, library):
+    package = pytest.importorskip(library)
+    make = package.table if library == "pyarrow" else package.DataFrame
+    pairs = {"user": ["u03", "nobody"], "item": ["i01", "i02"], "more": [1.5, 2.5]}
+    found, expected = model.transform(make(pairs)), model.predictions(pairs["user"], pairs["item"])
+    assert type(found) is type(make(pairs))
+    assert list(found["score"]) == list(expected["score"] if library == "pyarrow" else expected["score"].to_pylist())
+    assert len(replace(model, cold_start="drop").transform(make(pairs))) == 1
+    with pytest.raises(RequestError, match="output column 'std' is already there: drop or rename it"):
+        model.transform(make({**pairs, "std": [1, 2]}))
+
+
+def test_unknown_ids_get_no_recommendations_and_a_warning(model, caplog):
+    assert len(model.recommend(["u03", "nobody"], 2)) == 2
+    assert "1 of 2 users are unknown to the model and get no recommendations" in caplog.text
+
+
+def test_ratings_that_are_held_out_certify(likes):
+    model = fit_table(likes, QUICK, holdout=0.2, certify=Terms(delta=0.1))
+    (limit,) = [item for item in model.certificates if item.name == "holdout"]
+    assert model.info.n_ratings + limit.n == len(likes)
+    assert (limit.delta, model.certificate["headline"]) == (0.1, "holdout")
+    assert limit.inputs["freshness"]["checked"]
+    with pytest.raises(RequestError, match="holdout must be a number between 0 and 1, not 2"):
+        fit_table(likes, QUICK, holdout=2)
+
+
+def test_a_calibrated_model(model, likes):
+    calibrated = model.calibrate(likes)
+    assert calibrated.info.calibration is not None
+    ids = likes["user"], likes["item"]
+    assert np.abs(calibrated.probability(*ids) - model.probability(*ids)).max() > 1e-3
+    np.testing.assert_array_equal(calibrated.score(*ids), model.score(*ids))
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5])
+def test_numbers_of_threads(likes, ratings, threads):
+    with pytest.raises(RequestError, match="threads must be an integer of at least 1, not"):
+        fit_table(likes, QUICK, threads=threads)
+    with pytest.raises(RequestError, match="threads must be an integer of at least 1, not"):
+        fit_arrays(*ratings, QUICK, threads=threads)
+
+
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.binary(8), pa.date64()], ids=str)
+def test_ids_of_types_that_spark_names_otherwise(ratings, kind):
+    users, items, labels = ratings
+    if pa.types.is_fixed_size_binary(kind):
+        ids = pa.array([f"{user:08}".encode() for user in users], kind)
+    else:
+        ids = pa.array(np.asarray(users) * (86_400_000 if pa.types.is_date(kind) else 1)).cast(kind)
+    table = pa.table({"user": ids, "item": items, "label": labels})
+    assert len(fit_table(table, QUICK).transform(table)) == len(table)

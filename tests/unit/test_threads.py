@@ -9,7 +9,7 @@ from onebit_spark import FitConfig
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import solve
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 
 
 def test_ratings_are_freed_without_the_garbage_collector():
@@ -19,7 +19,7 @@ def test_ratings_are_freed_without_the_garbage_collector():
     gc.collect()
     gc.disable()
     try:
-        with LocalEngine(block, 2).running() as engine:
+        with local_engine(block, 2).running() as engine:
             solve(engine, FitConfig(rank=1, max_iter=2, tol=0))
             with engine.restricted(Split(1, 0.5)) as part:
                 held = [weakref.ref(part.runner), weakref.ref(engine.runner)]

@@ -14,7 +14,7 @@ from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.prediction import score, variance
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.randomness import Split
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.threads import local_engine
 
 SHAPE = (40, 30)
 ITERATIONS = 12
@@ -123,7 +123,7 @@ def test_theorem1_is_not_certified_with_weights(loss):
 def test_the_loss_that_chooses_kappa_is_a_weighted_mean():
     rows, cols, labels = data()
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE, random_weights(len(rows)).astype(np.float32))
-    engine, config, split = LocalEngine(block), FitConfig(rank=2), Split(3, 0.7)
+    engine, config, split = local_engine(block), FitConfig(rank=2), Split(3, 0.7)
     engine.start(config, config.make_loss())
     found = engine.holdout_loss("logistic", engine.posteriors, split).loss
     left = split.left_of(block, np.arange(SHAPE[0]))

@@ -1,4 +1,4 @@
-"""CudaRunner and CudaEngine: the steps on a GPU. A table is a posterior with arrays on the device."""
+"""CudaRunner: the steps on a GPU. A table is a posterior with arrays on the device."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from onebit_spark.engines.cuda.half_step import (
 from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, device_ratings, orientations_of
 from onebit_spark.engines.cuda.shapes import WARP, Shape
 from onebit_spark.engines.cuda.start import device_growth, device_start
-from onebit_spark.engines.engine import BlockEngine, RowLayout, RowTransform
+from onebit_spark.engines.engine import RowLayout, RowTransform
 from onebit_spark.engines.steps import RowStep, Step, Sums
 from onebit_spark.errors import RequestError
 
@@ -67,11 +67,31 @@ class CudaRunner:
         self._next: Callable[[], RatingSums] | None = None  # computes them
 
     @classmethod
+    def of_arrays(
+        cls, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None,
+        settings: Sequence[object], weights: ArrayLike | None, form: Form,
+    ) -> Self:  # fmt: skip
+        """A runner on the ratings of ``fit_arrays``; ``settings`` are the problems of the settings."""
+        if not settings:
+            prepare_ratings()
+        return cls(device_ratings(rows, cols, labels, shape, settings, weights, form))
+
+    @classmethod
     def of_block(cls, block: RatingBlock, form: Form) -> Self:
         """A runner on the ratings of a block; ``form`` is that of the rows at the start of the fit."""
         prepare_ratings()
         check_memory(block.n_ratings, block.n_rows, block.n_columns, form, block.weights is not None)
         return cls(orientations_of(block))
+
+    @property
+    def positives(self) -> int:
+        """Number of positive ratings."""
+        return self.ratings["rows"].positives
+
+    @property
+    def repeats(self) -> Repeats:
+        """Cells that were rated more than once."""
+        return self.ratings["rows"].repeats
 
     def count(self, side: Side) -> int:
         return self.ratings[side].n_rated
@@ -228,35 +248,3 @@ def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior
         ),
     )  # fmt: skip
     return filled
-
-
-class CudaEngine(BlockEngine[RowPosterior]):
-    """The engine of a GPU."""
-
-    runner: CudaRunner
-
-    @classmethod
-    def of_arrays(
-        cls, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None,
-        settings: Sequence[object], weights: ArrayLike | None, form: Form,
-    ) -> Self:  # fmt: skip
-        """An engine on the ratings of ``fit_arrays``; ``settings`` are the problems of the settings."""
-        if not settings:
-            prepare_ratings()
-        return cls(CudaRunner(device_ratings(rows, cols, labels, shape, settings, weights, form)))
-
-    @contextmanager
-    def running(self) -> Iterator[Self]:
-        """The engine for the length of a fit."""
-        with self.runner.running():
-            yield self
-
-    @property
-    def positives(self) -> int:
-        """Number of positive ratings."""
-        return self.runner.ratings["rows"].positives
-
-    @property
-    def repeats(self) -> Repeats:
-        """Cells that were rated more than once."""
-        return self.runner.ratings["rows"].repeats

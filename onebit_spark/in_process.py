@@ -24,10 +24,9 @@ from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.factor_tables import align_factors, factor_table, prior_row
-from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features
+from onebit_spark.core.factor_tables import FitFeatures, align_factors, digest, factor_table, give_features, prior_row
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.settings import Problem

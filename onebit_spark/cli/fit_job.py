@@ -16,8 +16,7 @@ from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest, RatingsRequest
 from onebit_spark.cli.running import failures_after
 from onebit_spark.cli.runtime import InputTable, Ratings, Runtime, Target, check_id_types
-from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints

@@ -23,9 +23,9 @@ from onebit_spark.cli.runtime import Target
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import Execution
-from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.hashes import HIGHEST, CellSketch
+from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.output_kinds import PREDICTIONS, PREDICTIONS_CSV
-from onebit_spark.core.sketch import HIGHEST, CellSketch
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, checked_features

@@ -15,8 +15,7 @@ from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import TABLE_FORMATS, FitRequest, JobRequest, PredictRequest, exists_already
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import Execution
-from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.output_kinds import OutputKind
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError

@@ -27,7 +27,7 @@ from onebit_spark.cli.requests import (
 from onebit_spark.cli.runtime import Target
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import Execution
-from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.model_info import Who
 from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS, PREDICTIONS_CSV
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of

@@ -12,9 +12,9 @@ from typing import Any
 from onebit_spark.certificate.certificates import Certificate, certificate_document
 from onebit_spark.certificate.held_out import request_problems
 from onebit_spark.core.config import Terms
+from onebit_spark.core.hashes import ENOUGH, CellSketch, Comparison
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.settings import param_names
-from onebit_spark.core.sketch import ENOUGH, CellSketch, Comparison
 from onebit_spark.errors import RequestError
 
 KEPT_OUT = {"checked": True, "reason": "a coin for every cell kept these ratings out of this very fit"}

@@ -22,7 +22,6 @@ from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
 from onebit_spark.core.prediction import ConfidenceThresholds
-from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.core.side_features import FeatureCoding, codings_of
 from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, solve
@@ -36,8 +35,7 @@ SPLIT_STREAM, DRAW_STREAM = 0x5B117, 0xD7A35  # so that the coins and the draws 
 class CertifiedFit(Generic[P]):
     """A fit with its certificates."""
 
-    scales: HyperPosterior  # q(γ) and q(μ)
-    prior: ScalePrior  # π^γ with the α and β that were used
+    scales: HyperPosterior  # q(γ) and q(μ), and π^γ with the α and β that were used
     history: list[Iteration]
     converged: bool
     reason: str  # why the fit stopped
@@ -96,9 +94,7 @@ def _after_iteration(
     def write(engine: Engine[P], hierarchy: HyperPosterior, history: list[Iteration]) -> None:
         if checkpoints.is_due(len(history)):
             posterior, codings = final_posteriors(engine, hierarchy), codings_of(engine.features)
-            checkpoints.write(
-                CertifiedFit(hierarchy, hierarchy.prior, history, False, "a checkpoint", posterior, [], choice, codings)
-            )
+            checkpoints.write(CertifiedFit(hierarchy, history, False, "a checkpoint", posterior, [], choice, codings))
 
     return write
 
@@ -136,7 +132,7 @@ def _under_given_prior(
             theorem1 = theorem1_certificate(last, n, lam, terms, majority_error, cost, choice.candidates)
             certificates = [theorem1, *certificates]
     return CertifiedFit(
-        hierarchy, hierarchy.prior, outcome.history, outcome.converged, outcome.reason,
+        hierarchy, outcome.history, outcome.converged, outcome.reason,
         final_posteriors(engine, hierarchy), certificates, choice, codings_of(engine.features),
     )  # fmt: skip
 
@@ -151,7 +147,6 @@ def _near_learnt_prior(
     first, drawn = learnt.first_fit, {side: engine.posterior(side) for side in SIDES}
     return CertifiedFit(
         first.hierarchy,
-        first.hierarchy.prior,
         first.history,
         first.converged,
         first.reason,

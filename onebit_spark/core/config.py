@@ -64,15 +64,15 @@ class FitConfig:
     prior: str = setting("inverse-gamma", "prior of the factors' scales", choices=PRIOR_NAMES, see="§5")
     rank: int | Literal["auto"] = setting(
         "auto",
-        "K, the number of factors; auto: a tenth of the ratings chooses it. Those that are not needed are switched off",
+        "number of factors, K; auto: chosen by the loss of a tenth of the ratings. Unneeded factors shrink to 0",
         check=at_least(1),
         see="§14",
     )
     max_rank: int = setting(64, "largest {rank} that auto chooses", check=at_least(1), see="§14")
     likelihood_weight: float | Literal["auto"] | None = setting(
         None,
-        "κ = λ/n, the weight of one rating; auto: a tenth of the ratings chooses it (default: auto for the logistic "
-        "loss, 2 for the hinge)",
+        "κ = λ/n, the weight of one rating; auto: chosen by the loss of a tenth of the ratings (default: auto for the "
+        "logistic loss, 2 for the hinge)",
         check=POSITIVE,
         see="§1.3, §14",
     )
@@ -97,8 +97,8 @@ class FitConfig:
     )
     implicit_features: bool = setting(
         True,
-        "let the prior mean of a user depend on the items that the user rated, and that of an item on its users. Where "
-        "a tenth of the ratings chooses, they are left out if it says that they do not pay (default: yes)",
+        "let the prior mean of a user depend on which items the user rated, and that of an item on its users; left out "
+        "where they do not lower the loss of a tenth of the ratings (default: yes)",
         check=YES_OR_NO,
         see="§13",
     )

@@ -80,13 +80,13 @@ class Execution:
     )
     exchange: str = setting(
         "auto",
-        "where the ratings are fitted: gathered on the driver, or in blocks on the executors, which get the factors by "
-        "broadcast, by shuffle, or those of one side in each way (mixed); auto: by the numbers of ratings and ids",
+        "where the ratings are fitted: on the driver, or in blocks on the executors, which receive the factors by "
+        "broadcast, by shuffle, or one side in each way (mixed); auto: by the numbers of ratings and ids",
         choices=EXCHANGES,
     )
     device: str = setting(
         "cpu",
-        "what the driver fits with: its cores, or its GPU (cuda), which takes {exchange}=driver and needs CuPy",
+        "the driver fits on its cores (cpu) or on its GPU (cuda), which needs {exchange}=driver and CuPy",
         choices=DEVICES,
     )
     driver_ratings: int | None = setting(

@@ -145,7 +145,7 @@ def _most(slots: int) -> int:
 
 @inner
 def _slot(key, n):  # type: ignore[no-untyped-def]
-    """Where to look for a key first."""
+    """The slot at which the search for a key starts."""
     x = np.uint64(key)
     x = (x ^ (x >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64((x ^ (x >> np.uint64(29))) & np.uint64(n - 1))
@@ -189,7 +189,7 @@ def _encode(given, known, n, first, begin, codes, new):  # type: ignore[no-untyp
 
 @inner
 def _ask_ahead(keys, k, slots, known_text, known_ends):  # type: ignore[no-untyped-def]
-    """Ask for what the next ids read: first their slots, then where their text is, then the text."""
+    """Prefetch what the next ids read: first their slots, then the places of their text, then the text."""
     if k + 3 * AHEAD < len(keys):
         prefetch(slots, _slot(keys[k + 3 * AHEAD], len(slots)), 0)
         if len(known_text):

@@ -3,7 +3,7 @@
 IdEncoder    parts of a column ─► the code of every id, 0, 1, … in the order of arrival, and the ids that are new
 IdColumn     the same, with all codes kept, and then sorted: the position of every id among all ids, ascending
 encode       a whole column ─► codes and the different ids
-IdIndex      known ids, prepared once and asked many times ─► the position of every id, −1 where it is not known
+IdIndex      known ids, indexed once ─► the position of every id, −1 for an unknown one
 sum_by_id    ids that repeat, with counts ─► the different ids and the sums of their counts
 """
 
@@ -62,7 +62,7 @@ def in_utc(ids: pa.Array) -> pa.Array:
 
 
 class IdIndex:
-    """Different ids, in any order. It is prepared at the first question.
+    """Different ids, in any order. The index is built at the first lookup.
 
     ``pyarrow.compute.index_in`` makes a hash table of all known ids in every call: a second for 10⁷.
     Integers of all widths are comparable, and so are texts with offsets of 32 and of 64 bits.
@@ -76,7 +76,7 @@ class IdIndex:
         return len(self.ids)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return IdIndex, (self.ids,)  # a worker prepares it again
+        return IdIndex, (self.ids,)  # a worker builds the index again
 
     def find(self, ids: pa.ChunkedArray | pa.Array) -> Codes:
         """The position of every id; −1 for one that is not known, and for null."""
@@ -123,9 +123,9 @@ class IdIndex:
 
     @cached_property
     def _search(self) -> Callable[[pa.Array], Codes]:
-        """By binary search: of integers, or of a hash of 64 bits, where what is found is compared with what was asked.
+        """Binary search, by integers, or by hashes of 64 bits, after which the ids themselves are compared.
 
-        The keys asked for are sorted too, so that neighbours find what they need in the cache.
+        The keys to look up are sorted too, so that successive searches read the same cache lines.
         """
         integers = self._type == pa.int64()
         keys_of: Callable[[pa.Array], NDArray[Any]] = pa.Array.to_numpy if integers else hashes_of

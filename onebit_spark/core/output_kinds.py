@@ -1,4 +1,4 @@
-"""What the outputs look like, kind by kind. To overwrite is to replace an output of the same kind, and nothing else.
+"""The kinds of output, and how each is recognised. Overwriting replaces an output of the same kind, and nothing else.
 
     kind               how it is recognised
     model              metadata.json of a model, or pyspark.ml's metadata/ of one
@@ -33,7 +33,7 @@ EXPERIMENTS = {"tables", "noise", "movielens"}
 
 
 class View(Protocol):
-    """Looks at an output that exists. Paths are relative to it."""
+    """An output that exists. Paths are relative to it."""
 
     def is_folder(self) -> bool: ...
 

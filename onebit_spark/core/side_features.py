@@ -16,6 +16,7 @@ driver updates W, so that no further pass over the ratings is needed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -117,6 +118,8 @@ def _as_table(given: ArrayLike, name: str) -> pa.Table:
 
 # ---- coding of feature columns ---------------------------------------------------------------------------------------
 
+log = logging.getLogger("onebit_spark")
+
 MOST_VALUES = 1_000  # of different strings in a column, and of elements of an array
 
 Table32 = NDArray[np.float32]
@@ -185,6 +188,24 @@ class FeatureCoding:
         return lines
 
 
+def warn_of_unknown_values(coding: FeatureCoding, table: pa.Table, what: str) -> None:
+    """Log the values of new lines that the coding cannot use: null, not finite, or strings that were not in the fit."""
+    for name in coding.columns:
+        column = one_array(table[name])
+        raw, known = _Raw.of(column), {feature.value for feature in coding.features if feature.column == name}
+        usable = raw.present if raw.numeric is None else np.isfinite(raw.numeric).all(axis=1)
+        if gaps := int(np.sum(~usable)):
+            log.warning("%s: %s: %s", what, name, _unusable(gaps, len(column)))
+        unseen = [] if is_list(column.type) else [code for value, code in raw.values.items() if value not in known]
+        if n := int(np.sum(np.isin(raw.codes, unseen))):
+            example = next(value for value, code in raw.values.items() if code == unseen[0])
+            log.warning("%s: %s: %d of %d values were not in the fit, such as %r", what, name, n, len(column), example)
+
+
+def _unusable(gaps: int, n: int) -> str:
+    return f"{gaps:,} of {n:,} values are null, NaN or infinite and count as the mean"
+
+
 @dataclass(frozen=True)
 class _Raw:
     """The decoded values of a column. ``numbers`` gives those of a feature, with nan where they are missing."""
@@ -235,7 +256,7 @@ def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[s
             notes.append(f"{name} is left out: {problem or _why_empty(column)}")
             continue
         if gaps:
-            notes.append(f"{name}: {gaps:,} of {len(column):,} values are missing and count as the mean")
+            notes.append(f"{name}: {_unusable(gaps, len(column))}")
         by_column.append(features)
     shared = [
         replace(feature, scale=feature.scale / np.sqrt(len(features) * len(by_column)))

@@ -5,7 +5,7 @@
             ─► a coin for every cell: to fit ─► 9 bytes per rating                 (``RatingCollector``)
                                       kept out ─► ids, label, group                (``KeptRatings``)
 
-It gives what Spark gives: the same checks and words, the same ratings held out, the same numbers of the ids.
+Checks, messages, held-out ratings and the numbers of the ids are the same as on Spark.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ArrowRatings:
         return columns[0]
 
     def divided(self, holdout: Holdout | None = None, nothing: str = "no rating is held out") -> DividedRatings:
-        """Read all ratings: those to fit, and those that are held out. It is refused to hold out ``nothing``."""
+        """Read all ratings: those to fit, and held-out ones. ``nothing`` is the error if no rating is held out."""
         fit, kept, defects = RatingCollector(self.columns.threshold, limit_for(0)), _Keeping(), Defects(self.columns)
         for given, plain, absent in self._tables():
             out = None if holdout is None or absent else holdout.drawn(plain)
@@ -183,7 +183,7 @@ class ArrowRatings:
 
 
 class _Keeping:
-    """What has been kept so far."""
+    """Collects ratings that a model is judged by."""
 
     def __init__(self) -> None:
         self.facts: Counter[str] = Counter()
@@ -250,7 +250,7 @@ def _weights(given: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 class Defects:
-    """What is wrong with the ratings that have come: how many, and three examples of each kind."""
+    """The defects of the ratings read so far: how many, and three examples of each kind."""
 
     def __init__(self, columns: Columns) -> None:
         self.facts: Counter[str] = Counter()  # of all ratings: see ``RatingBatch.facts``
@@ -258,7 +258,7 @@ class Defects:
         self._examples: dict[str, list[Sequence[object]]] = {name: [] for name in BIT}
 
     def see(self, given: pa.Table, plain: pa.Table, facts: Sequence[Mapping[str, int]], absent: bool) -> None:
-        """Some more ratings, with what was read off them. Only where something is wrong are they looked at again."""
+        """Count the defects of more ratings. These are examined only if the ``facts`` read off them show a defect."""
         for part in facts:
             self.facts.update(part)
         outside = "other" if self._columns.threshold is None else "bad_label"

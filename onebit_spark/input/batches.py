@@ -71,7 +71,7 @@ class RatingBatch:
 
 
 def read_batch(table: pa.Table, threshold: float | None) -> RatingBatch:
-    """What is read off some raw ratings."""
+    """Labels, hashes of cells, weights and facts of some raw ratings."""
     label, facts = count_labels(table[LABEL], threshold)
     if HASH in table.schema.names:
         hashes = np.asarray(table[HASH].to_numpy())
@@ -109,7 +109,7 @@ _VALUES = {"plus": 1, "minus": -1, "zero": 0}
 
 # ---- gathered in this process ----------------------------------------------------------------------------------------
 
-TABLE_BYTES = 16 * 2**20  # of ratings that are taken up at once
+TABLE_BYTES = 16 * 2**20  # of ratings that are processed at once
 
 Hashes = NDArray[np.int64]
 
@@ -151,7 +151,7 @@ class CollectedRatings:
 
 
 class RatingCollector:
-    """What has come so far: 9 bytes per rating, 13 with weights, and what was counted of them."""
+    """Collects ratings: 9 bytes per rating, 13 with weights, and their facts."""
 
     def __init__(self, threshold: float | None, limit: int) -> None:
         self.threshold, self.limit = threshold, limit
@@ -162,13 +162,13 @@ class RatingCollector:
         self._cells: list[Hashes] = []
 
     def all_of(self, batches: Batches) -> RatingCollector:
-        """Add all ratings of some batches. Null and NaN are noticed, and such ids are not kept."""
+        """Add all ratings of some batches. Ids that are null or NaN are counted as absent, and not kept."""
         for table in joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES):  # encoded with one dictionary
             self.add(table, read_batch(table, self.threshold))
         return self
 
     def add(self, table: pa.Table, here: RatingBatch) -> None:
-        """Add the ratings of a table, and what was read off them."""
+        """Add the ratings of a table, as ``read_batch`` has read them."""
         self.facts.update(here.facts)
         self.facts["absent"] += not self._users.add(table[USER])
         self.facts["absent"] += not self._items.add(table[ITEM])
@@ -178,7 +178,7 @@ class RatingCollector:
             self._weights.append(here.weights)
 
     def ratings(self, counts: RatingCounts) -> CollectedRatings:
-        """The ratings. What was kept of them is freed on the way."""
+        """The ratings. The collector is empty afterwards."""
         rows, users = self._users.positions()
         codes, items = self._items.positions()
         codes <<= 1

@@ -35,10 +35,10 @@ def case_folding(table: DataFrame) -> Callable[[str], str]:
 
 
 def matching(table: DataFrame, column: str) -> list[StructField]:
-    """What the session takes for this column. Whether case counts is one of its settings."""
+    """The fields of this name. Whether case counts is a setting of the session."""
     fields = [field for field in table.schema if field.name.lower() == column.lower()]
     if [field.name for field in fields] == [column]:
-        return fields  # in either case: the session need not be asked
+        return fields  # whether or not case counts
     folded = case_folding(table)
     return [field for field in fields if folded(field.name) == folded(column)]
 

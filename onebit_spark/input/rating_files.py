@@ -1,11 +1,11 @@
-"""Ratings of a DataFrame that is nothing but Parquet files: Python reads these by Arrow, and not through the JVM.
+"""Ratings of a DataFrame that only reads Parquet files: Python reads them by Arrow instead of through the JVM.
 
     executors     files of the plan ─► footers, by one small job ─► row groups ─► tasks of about as many ratings
                   a task: row groups ─Arrow─► ratings without those held out ─► work ─► a few long lines
     the driver    files of the plan ─► footers ─► row groups ─Arrow─► ratings without those held out
 
-docs/SCALING.md says what that saves. Arrow opens the files with what it finds on the machine: its disks, or an object
-store with the machine's credentials. If it cannot, or finds other files or types than Spark, then Spark reads them.
+docs/SCALING.md has the time that this saves. Arrow opens the files on the machine's disks, or on an object store with
+the machine's credentials. If it cannot, or finds other files or types than Spark, then Spark reads them.
 hdfs:// is left to Spark, for Arrow would start a JVM in every Python worker.
 """
 
@@ -53,7 +53,7 @@ class RatingReader:
     holdout: Holdout | None = None  # ratings that are left out
 
     def row_groups(self, path: str, length: int) -> list[RowGroup]:
-        """The row groups of a file. Raises whatever stands against reading it here as Spark would."""
+        """The row groups of a file. Raises an exception if Arrow cannot read it as Spark would."""
         file = _opened(path)
         if file.size != length:
             raise ValueError(f"it has {file.size or 0:,} bytes here, and {length:,} for Spark")
@@ -126,9 +126,9 @@ _DERIVED: WeakKeyDictionary[DataFrame, DerivedRatings] = WeakKeyDictionary()
 def mark_as_derived(
     ratings: DataFrame, table: DataFrame, columns: Columns, holdout: Holdout | None = None
 ) -> DataFrame:
-    """The ratings, which are from now on known to be those of a table without the ones held out and of weight 0.
+    """Record that ratings are those of a table without the held-out ones and those of weight 0, and return them.
 
-    Their plan does not tell that: it has a filter.
+    Their plan only shows a filter.
     """
     before = _DERIVED.get(table, DerivedRatings(table))
     if before.columns in (None, columns) and None in (before.holdout, holdout):
@@ -148,7 +148,7 @@ class RatingFiles:
     ) -> DataFrame | None:  # fmt: skip
         """``work`` on the ``unchecked_ratings`` of every task; None if the executors cannot read them.
 
-        The executors open all files, to see whether they can, and what is in them. That is one small job.
+        One small job opens all files on the executors and reads their footers.
         """
         cores, files = parallelism(spark), list(self.files.items())
         tasks = min(len(files), cores)
@@ -172,7 +172,7 @@ class RatingFiles:
 
 
 def rating_files(ratings: DataFrame, columns: Columns) -> RatingFiles | None:
-    """The files of ratings that are columns of Parquet files and nothing else, as far as their plan tells."""
+    """The files of ratings that are columns of Parquet files and nothing else, according to their plan."""
     source = _DERIVED.get(ratings, DerivedRatings(ratings))
     if source.columns not in (None, columns):
         return None
@@ -207,7 +207,7 @@ def _row_groups(footers: list[dict[str, Any]]) -> list[RowGroup]:
 
 
 def _footer(reader: RatingReader, place: int, path: str, length: int) -> dict[str, Any]:
-    """The row groups of a file, or what stands against reading it."""
+    """The row groups of a file, or why Arrow cannot read it."""
     try:
         return {"file": place, "groups": reader.row_groups(path, length)}
     except Exception as error:  # whatever it is, Spark may still be able to read the file
@@ -224,7 +224,7 @@ def _numbers(batches: Batches) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class _Footers:
-    """The row groups of every n-th file, or what stands against reading them."""
+    """The row groups of every n-th file, or why Arrow cannot read them."""
 
     reader: RatingReader
     files: list[tuple[str, int]]

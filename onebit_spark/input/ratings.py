@@ -1,4 +1,4 @@
-"""The ratings of a DataFrame: under the names that are used inside (``batches``), and every defect in one pass."""
+"""The ratings of a DataFrame: under the internal names of ``batches``, and every defect counted in one pass."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NOT_IDS = (T.ArrayType, T.MapType, T.StructType, T.VariantType, T.NullType, T.U
 
 
 def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
-    """The ratings without those of weight 0, which are as if they were not there. Where ratings come in."""
+    """The ratings without those of weight 0. Every public function calls it first."""
     refuse_stream(df)
     if columns.weight is None:
         return df
@@ -63,7 +63,7 @@ def check_ratings(df: DataFrame, columns: Columns) -> RatingCounts:
 
 
 def count_ratings(df: DataFrame, columns: Columns, further: Mapping[str, Column] | None = None) -> dict[str, int]:
-    """What ``checked_counts`` looks at, and ``further`` aggregates of ``df`` by their names, in one pass.
+    """The totals that ``checked_counts`` takes, and ``further`` aggregates of ``df`` by name, in one pass.
 
     A flag is 1 if such ratings are there. Only if one must be refused does a second pass count them.
     """

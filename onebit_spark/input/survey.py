@@ -68,7 +68,7 @@ class PackedRatings:
 
 
 def packed_lines(df: DataFrame, columns: Columns) -> DataFrame:
-    """The lines of PACKED, made by one pass over the ratings whenever they are asked for."""
+    """The lines of PACKED, made by one pass over the ratings whenever they are read."""
     own, pack = rows_session(df.sparkSession), Pack(columns.threshold, first_segment)
     files = rating_files(df, columns)
     lines = None if files is None else files.mapped(own, pack, PACKED)
@@ -120,7 +120,7 @@ class Summary:
 
     @classmethod
     def of(cls, bundles: DataFrame) -> Summary:
-        """What ``id_counts`` and ``RatingSurvey.sketch`` would find, without their jobs."""
+        """The results of ``id_counts`` and ``RatingSurvey.sketch``, without their jobs."""
         lines = bundles.select(*SUMMARY).toArrow()
         counted = pa.Table.from_batches(sum_counts(CountIds(1)(lines.to_batches())))
         return cls(_sides(counted), _all_hashes(lines))

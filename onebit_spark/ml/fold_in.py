@@ -29,6 +29,7 @@ from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, co
 from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.side_features import warn_of_unknown_values
 from onebit_spark.core.sketch import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.tables import factor_frame, factor_schema
@@ -121,6 +122,7 @@ def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdL
         raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
     named = features.withColumnsRenamed({matching(features, name)[0].name: name for name in coding.columns})
     table = collected_features(named, column, info.id_types[who], who)
+    warn_of_unknown_values(coding, table, f"{who} features")
     return IdLines(one_array(table[column]), feature_means(info, who, coding.coded(table)))
 
 

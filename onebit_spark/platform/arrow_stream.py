@@ -1,6 +1,6 @@
-"""Rows between Spark and Python as Arrow batches: to the driver one by one, and many short rows to the workers.
+"""Rows between Spark and Python as Arrow batches: batch by batch to the driver, and many short rows to the workers.
 
-And user-defined functions of Arrow arrays. Spark 4.0 has none: there the arrays come and go by way of pandas.
+Also user-defined functions of Arrow arrays, which go through pandas on Spark 4.0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.util import inheritable_thread_target, local_connect_and_auth
 
 from onebit_spark.platform.sessions import is_connect, own_session
 
-UNEVEN = 2  # some partitions have more rows than others: as many times as many jobs as are needed on average
+UNEVEN = 2  # times as many jobs as partitions of average size would need
 ROWS_PER_BATCH = 65_536
 
 Batches = Iterator[pa.RecordBatch]
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 
 def collect_in_parts(frame: DataFrame, parts: int, key: Column, read: Callable[[Batches], T]) -> T:
-    """``read`` of all rows. If they are too large for one job, they come in at least so many ``parts``.
+    """Apply ``read`` to all rows, collected in at least ``parts`` parts.
 
-    That is by several jobs over some of the partitions each. If there are too few partitions, or a few of them hold
-    most of the rows, ``read`` begins again: with a cached copy of the rows, divided by the integer ``key``.
+    Several jobs collect some of the partitions each. If there are too few partitions, or a few of them hold most of the
+    rows, ``read`` starts again with a cached copy of the rows, divided by the integer ``key``.
     """
     if parts == 1:
         return read(arrow_batches(frame))
@@ -56,7 +56,7 @@ def collect_in_parts(frame: DataFrame, parts: int, key: Column, read: Callable[[
 
 
 def arrow_batches(frame: DataFrame) -> Batches:
-    """The rows by one job, in batches as its tasks finish. ``toArrow`` would hold all of them before the first."""
+    """Collect the rows by one job, in batches as its tasks finish. ``toArrow`` would hold all rows first."""
     if is_connect(frame.sparkSession):
         yield from frame.toArrow().to_batches()
         return
@@ -70,7 +70,7 @@ def arrow_batches(frame: DataFrame) -> Batches:
 
 
 def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
-    """The rows by several jobs, each over some of the partitions. None if there are not as many partitions.
+    """Collect the rows by several jobs, each over some of the partitions. None if there are fewer partitions.
 
     The results of one job must fit ``spark.driver.maxResultSize``; ``too_large`` recognises the error if they do not.
     """
@@ -99,7 +99,7 @@ def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
 
 @contextmanager
 def _connected(port: Any, secret: str) -> Iterator[Any]:
-    """What the JVM sends to this process."""
+    """A stream of what the JVM sends to this process."""
     stream, connection = local_connect_and_auth(port, secret)
     connection.settimeout(None)
     try:
@@ -110,7 +110,7 @@ def _connected(port: Any, secret: str) -> Iterator[Any]:
 
 
 def _one_ahead(spark: SparkSession, run: Callable[[list[int]], Any], groups: list[list[int]]) -> Iterator[Any]:
-    """``run`` of every group. The next one runs while the caller takes up the last."""
+    """The results of ``run`` for every group. The next one runs while the caller uses the last."""
     with ThreadPoolExecutor(1) as pool:
         inherited = inheritable_thread_target(spark)(run)  # the name of the jobs
         ahead = pool.submit(inherited, groups[0])
@@ -153,9 +153,9 @@ def rows_session(spark: SparkSession) -> SparkSession:
 def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: StructType) -> DataFrame:
     """``frame.mapInArrow(work, schema)`` for many short rows in, and a few long lines out.
 
-    ``mapInArrow`` wraps every row into a structure and asks for the size of the batch after each. That takes several
-    times as long as to read the row. So the rows become Arrow batches as in ``toArrow``, and each travels as bytes: the
-    one RDD of this package. Spark Connect has no way to do that.
+    ``mapInArrow`` wraps every row into a structure and computes the size of the batch after each row, which takes
+    several times as long as reading the row. So the rows become Arrow batches as in ``toArrow``, and each batch travels
+    as bytes. This is the one RDD of the package. Spark Connect has no RDDs.
     """
     if is_connect(frame.sparkSession):
         return frame.mapInArrow(work, schema)

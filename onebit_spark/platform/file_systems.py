@@ -1,9 +1,8 @@
-"""Paths on the file systems that Hadoop knows, through Spark's driver, and on those that Arrow knows.
+"""Paths on the file systems of Hadoop, through Spark's driver, and on those of Arrow.
 
-The latter are for jobs without Spark, and for Spark Connect, where there is no JVM to ask. This process and the server
+Arrow's are for jobs without Spark, and for Spark Connect, which gives no access to the JVM. This process and the server
 must then see the same files under the same path: a shared disk, a mounted volume, or an object store (s3://, gs://,
-abfss://, hdfs://) that this machine has credentials for. Both classes have the methods and attributes that
-``files.Location`` describes.
+abfss://, hdfs://) that this machine has credentials for. Both classes have the methods that ``files.Location`` calls.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-# By its whole name: to ask for `jvm.org`, for its `apache` and so on is to search all jars at each step, in 2 ms.
+# The whole name: to resolve `jvm.org.apache…` part by part would search all jars at each step, in 2 ms.
 PATH = "org.apache.hadoop.fs.Path"
-HADOOPS = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls the file systems that Arrow knows by another name
+HADOOPS = {"s3a": "s3", "s3n": "s3"}  # schemes of Hadoop ─► those of Arrow
 
 
 def file_system(path: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URI, and the path there. After Arrow, fsspec is asked, if it is installed."""
+    """The file system of a path or URI, and the path there. Schemes that Arrow lacks are left to fsspec."""
     path = re.sub(r"^file:(//)?(?=/)", "", path)
     scheme = SCHEME.match(path)
     if scheme is None:
@@ -49,7 +48,7 @@ def file_system(path: str) -> tuple[fs.FileSystem, str]:
 
 
 class HadoopPath:
-    """A path that Hadoop knows."""
+    """A path on a file system of Hadoop."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm_session: Any = spark._jsparkSession
@@ -107,7 +106,7 @@ class HadoopPath:
 
 
 class ArrowPath:
-    """A path that Arrow knows."""
+    """A path on a file system of Arrow."""
 
     def __init__(self, path: str) -> None:
         if not path:

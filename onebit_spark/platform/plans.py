@@ -109,8 +109,8 @@ def working_session(spark: SparkSession) -> SparkSession:
     """A session of our own in the user's application. So no setting of the user's session has to change.
 
     Spark shuffles a cached table again unless it has at least ``spark.sql.shuffle.partitions`` partitions. And adaptive
-    execution would merge partitions that hold one block each. On Spark Connect it is the user's session as it is: what
-    the shuffle exchange must know of its partitions stands in its plans.
+    execution would merge partitions that hold one block each. On Spark Connect it is the user's session, and the plans
+    of the shuffle exchange name their partitions.
     """
     if is_connect(spark):
         return spark
@@ -118,7 +118,7 @@ def working_session(spark: SparkSession) -> SparkSession:
 
 
 def expect_long_lines(session: SparkSession, most: int = 64) -> None:
-    """From now on an Arrow batch has few lines. A line may have megabytes, and a batch must stay below 2 GiB.
+    """Let Arrow batches have few lines from now on. A line may have megabytes, and a batch must stay below 2 GiB.
 
     Call it after the ratings are packed: Spark reads this setting when a task runs, not when the plan is made. If lost
     ratings are packed again, short rows travel under it too. So batches are bounded by their bytes where Spark can do
@@ -135,7 +135,7 @@ def expect_long_lines(session: SparkSession, most: int = 64) -> None:
 
 
 def in_partitions(frame: DataFrame, n: int, part: Column) -> DataFrame:
-    """The rows in n partitions: row r in partition ``part(r)``. Spark 4.1 knows this as ``repartitionById``.
+    """The rows in n partitions: row r in partition ``part(r)``. Spark 4.1 has this as ``repartitionById``.
 
     For Spark 4.0, part p becomes an integer that hash partitioning sends to partition p.
     """

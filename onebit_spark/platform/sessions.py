@@ -1,4 +1,4 @@
-"""A session: a classic one, with Spark's driver beside this process, or Spark Connect; what its driver can hold."""
+"""Sessions, classic ones and those of Spark Connect; and what their driver can hold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks run side by side. Spark Connect does not tell, but divides a range by that: one small job."""
+    """How many tasks run at the same time. On Spark Connect, one small job counts the partitions of a range."""
     if is_connect(spark):
         from pyspark.sql import functions as F
 
@@ -57,7 +57,7 @@ def checkpoint_folder(spark: SparkSession) -> str | None:
 def described(spark: SparkSession | None, what: str) -> Iterator[None]:
     """Name the jobs of the body in Spark's UI and event log; by a tag on Spark Connect.
 
-    Afterwards the description is again that of the user. Without a session nothing happens.
+    Afterwards the user's description is restored. Without a session nothing happens.
     """
     if spark is None:
         yield
@@ -161,7 +161,7 @@ def own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
 def check_reachable(address: str) -> None:
     """Raise a RequestError if nothing listens at an address such as sc://host:15002/;token=…
 
-    Spark itself would try for minutes, without a word.
+    Spark itself would retry for minutes without a message.
     """
     parts = re.match(r"sc://(\[[^]]+\]|[^:/;]+)(?::(\d+))?", address)
     if parts is None:
@@ -174,9 +174,9 @@ def check_reachable(address: str) -> None:
 
 
 def logging_is_configured() -> bool:
-    """Whether the user has said how much Spark logs.
+    """Whether the user has configured Spark's logging.
 
-    The JVM of spark-submit was given a level, or a configuration of log4j by a property or in its conf folder.
+    That is by a level, or by a configuration of log4j in a property or in the conf folder of spark-submit.
     """
     from pyspark import SparkConf, SparkContext
 

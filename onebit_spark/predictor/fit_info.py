@@ -34,8 +34,8 @@ def info_of_fit(fit: CertifiedFit[Any], engine: Engine[Any], unrated: dict[Side,
     return ModelInfo(
         parameters={
             **asdict(fit.choice.config),
-            "alpha": fit.prior.alpha,
-            "beta": fit.prior.beta,
+            "alpha": fit.scales.prior.alpha,
+            "beta": fit.scales.prior.beta,
         },
         n_users=n_users,
         n_items=n_items,

@@ -27,6 +27,7 @@ from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.side_features import warn_of_unknown_values
 from onebit_spark.core.sketch import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
@@ -544,6 +545,7 @@ class FittedModel:
         if lacking := [name for name in coding.columns if name not in named.column_names]:
             raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
         ids = asked_ids(named[column], own.ids.type, f"the {who} ids").cast(own.ids.type)
+        warn_of_unknown_values(coding, named, f"{who} features")
         rows = newcomer_rows(own.prior, feature_means(info, who, coding.coded(named)))
         new = np.flatnonzero(own.positions(ids) < 0)
         side, learnt = own.with_rows(ids.take(pa.array(new)), rows.take(new)), dict(info.side_features or {})

@@ -34,7 +34,6 @@ from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import DoubleArray, Kind, RowPosterior
 from onebit_spark.core.prediction import confidence
-from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
 from onebit_spark.predictor.top_n import Numbers, Ranking
 
@@ -48,7 +47,6 @@ class ColdStartDraws:
     """How rows and columns without ratings are drawn."""
 
     scales: HyperPosterior  # q(γ) and q(μ) of the fit
-    prior: ScalePrior  # π^γ
     narrowing: float | None = None  # after a prior split: t^{−½}, by which the spreads of the prior are multiplied
 
     def sampled_scores(
@@ -72,10 +70,10 @@ class ColdStartDraws:
         moments, rank = self.scales.moments, len(self.scales.factor)
         assert moments is not None, "q(γ) is known once the first γ step is done"
         u = uniforms(states ^ SCALE_STREAM, rank + 3)
-        shared = np.sqrt(self.prior.posterior(moments.factor, moments.rows + moments.cols).quantile(u[:, :rank]))
+        shared = np.sqrt(self.scales.prior.posterior(moments.factor, moments.rows + moments.cols).quantile(u[:, :rank]))
         if not intercepts:
             return {side: self._implicit(side, np.zeros_like(shared), shared) for side in SIDES}
-        both = self.prior.posterior([moments.row_intercept, moments.col_intercept], [moments.rows, moments.cols])
+        both = self.scales.prior.posterior([moments.row_intercept, moments.col_intercept], [moments.rows, moments.cols])
         own = np.sqrt(both.quantile(u[:, rank : rank + 2]))
         location = np.zeros((len(u), rank + 1))
         row_location = location.copy()
@@ -136,7 +134,7 @@ class Predictor:
     @classmethod
     def of(cls, info: ModelInfo) -> Predictor:
         config = info.config
-        draws = ColdStartDraws(info.scales, info.scale_prior, info.draw_narrowing)
+        draws = ColdStartDraws(info.scales, info.draw_narrowing)
         return cls(
             config.loss, info.kind, config.intercepts, draws, info.majority, info.negative_label, info.calibrated
         )

@@ -260,7 +260,22 @@ def test_what_is_answered(folder, results):
     assert (predictions.answered == (z >= met["threshold"])).all()
     assert predictions.answered.any()
     page = (folder / "certified" / "report.html").read_text()
-    assert "Orange: certified" in page
+    assert "Orange points: certified" in page
+
+
+def test_the_report_names_the_job_and_its_seconds(folder, results):
+    """Date, version, input and command; the seconds under the names that the job prints."""
+    job = figures(folder / "certified" / "metadata.json")["diagnostics"]["job"]
+    page = (folder / "certified" / "report.html").read_text()
+    assert job["input"] == f"{folder}/hundreds"
+    assert job["command"].startswith(f"onebit-spark fit --ratings {folder}/hundreds --output {folder}/certified")
+    for flag in ("--holdout 0.3", "--max-error 0.45,0.01", "--certify-by age", "--delta 0.1"):
+        assert flag in job["command"]
+    for shown in (job["date"], f"onebit_spark {job['version']}", job["command"]):
+        assert shown in page
+    (times,) = [line for line in results["certified"][1].splitlines() if line.startswith("Time: ")]
+    assert all(f"{phase} " in times for phase in job["seconds"])
+    assert {"reading", "iterations", "certifying"} <= set(job["seconds"])
 
 
 def test_the_best_items_of_every_user(folder, results):
@@ -306,7 +321,7 @@ def test_users_without_ratings_are_predicted_from_their_features(folder, results
     assert first[17] == pytest.approx(later[17])
     assert first[90] == pytest.approx(first[91])
     assert later[90] != pytest.approx(later[91])
-    assert "What the side features of users do to the score" in (folder / "featured" / "report.html").read_text()
+    assert "<h3>Features of users</h3>" in (folder / "featured" / "report.html").read_text()
 
 
 # ---- without Spark ---------------------------------------------------------------------------------------------------

@@ -6,7 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from onebit_spark.core.side_features import MOST_VALUES, FeatureCoding, SideFeatures, learn_coding
+from onebit_spark.core.side_features import (
+    MOST_VALUES,
+    FeatureCoding,
+    SideFeatures,
+    learn_coding,
+    warn_of_unknown_values,
+)
 
 
 def coded(**columns):
@@ -44,8 +50,8 @@ def test_arrays_of_numbers_and_of_strings():
     assert lines[2, 1] == 0  # the second element of the third array is missing
     assert lines[0, 2] > 0 > lines[1, 2]
     assert not lines[2, 2:].any()
-    assert told == ["where: 1 of 3 values are missing and count as the mean",
-                    "genres: 1 of 3 values are missing and count as the mean"]  # fmt: skip
+    assert told == ["where: 1 of 3 values are null, NaN or infinite and count as the mean",
+                    "genres: 1 of 3 values are null, NaN or infinite and count as the mean"]  # fmt: skip
 
 
 def test_columns_share_the_weight_evenly():
@@ -75,7 +81,7 @@ def test_columns_that_say_nothing_are_left_out_with_a_reason():
 def test_gaps_count_as_the_mean_and_are_told():
     _, lines, told = coded(age=[1.0, float("nan"), 3.0, None, float("inf")])
     assert lines[1, 0] == lines[3, 0] == lines[4, 0] == 0
-    assert told == ["age: 3 of 5 values are missing and count as the mean"]
+    assert told == ["age: 3 of 5 values are null, NaN or infinite and count as the mean"]
 
 
 def test_other_tables_are_coded_alike_and_unknown_values_are_missing():
@@ -105,3 +111,17 @@ def test_arrays_are_coded_by_their_rated_rows():
     numbers = SideFeatures.of_rows([[0.0], [2.0], [100.0]], rated, "row_features")
     np.testing.assert_allclose(numbers.coded[:, 0], [-1, 1, 99])
     assert SideFeatures.over(pa.table({"sex": ["f", "m", "x"]}), rated).coding.names == ["sex=f", "sex=m"]
+
+
+def test_values_that_the_coding_cannot_use_are_named(caplog):
+    """Of new lines: a null, an infinite number, a string that the fit has not seen."""
+    coding, _ = learn_coding(pa.table({"id": [1, 2, 3], "age": [1.0, 2.0, 3.0], "town": ["a", "b", "a"]}), "id")
+    warn_of_unknown_values(coding, pa.table({"id": [4], "age": [2.0], "town": ["b"]}), "user features")
+    assert not caplog.messages
+    lines = pa.table({"id": [4, 5, 6], "age": [float("inf"), 1.0, 1.0], "town": ["c", None, "a"]})
+    warn_of_unknown_values(coding, lines, "user features")
+    assert caplog.messages == [
+        "user features: age: 1 of 3 values are null, NaN or infinite and count as the mean",
+        "user features: town: 1 of 3 values are null, NaN or infinite and count as the mean",
+        "user features: town: 1 of 3 values were not in the fit, such as 'c'",
+    ]

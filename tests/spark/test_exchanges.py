@@ -30,9 +30,11 @@ SHAPE = (70, 40)
 BLOCKS = {"numUserBlocks": 3, "numItemBlocks": 2}
 SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest score, after 15 iterations (DESIGN.md)
 PARAMS = {
-    "intercepts": "fitIntercept", "max_iter": "maxIter", "max_rank": "maxRank", "implicit_features": "implicitFeatures"
+    "intercepts": "fitIntercept", "max_iter": "maxIter", "max_rank": "maxRank", "implicit_features": "implicitFeatures",
+    "likelihood_weight": "likelihoodWeight",
 }  # fmt: skip
 
+CHOSEN = {"rank": "auto", "max_rank": 4, "likelihood_weight": "auto"}  # by the data
 CASES = {  # settings of a fit
     "default": {"max_iter": 2},
     "15 iterations": {"max_iter": 15},
@@ -52,8 +54,8 @@ CASES = {  # settings of a fit
     "hinge, prior split": {"loss": "hinge", "prior_split": 0.3, "max_iter": 2},
     "diagonal, weighted, prior split": {"covariance": "diagonal", "prior_split": 0.5, "weighted": True, "max_iter": 2},
     "draws": {"implicit_features": False},
-    "chosen": {"rank": "auto", "max_rank": 4, "max_iter": 8},
-    "chosen after a split, weighted": {"rank": "auto", "max_rank": 4, "prior_split": 0.5, "weighted": True},
+    "chosen": {**CHOSEN, "max_iter": 8},
+    "chosen after a split, weighted": {**CHOSEN, "prior_split": 0.5, "weighted": True},
 }
 # Each loss, prior, solver and covariance on the driver, and on executors what differs there; the rest is slow.
 BY_DEFAULT = {
@@ -66,8 +68,8 @@ BY_DEFAULT = {
         "diagonal",
         "gradient",
     ),
-    "broadcast": ("default", "hinge, gamma", "prior split"),
-    "mixed": ("weights and features",),
+    "broadcast": ("weights and features", "hinge, gamma", "prior split"),
+    "mixed": ("default",),
     "shuffle": ("default",),
 }  # fmt: skip
 
@@ -120,13 +122,13 @@ def tables(spark, features):
 
 
 def estimator(exchange, **settings):
-    params = {"rank": 3, "maxIter": 2, "tol": 0.0, **BLOCKS}
+    params = {"rank": 3, "likelihoodWeight": 1.0, "maxIter": 2, "tol": 0.0, **BLOCKS}
     return OneBitCompletion(exchange=exchange, **{**params, **settings})
 
 
 def split_case(case):
     """The settings of a fit, and whether it has weights, features and a prior split."""
-    settings = {"rank": 3, "max_iter": 4, "tol": 0.0, **CASES[case]}
+    settings = {"rank": 3, "likelihood_weight": 1.0, "max_iter": 4, "tol": 0.0, **CASES[case]}
     return settings, *(settings.pop(name, None) for name in ("weighted", "features", "prior_split"))
 
 
@@ -170,7 +172,8 @@ def assert_same_fit(model, fit, exact=False):
     """Objectives, scores of all pairs, factors in their order and with their signs, and all that the model reports."""
     tolerance = SCORE_TOLERANCE[fit.config.loss]
     np.testing.assert_allclose(model.info.objective_history, fit.objective_history, rtol=1e-6)
-    expected = {side: getattr(fit, side).location[fit.rated[side]] for side in ("rows", "cols")}
+    expected = {"rows": fit.rows.location, "cols": fit.cols.location}
+    assert tuple(map(len, expected.values())) == SHAPE  # all of them have ratings
     found = {
         side: location(frame, len(expected[side])) for side, frame in (("rows", model.users), ("cols", model.items))
     }
@@ -277,12 +280,14 @@ def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, exchange):
 
 
 @pytest.mark.parametrize(
-    "exchange", ["driver", "mixed", *(pytest.param(each, marks=pytest.mark.slow) for each in ("broadcast", "shuffle"))]
+    ("exchange", "rank"),
+    [("driver", "auto"), ("broadcast", 2), *(pytest.param(each, "auto", marks=SLOW) for each in EXCHANGES[1:])],
 )
 @pytest.mark.usefixtures("left_as_it_was", "quick_search")
-def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange):
-    """Interrupted in iteration 3, after the checkpoint of iteration 2, with all settings chosen by the data."""
-    shared = {"rank": "auto", "maxRank": 4, "maxIter": 4, "checkpointInterval": 2}
+def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange, rank):
+    """Interrupted in iteration 3, after the checkpoint of iteration 2; settings may be chosen by the data."""
+    shared = {"rank": rank, "maxRank": 4, "maxIter": 4, "checkpointInterval": 2}
+    shared |= {"likelihoodWeight": "auto" if rank == "auto" else 1.0}
     whole = estimator(exchange, checkpointDir=str(tmp_path / "whole"), **shared).fit(ratings)
     kept = tmp_path / "kept"
     with pytest.raises(Interrupted):
@@ -305,6 +310,7 @@ def test_a_warm_start_keeps_old_ids_and_gives_new_ones_the_prior(ratings):
     np.testing.assert_allclose(driver.info.objective_history, others[0].info.objective_history, rtol=1e-6)
 
 
+@pytest.mark.classic
 @pytest.mark.slow
 @pytest.mark.parametrize("params", [{"certificatePriorSplit": 0.5}, {"likelihoodWeight": "auto"}], ids=str)
 @pytest.mark.parametrize("many", ["user", "item"])
@@ -360,6 +366,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
             assert part.n_ratings == engine.n_ratings - errors[1].ratings
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
 def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange):
     """A sample drawn anew whenever the source is read is fitted as it was read. If that is lost, the fit ends."""

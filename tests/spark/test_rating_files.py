@@ -190,7 +190,7 @@ def test_more_files_than_one_process_should_open(spark, folder, monkeypatch):
     assert rating_files(spark.read.parquet(folder), Columns()).batches() is None
 
 
-@pytest.mark.parametrize("exchange", ["driver", "broadcast"])
+@pytest.mark.parametrize("exchange", ["driver", pytest.param("broadcast", marks=pytest.mark.slow)])
 def test_a_page_that_is_damaged_is_told_in_one_line(spark, tmp_path, exchange):
     path = tmp_path / "ratings.parquet"
     pq.write_table(numbers(5_000, user=list(range(5_000))), path, use_dictionary=False)

@@ -35,7 +35,9 @@ def counted(spark, monkeypatch):
     return count
 
 
-@pytest.mark.parametrize("kind", IDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in ("bigint", "string") else [pytest.mark.slow]) for kind in IDS]
+)
 def test_few_ids_and_many_ids_are_counted_alike(spark, counted, kind):
     rng = np.random.default_rng(4)
     users, items = rng.integers(0, 40, 300).tolist(), rng.integers(0, 9, 300).tolist()

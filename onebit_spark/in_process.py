@@ -41,10 +41,10 @@ from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
-from onebit_spark.predictor.certification import KEPT_OUT, CertificateRequest, with_certificates
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
+from onebit_spark.predictor.scored import KEPT_OUT, CertificateRequest, with_certificates
 from onebit_spark.predictor.side import ModelSide
 
 LABELS_AT_ONCE = 2**16

@@ -29,8 +29,8 @@ from onebit_spark.ml.params import AnswerParams
 from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
 from onebit_spark.ml.recommend import Request, recommend
 from onebit_spark.ml.spark_factors import SparkFactors, answers
-from onebit_spark.predictor.certification import CertificateRequest, with_certificates
 from onebit_spark.predictor.fitted_model import who_problems
+from onebit_spark.predictor.scored import CertificateRequest, with_certificates
 from onebit_spark.predictor.side import ModelSide
 
 

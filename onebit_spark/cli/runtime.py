@@ -22,7 +22,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import INTEGRAL, Columns, as_examples
 from onebit_spark.input.tables import separator_in
 from onebit_spark.platform.files import RENAMING, Location, explained
-from onebit_spark.predictor.certification import CertificateRequest
+from onebit_spark.predictor.scored import CertificateRequest
 from onebit_spark.tuning.cross_validation import CrossValidation
 
 if TYPE_CHECKING:

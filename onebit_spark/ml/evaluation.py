@@ -30,15 +30,17 @@ from onebit_spark.input.ratings import Columns, RatingCounts, cell_hash, check_r
 from onebit_spark.ml.spark_factors import SparkFactors, confidence
 from onebit_spark.platform.arrow_stream import arrow_udf
 from onebit_spark.platform.sessions import described
-from onebit_spark.predictor.certification import NOT_KNOWN, CertificateRequest, fresh_to
 from onebit_spark.predictor.predictor import OUTPUTS
 from onebit_spark.predictor.scored import (
     CALIBRATING,
+    NOT_KNOWN,
     SAMPLE,
+    CertificateRequest,
     calibrated,
     count_by_level,
     diagnosed,
     figures_of,
+    fresh_to,
     scored_table,
     with_rates,
 )

@@ -29,11 +29,17 @@ from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.side_features import warn_of_unknown_values
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.predictor.certification import CertificateRequest, fresh_to
 from onebit_spark.predictor.model_folder import read_model, write_model, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
 from onebit_spark.predictor.predictor import Predictor
-from onebit_spark.predictor.scored import calibrated, count_by_level, figures_of, scored_table
+from onebit_spark.predictor.scored import (
+    CertificateRequest,
+    calibrated,
+    count_by_level,
+    figures_of,
+    fresh_to,
+    scored_table,
+)
 from onebit_spark.predictor.side import ModelSide, asked_ids, moments_at, scores_at
 from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
 

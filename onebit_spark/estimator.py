@@ -30,6 +30,7 @@ from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.spark_engine import adopted_factors, factors_of, load_ratings, open_engine
 from onebit_spark.engines.tables import factor_schema
 from onebit_spark.errors import RequestError, refuse
+from onebit_spark.in_process import info_of_fit
 from onebit_spark.input.batches import SizeEstimate
 from onebit_spark.input.columns import collected_features, type_of
 from onebit_spark.input.rating_checks import Columns, RatingCounts
@@ -39,7 +40,6 @@ from onebit_spark.ml.fit_params import FitParams
 from onebit_spark.ml.params import refuse_removed
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter, write_model
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.predictor.fit_info import info_of_fit
 
 S = TypeVar("S", Labels, FitConfig, Execution, Terms)
 
@@ -297,19 +297,6 @@ class _ModelBuilder:
         return OneBitCompletionModel(info, sides[0], sides[1], certificate).fittedOn(self.fitted)
 
     def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        columns, counts, engine = self.columns, self.counts, self.engine
-        return info_of_fit(
-            fit,
-            engine,
-            {side: len(known.unrated_ids) for side, known in self.features.items()},
-            n_ratings=counts.n,
-            label_coding=counts.coding,
-            threshold=columns.threshold,
-            majority=counts.majority,
-            columns=columns.roles,
-            total_weight=engine.total_weight if columns.weight is not None else None,
-            id_types=self.id_types,
-            n_positive=counts.positives,
-            fingerprint=counts.fingerprint,
-            exchange=asdict(self.exchange),
-        )
+        unrated = {side: len(known.unrated_ids) for side, known in self.features.items()}
+        exchange = asdict(self.exchange)
+        return info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, unrated, exchange)

@@ -6,12 +6,12 @@ All other engines must agree with them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +19,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
+from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Labels, Terms
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import FitFeatures, align_factors, digest, factor_table, give_features, prior_row
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, scale_fields
 from onebit_spark.core.model_selection import at_start_rank
-from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.posterior import RowPosterior, effective_rank
 from onebit_spark.core.settings import Problem
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration, PhaseTimer
@@ -38,10 +40,16 @@ from onebit_spark.engines.threads import ThreadRunner, local_engine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
 from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_count_problem
+from onebit_spark.input.rating_checks import (
+    Coding,
+    Columns,
+    RatingCounts,
+    check_id_type,
+    checked_lines,
+    column_count_problem,
+)
 from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
-from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
 from onebit_spark.predictor.scored import KEPT_OUT, CertificateRequest, with_certificates
@@ -124,8 +132,10 @@ def fit_arrays(
                 rated, name = engine.counts(side) > 0, f"{side[:-1]}_features"
                 engine.features[side] = SideFeatures.of_rows(given, rated, name)
         fit = certified_fit(engine, config, certify, positives, on_iteration)
-    majority = 1 if 2 * positives >= engine.n_ratings else -1
-    info = _info(fit, engine, positives, majority, _label_coding(np.asarray(labels)))
+    counts = RatingCounts(engine.n_ratings, positives, _label_coding(np.asarray(labels)), "")
+    unrated = {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES}
+    columns = Columns(weight="weight" if engine.weighted else None)
+    info = info_of_fit(fit, engine, counts, columns, {"user": "bigint", "item": "bigint"}, unrated)
     users, items = (_side(fit, engine, side, info) for side in SIDES)
     info = replace(info, n_users=len(users.ids), n_items=len(items.ids))
     certificate = certificate_document(item.as_dict() for item in fit.certificates)
@@ -145,7 +155,7 @@ def _side(fit: CertifiedFit[Any], engine: BlockEngine[Any], side: Side, info: Mo
     return ModelSide(pa.array(numbers), lines, prior, drawn)
 
 
-def _label_coding(labels: NDArray[Any]) -> str:
+def _label_coding(labels: NDArray[Any]) -> Coding:
     """How the labels are coded. Both classes occur, so some label is −1, 0 or False."""
     if labels.dtype == bool:
         return "boolean"
@@ -154,21 +164,50 @@ def _label_coding(labels: NDArray[Any]) -> str:
     return "binary" if smallest == 0 else "signed"
 
 
-def _info(fit: CertifiedFit[Any], engine: BlockEngine[Any], positives: int, majority: int, coding: str) -> ModelInfo:
-    """As if the fit had been made of a DataFrame with the columns user, item and label."""
-    columns = {"user": "user", "item": "item", "label": "label"}
-    return info_of_fit(
-        fit,
-        engine,
-        {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES},
-        n_ratings=engine.n_ratings,
-        n_positive=positives,
-        label_coding=coding,
-        threshold=None,
-        majority=majority,
-        columns={**columns, "weight": "weight"} if engine.weighted else columns,
-        total_weight=engine.total_weight if engine.weighted else None,
-        id_types={"user": "bigint", "item": "bigint"},
+def info_of_fit(
+    fit: CertifiedFit[Any], engine: Engine[Any], counts: RatingCounts, columns: Columns, id_types: dict[str, str],
+    unrated: Mapping[Side, int], exchange: Mapping[str, Any] | None = None,
+) -> ModelInfo:  # fmt: skip
+    """The content of ``metadata.json`` after a fit; ``unrated`` counts the ids with side features and no ratings."""
+    scales, config = fit.scales, fit.choice.config
+    n_users, n_items = (engine.count(side) for side in SIDES)
+    row_norms, col_norms = (engine.column_norms(side, fit.posterior[side]) for side in SIDES)
+    features = {
+        who: {
+            "coding": fit.codings[side].as_list(),
+            "weights": scales.features[side].tolist(),
+            "newcomers": unrated[side],
+        }
+        for who, side in SIDE_OF.items()
+        if side in fit.codings
+    }
+    return ModelInfo(
+        parameters={**asdict(config), "alpha": scales.prior.alpha, "beta": scales.prior.beta},
+        n_users=n_users,
+        n_items=n_items,
+        n_ratings=counts.n,
+        n_positive=counts.positives,
+        label_coding=counts.coding,
+        threshold=columns.threshold,
+        majority=counts.majority,
+        columns=columns.roles,
+        total_weight=engine.total_weight if columns.weight is not None else None,
+        id_types=id_types,
+        fingerprint=counts.fingerprint,
+        exchange=dict(exchange or {}),
+        objective_history=[step.objective for step in fit.history],
+        iterations=len(fit.history),
+        converged=fit.converged,
+        reason=fit.reason,
+        effective_rank=effective_rank(row_norms, col_norms, n_users, n_items),
+        **scale_fields(scales, config.intercepts),
+        side_features=features or None,
+        draw_narrowing=None if fit.drawn is None else NARROWING,
+        confidences=None if fit.confidence_thresholds is None else fit.confidence_thresholds.as_dict(),
+        weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
+        choice=fit.choice.as_dict(),
+        calibration=None if fit.choice.calibration is None else fit.choice.calibration.as_dict(),
+        repeats=asdict(engine.repeats),
     )
 
 
@@ -317,50 +356,58 @@ class TableFit:
         self, ratings: CollectedRatings, on_iteration: Callable[[Iteration], None] | None = None, read: float = 0.0
     ) -> FittedModel:
         """Fit the ratings, which took ``read`` seconds to read."""
-        timer, counts = PhaseTimer(), ratings.counts
+        timer, block = PhaseTimer(), ratings.ratings
+        runner: Any
+        if self.execution.device == "cpu":
+            runner = ThreadRunner(block, self.threads)
+        else:
+            runner = CudaRunner.of_block(block, at_start_rank(self.config).form)
         with ExitStack() as release:
-            form = at_start_rank(self.config).form
-            over = _engine_over(ratings, form, self.execution.device, self.threads)
-            engine = release.enter_context(over)
+            engine = BlockEngine(runner, {"rows": ratings.users, "cols": ratings.items})
+            release.enter_context(engine.running())
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
-            builder = _Builder(self, ratings, engine, known)
-            folder = self._checkpoints(ratings)
-            earlier = None if folder is None else release.enter_context(folder.claimed(self.execution.resume))
-            start = None if earlier is None else resumed(earlier, self.config, partial(_adopted, engine))
-            checkpoints = None
+            folder, start, checkpoints = self._checkpoints(ratings), None, None
             if folder is not None:
-                checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
+                if (earlier := release.enter_context(folder.claimed(self.execution.resume))) is not None:
+                    start = resumed(earlier, self.config, partial(_adopted, engine))
+                unfinished = partial(self._model, ratings, engine, known)
+                checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, unfinished)
             timer.end("blocking")
-            fit = certified_fit(engine, self.config, self.terms, counts.positives, on_iteration, start, checkpoints)
+            positives = ratings.counts.positives
+            fit = certified_fit(engine, self.config, self.terms, positives, on_iteration, start, checkpoints)
             timer.end("fit")
             timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :])
-            return builder.finished(fit, {"survey": read, **timer.seconds})
+            return self._model(ratings, engine, known, fit, {"survey": read, **timer.seconds})
 
     def _checkpoints(self, ratings: CollectedRatings) -> CheckpointFolder | None:
         if not (folder := self.execution.checkpoint_dir):
             return None
         digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
         split = None if self.terms is None else self.terms.prior_split
-        return CheckpointFolder(
-            None, folder, subject_of(self.config, ratings.counts, split, digests), _Earlier.of, _write
-        )
+        subject = subject_of(self.config, ratings.counts, split, digests)
+        return CheckpointFolder(None, folder, subject, load, _write)
 
-
-class _Earlier(NamedTuple):
-    """The model of a checkpoint: see ``ml.checkpoint.Startable``."""
-
-    model: FittedModel
-
-    @classmethod
-    def of(cls, uri: str) -> _Earlier:
-        return cls(load(uri))
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.model.info
-
-    def factorsOf(self, who: Who) -> ModelSide:
-        return self.model.side(who)
+    def _model(
+        self, ratings: CollectedRatings, engine: BlockEngine[Any], features: Mapping[Side, FitFeatures],
+        fit: CertifiedFit[Any], seconds: dict[str, float] | None = None,
+    ) -> FittedModel:  # fmt: skip
+        """The model of a fit. Without ``seconds`` the fit is unfinished, and ids without ratings are left out."""
+        unrated = {side: len(known.unrated_ids) for side, known in features.items()}
+        info = info_of_fit(fit, engine, ratings.counts, self.columns, self.id_types, unrated, self.exchange)
+        tables: dict[Who, pa.Table] = {}
+        for who, side in SIDE_OF.items():
+            posteriors = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
+            tables[who] = factor_table(engine.ids[side], *map(engine.runner.lines, posteriors))
+            if side in fit.codings and seconds is not None:
+                prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
+                lines = features[side].unrated_lines(prior, fit.codings[side], weights, info.draw_narrowing)
+                if lines is not None:
+                    tables[who] = pa.concat_tables([tables[who], lines.cast(tables[who].schema)])
+        info = replace(info, n_users=len(tables["user"]), n_items=len(tables["item"]), seconds=seconds or {})
+        users, items = (ModelSide.of(table, info, who) for who, table in tables.items())
+        params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
+        certificate = certificate_document(item.as_dict() for item in fit.certificates)
+        return FittedModel(info, users, items, certificate, params=params, fitted=ratings.sketch())
 
 
 def _write(model: FittedModel, uri: str) -> None:
@@ -370,77 +417,7 @@ def _write(model: FittedModel, uri: str) -> None:
     write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
 
 
-@contextmanager
-def _engine_over(ratings: CollectedRatings, form: Form, device: str, threads: int | None) -> Iterator[BlockEngine[Any]]:
-    """The engine of this process, on its cores or on its GPU, with the ids of its rows."""
-    block = ratings.ratings
-    runner: Any = ThreadRunner(block, threads) if device == "cpu" else CudaRunner.of_block(block, form)
-    with BlockEngine(runner, {"rows": ratings.users, "cols": ratings.items}).running() as engine:
-        yield engine
-
-
-def _factors(engine: BlockEngine[Any], side: Side, fit: CertifiedFit[Any]) -> pa.Table:
-    """The factor table of a side, with the posterior of the certified draws if there is one."""
-    parts = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
-    return factor_table(engine.ids[side], *map(engine.runner.lines, parts))
-
-
-def _adopted(engine: BlockEngine[Any], side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
+def _adopted(engine: BlockEngine[Any], side: Side, model: FittedModel, prior: RowPosterior, precision: str) -> Any:
     """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
+    factors = model.users if side == "rows" else model.items
     return engine.runner.table(side, align_factors(factors.table, engine.ids[side], prior, precision))
-
-
-@dataclass(frozen=True)
-class _Builder:
-    """All that a model is made of besides its fit."""
-
-    given: TableFit
-    ratings: CollectedRatings
-    engine: BlockEngine[Any]
-    features: dict[Side, FitFeatures]
-
-    def at_checkpoint(self, fit: CertifiedFit[Any]) -> FittedModel:
-        """The model of a fit on its way, without ids that have no ratings."""
-        return self._model(
-            fit, self._info(fit), {who: _factors(self.engine, side, fit) for who, side in SIDE_OF.items()}
-        )
-
-    def finished(self, fit: CertifiedFit[Any], seconds: Mapping[str, float]) -> FittedModel:
-        """The model of a fit. The ids with features and without ratings are last."""
-        info = replace(self._info(fit), seconds=dict(seconds))
-        return self._model(fit, info, {who: self._all_factors(side, fit, info) for who, side in SIDE_OF.items()})
-
-    def _model(self, fit: CertifiedFit[Any], info: ModelInfo, sides: Mapping[Who, pa.Table]) -> FittedModel:
-        info = replace(info, n_users=len(sides["user"]), n_items=len(sides["item"]))
-        users, items = (ModelSide.of(table, info, who) for who, table in sides.items())
-        params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
-        certificate = certificate_document(item.as_dict() for item in fit.certificates)
-        return FittedModel(info, users, items, certificate, params=params, fitted=self.ratings.sketch())
-
-    def _all_factors(self, side: Side, fit: CertifiedFit[Any], info: ModelInfo) -> pa.Table:
-        table = _factors(self.engine, side, fit)
-        if side not in fit.codings:
-            return table
-        row = prior_row(fit.scales, side, *info.table_form)
-        lines = self.features[side].unrated_lines(
-            row, fit.codings[side], fit.scales.features[side], info.draw_narrowing
-        )
-        return table if lines is None else pa.concat_tables([table, lines.cast(table.schema)])
-
-    def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        columns, counts, engine = self.given.columns, self.ratings.counts, self.engine
-        return info_of_fit(
-            fit,
-            engine,
-            {side: len(known.unrated_ids) for side, known in self.features.items()},
-            n_ratings=counts.n,
-            label_coding=counts.coding,
-            threshold=columns.threshold,
-            majority=counts.majority,
-            columns=columns.roles,
-            total_weight=engine.total_weight if columns.weight is not None else None,
-            id_types=self.given.id_types,
-            n_positive=counts.positives,
-            fingerprint=counts.fingerprint,
-            exchange=dict(self.given.exchange),
-        )

@@ -285,10 +285,9 @@ def factors_of(
     return engine.runner.persist(frame, schema) if persist else frame
 
 
-def adopted_factors(
-    engine: BlockEngine[Any], side: Side, factors: DataFrame, prior: RowPosterior, precision: str
-) -> Any:
-    """The posterior of the engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
+def adopted_factors(engine: BlockEngine[Any], side: Side, model: Any, prior: RowPosterior, precision: str) -> Any:
+    """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
+    factors = model.users if side == "rows" else model.items
     if engine.runner.held_rows(side) is not None:
         rows = align_factors(collected_factors(factors), engine.ids[side].values, prior, precision)
         return engine.runner.table(side, rows)

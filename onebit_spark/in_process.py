@@ -165,14 +165,14 @@ def _label_coding(labels: NDArray[Any]) -> Coding:
 
 
 def info_of_fit(
-    fit: CertifiedFit[Any], engine: Engine[Any], counts: RatingCounts, columns: Columns, id_types: dict[str, str],
+    fit: CertifiedFit[Any], engine: Engine[Any], counts: RatingCounts, columns: Columns, id_types: Mapping[Any, str],
     unrated: Mapping[Side, int], exchange: Mapping[str, Any] | None = None,
 ) -> ModelInfo:  # fmt: skip
     """The content of ``metadata.json`` after a fit; ``unrated`` counts the ids with side features and no ratings."""
     scales, config = fit.scales, fit.choice.config
     n_users, n_items = (engine.count(side) for side in SIDES)
     row_norms, col_norms = (engine.column_norms(side, fit.posterior[side]) for side in SIDES)
-    features = {
+    features: dict[str, dict[str, Any]] = {
         who: {
             "coding": fit.codings[side].as_list(),
             "weights": scales.features[side].tolist(),
@@ -192,7 +192,7 @@ def info_of_fit(
         majority=counts.majority,
         columns=columns.roles,
         total_weight=engine.total_weight if columns.weight is not None else None,
-        id_types=id_types,
+        id_types=dict(id_types),
         fingerprint=counts.fingerprint,
         exchange=dict(exchange or {}),
         objective_history=[step.objective for step in fit.history],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,18 +18,18 @@ from pyspark.sql.types import StructType
 from onebit_spark.certificate.certificates import OF_PREDICTIONS, Certificate, certificate_document, headline_of
 from onebit_spark.certificate.held_out import SELECTIVE, answering_threshold, ungrouped_certificates
 from onebit_spark.core.factor_tables import DIRECTIONS, factor_columns, feature_effects
-from onebit_spark.core.hashes import CellSketch
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
+from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
+from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.columns import case_folding
 from onebit_spark.input.rating_checks import RatingCounts
-from onebit_spark.ml.evaluation import calibrate, certify, check_request, checked_ratings, diagnose
-from onebit_spark.ml.fold_in import NewFactors, NewRatings, fold_in, fold_in_features, update
+from onebit_spark.ml.evaluation import calibrate, certify, check_request, checked_ratings, diagnose, sketch_of
+from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams
 from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
-from onebit_spark.ml.recommend import Request, recommend
-from onebit_spark.ml.spark_factors import SparkFactors, answers
+from onebit_spark.ml.recommend import recommend
+from onebit_spark.ml.spark_factors import SparkFactors, confidence
 from onebit_spark.predictor.fitted_model import who_problems
 from onebit_spark.predictor.scored import CertificateRequest, with_certificates
 from onebit_spark.predictor.side import ModelSide
@@ -88,8 +89,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         self.readFitted: Callable[[], CellSketch] | None = None  # see ``fitted``
         self._collected: list[tuple[ModelSide, ModelSide]] = []  # shared by copies: see ``factors``
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
-        for who in SIDE_OF:
-            schema = self.factorsOf(who).schema
+        for who, schema in (("user", users.schema), ("item", items.schema)):
             actual, expected = _types(schema), _types(factor_schema(info, who, DIRECTIONS in schema.names))
             if actual != expected:
                 raise RequestError(f"damaged model folder: {who}s/ should have the columns {expected}, not {actual}")
@@ -109,10 +109,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             for side, table in (("user", users), ("item", items))
         )
         return cls(info, user_frame, item_frame, certificate_document(item.as_dict() for item in certificates))
-
-    def factorsOf(self, who: Who) -> DataFrame:
-        """``users`` or ``items``."""
-        return self.users if who == "user" else self.items
 
     @property
     def factors(self) -> SparkFactors:
@@ -174,7 +170,10 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     def answers(self, score: Column, std: Column) -> Column:
         """Whether pairs with these scores and standard deviations are answered under ``maxError``."""
-        return answers(self.info, answering_threshold(self.certificate, self.getMaxError()), score, std)
+        threshold = answering_threshold(self.certificate, self.getMaxError())
+        if math.isinf(threshold):  # the request was not met
+            return F.lit(False)
+        return confidence(self.info, score, std) >= threshold
 
     def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
         """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
@@ -223,31 +222,33 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             User and ``recommendations``, an array of structs with the best first: the item, ``rating`` (the score),
             ``std`` and ``probability``.
         """
-        return recommend(self.factors, "user", Request(numItems, z, excludeSeen, self._floor(answeredOnly)))
+        return self._recommended("user", numItems, z, excludeSeen, answeredOnly)
 
     def recommendForAllItems(
         self, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None, answeredOnly: bool = False
     ) -> DataFrame:
         """The best users of each item. The parameters are those of ``recommendForAllUsers``."""
-        return recommend(self.factors, "item", Request(numUsers, z, excludeSeen, self._floor(answeredOnly)))
+        return self._recommended("item", numUsers, z, excludeSeen, answeredOnly)
 
     def recommendForUserSubset(
         self, dataset: DataFrame, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None,
         answeredOnly: bool = False,
     ) -> DataFrame:  # fmt: skip
         """The best items of the users in ``dataset``. Users that the model does not know are left out."""
-        return recommend(self.factors, "user", Request(numItems, z, excludeSeen, self._floor(answeredOnly)), dataset)
+        return self._recommended("user", numItems, z, excludeSeen, answeredOnly, dataset)
 
     def recommendForItemSubset(
         self, dataset: DataFrame, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None,
         answeredOnly: bool = False,
     ) -> DataFrame:  # fmt: skip
         """The best users of the items in ``dataset``. Items that the model does not know are left out."""
-        return recommend(self.factors, "item", Request(numUsers, z, excludeSeen, self._floor(answeredOnly)), dataset)
+        return self._recommended("item", numUsers, z, excludeSeen, answeredOnly, dataset)
 
-    def _floor(self, answeredOnly: bool) -> float | None:
-        """The least confidence of a pair in a list, or None."""
-        return answering_threshold(self.certificate, self.getMaxError()) if answeredOnly else None
+    def _recommended(
+        self, who: Who, n: int, z: float | None, seen: DataFrame | None, answered: bool, subset: DataFrame | None = None
+    ) -> DataFrame:
+        floor = answering_threshold(self.certificate, self.getMaxError()) if answered else None
+        return recommend(self.factors, who, n, z, seen, floor, subset)
 
     # ---- new users and items -----------------------------------------------------------------------------------------
 
@@ -302,9 +303,11 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         new = NewRatings.of(self.factors, ratings, self.info.threshold if threshold is None else threshold)
         return self._with_ratings(new, update(self.factors, new, features)) if new.n else self
 
-    def _with_ratings(self, given: NewRatings, factors: NewFactors) -> Self:
+    def _with_ratings(self, given: NewRatings, changes: Changes) -> Self:
         """The model with other factors, which was fitted on these ratings, too."""
-        return self.changed(**factors.changes).fittedOn(given.merged_with(self.fitted))
+        before = self.fitted
+        sketch = sketch_of(given.frame, given.columns, given.n, HIGHEST if before is None else before.limit)
+        return self.changed(**changes).fittedOn(merged_sketch(before, sketch))
 
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
         """A model that also knows the users (or the items) in ``features``, from their side features alone.
@@ -320,8 +323,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """
         refuse(who_problems(who))
         new, learnt = fold_in_features(self.factors, features, who), self.info.side_features or {}
-        newcomers = learnt[who]["newcomers"] + new.counts[who] - self.info.count(who)
-        return self.changed(**new.changes, side_features={**learnt, who: {**learnt[who], "newcomers": newcomers}})
+        newcomers = learnt[who]["newcomers"] + new[f"n_{who}s"] - self.info.count(who)
+        return self.changed(**new, side_features={**learnt, who: {**learnt[who], "newcomers": newcomers}})
 
     @property
     def userFeatureWeights(self) -> DataFrame:

@@ -6,7 +6,7 @@ that is in ``predictor.scored``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DoubleType, ShortType, StructField, StructType
 
-from onebit_spark.certificate.certificates import Certificate, with_freshness
-from onebit_spark.certificate.held_out import HeldOutCounts, held_out_certificates
+from onebit_spark.certificate.certificates import Certificate
+from onebit_spark.certificate.held_out import HeldOutCounts
 from onebit_spark.core import metrics
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.metrics import RELIABILITY_BINS
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo
+from onebit_spark.core.model_info import SIDE_OF
 from onebit_spark.core.prediction import EVERYTHING
 from onebit_spark.errors import refuse
 from onebit_spark.input.columns import column_problem, matching, quoted
@@ -37,6 +37,7 @@ from onebit_spark.predictor.scored import (
     SAMPLE,
     CertificateRequest,
     calibrated,
+    certificates_of,
     count_by_level,
     diagnosed,
     figures_of,
@@ -68,33 +69,6 @@ def scored_ratings(
     return scored_table(factors.info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
 
 
-def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFrame:
-    """``OUTPUTS`` appended to n checked pairs of ids."""
-    if factors.fit_driver(n):
-        table = factors.scored_here(pairs).drop_columns(["unknown_user", "unknown_item"])
-        schema = StructType([*pairs.schema, *(StructField(name, DoubleType()) for name in OUTPUTS)])
-        return factors.spark.createDataFrame(table, schema)
-    scored, prefix = factors.scored(pairs)
-    ids = (F.col(quoted(name)) for name in pairs.columns)
-    return scored.select(*ids, *(F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS))
-
-
-def scored_by_spark(
-    factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None = None
-) -> DataFrame:
-    """The same columns but confidence and level, lazily, for any number of ratings."""
-    return _by_spark(factors, _asked(factors, ratings, threshold, group)).select(
-        F.col("__positive").alias("positive"),
-        ((F.col("prediction") > 0) == F.col("__positive")).alias("right"),
-        "unknown_user",
-        "unknown_item",
-        "score",
-        "std",
-        "probability",
-        F.col("__group").alias("group"),
-    )
-
-
 def _asked(factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
     """The two ids, the label as a boolean and the group."""
     labelled = ratings.withColumn("__positive", positive(ratings, factors.info.columns["label"], threshold))
@@ -104,11 +78,22 @@ def _asked(factors: SparkFactors, ratings: DataFrame, threshold: float | None, g
 
 
 def _by_spark(factors: SparkFactors, asked: DataFrame) -> DataFrame:
-    """Ratings of ``_asked`` with ``OUTPUTS``, unknown_user and unknown_item."""
+    """Ratings of ``_asked`` with ``OUTPUTS``, unknown_user and unknown_item, lazily, for any number of them."""
     scored, prefix = factors.scored(asked)
     unknown = (F.col(f"{prefix}_{who}").isNull().alias(f"unknown_{who}") for who in SIDE_OF)
     outputs = (F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS)
     return scored.select("__positive", "__group", *outputs, *unknown)
+
+
+def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFrame:
+    """``OUTPUTS`` appended to n checked pairs of ids."""
+    if factors.fit_driver(n):
+        table = factors.scored_here(pairs).drop_columns(["unknown_user", "unknown_item"])
+        schema = StructType([*pairs.schema, *(StructField(name, DoubleType()) for name in OUTPUTS)])
+        return factors.spark.createDataFrame(table, schema)
+    scored, prefix = factors.scored(pairs)
+    ids = (F.col(quoted(name)) for name in pairs.columns)
+    return scored.select(*ids, *(F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS))
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
@@ -125,40 +110,28 @@ def measure(
 
     Up to ``COLLECT_LIMIT`` ratings, the driver collects the scores, and the AUC is exact (``auc_error`` is 0). For more
     ratings, Spark computes sums and a histogram of the scores, and the AUC is off by at most ``auc_error``. The error
-    is that of ``prediction``: a score of exactly 0 counts as the majority label of the training data.
-
-    Parameters
-    ----------
-    factors : SparkFactors
-        Those of the model.
-    ratings : DataFrame
-        Ratings with the columns of the fit.
-    threshold : float or None
-        Labels strictly greater are positive.
-    counts : RatingCounts
-        The result of ``check_ratings`` on the same ratings.
-    by : str, optional
-        A column to group the ratings by.
+    is that of ``prediction``: a score of exactly 0 counts as the majority label of the training data. ``counts`` is the
+    result of ``check_ratings`` on the same ratings; ``by`` is a column to group them by.
     """
     group = None if by is None else F.col(quoted(by)).cast("string")
     if counts.n <= COLLECT_LIMIT:
         figures, lines = figures_of(scored_ratings(factors, ratings, threshold, counts.n, group))
     else:
-        scored = scored_by_spark(factors, ratings, threshold, group)
-        placed = _level(factors.info)(confidence(factors.info, F.col("score"), F.col("std")))
-        figures, lines = _binned(scored.withColumn("level", placed))
+        thresholds = factors.info.confidence_thresholds or EVERYTHING
+
+        def place(confidences: pa.Array) -> pa.Array:
+            return pa.array(thresholds.level(confidences.to_numpy(zero_copy_only=False)))
+
+        level = arrow_udf(place, [DoubleType()], ShortType())
+        scored = _by_spark(factors, _asked(factors, ratings, threshold, group)).select(
+            "*",
+            F.col("__positive").alias("positive"),
+            F.col("__group").alias("group"),
+            level(confidence(factors.info, F.col("score"), F.col("std"))).alias("level"),
+        )
+        figures, lines = _binned(scored)
     figures = with_rates(figures, factors.info, counts.n, counts.positives, threshold)
     return figures, count_by_level(factors.info, lines, by)
-
-
-def _level(info: ModelInfo) -> Callable[..., Column]:
-    """A function from a confidence to the highest level of the model's confidence_thresholds that answers it."""
-    confidence_thresholds = info.confidence_thresholds or EVERYTHING
-
-    def place(confidences: pa.Array) -> pa.Array:
-        return pa.array(confidence_thresholds.level(confidences.to_numpy(zero_copy_only=False)))
-
-    return arrow_udf(place, [DoubleType()], ShortType())
 
 
 def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
@@ -166,10 +139,11 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
     is_positive = F.col("positive")
     sign = F.when(is_positive, 1.0).otherwise(-1.0)
     chance = F.when(is_positive, F.col("probability")).otherwise(1 - F.col("probability"))
+    last_bin = F.lit(RELIABILITY_BINS - 1)
     placed = scored.select(
         "*",
         F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (SCORE_BINS - 1)).alias("bin"),
-        probability_bin(F.col("probability")).alias("probability_bin"),
+        F.least(F.floor(F.col("probability") * RELIABILITY_BINS), last_bin).alias("probability_bin"),
     )
     by_score, by_level = ("bin", "probability_bin"), ("level", "group")
     sets = [[F.col(name) for name in names] for names in (by_score, by_level)]
@@ -179,7 +153,7 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
             F.grouping("bin").alias("of_levels"),
             F.count(F.lit(1)).alias("n"),
             F.count_if(is_positive).alias("n_positive"),
-            F.count_if(~F.col("right")).alias("n_wrong"),
+            F.count_if((F.col("prediction") > 0) != is_positive).alias("n_wrong"),
             F.count_if("unknown_user").alias("n_unknown_user"),
             F.count_if("unknown_item").alias("n_unknown_item"),
             F.sum(F.greatest(1 - sign * F.col("score"), F.lit(0.0))).alias("hinge_loss"),
@@ -214,19 +188,10 @@ def _area(positives: np.ndarray, negatives: np.ndarray) -> tuple[float | None, f
     return (float(np.dot(positives.astype(float), below)) + tied / 2) / pairs, tied / 2 / pairs
 
 
-def probability_bin(probability: Column) -> Column:
-    """The bin of a reliability curve, 0 … RELIABILITY_BINS − 1."""
-    return F.least(F.floor(probability * RELIABILITY_BINS), F.lit(RELIABILITY_BINS - 1))
-
-
 def diagnose(
     factors: SparkFactors, ratings: DataFrame, source: str, fitted: bool, counts: RatingCounts | None = None
 ) -> dict[str, Any]:
-    """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
-
-    ``fitted``: the model was fitted to them, so that the figures flatter it. ``counts``: of the ratings, if they were
-    checked before.
-    """
+    """The figures that a report shows, of all ratings or of a sample: see ``OneBitCompletionModel.diagnose``."""
     scored, sampled = _scored(factors, ratings, SAMPLE, counts)
     return diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
 
@@ -279,9 +244,7 @@ def certify(
     if freshness is None:
         freshness = check_fresh(fitted, on)
     figures, counts = measure(factors, on.ratings, on.columns.threshold, on.counts, request.by)
-    confidence_thresholds = factors.info.confidence_thresholds or EVERYTHING
-    certificates = held_out_certificates(confidence_thresholds, counts, request.terms, request.max_error)
-    return figures, [with_freshness(item, freshness) for item in certificates]
+    return figures, certificates_of(factors.info, counts, request, freshness)
 
 
 def check_request(factors: SparkFactors, ratings: DataFrame, request: CertificateRequest) -> None:
@@ -292,14 +255,8 @@ def check_request(factors: SparkFactors, ratings: DataFrame, request: Certificat
     refuse(problems)
 
 
-# ---- freshness -------------------------------------------------------------------------------------------------------
-
-
 def check_fresh(fitted: CellSketch | None, on: CheckedRatings) -> dict[str, Any]:
-    """Compare ratings with the cells that the model was fitted on, for a certificate; refuse fitted ones.
-
-    ``checked`` is false, with a ``reason``, where this is not possible.
-    """
+    """Compare ratings with the cells that the model was fitted on: see ``fresh_to``."""
     if fitted is None:
         return NOT_KNOWN
     return fresh_to(fitted, sketch_of(on.ratings, on.columns, on.counts.n, fitted.limit))

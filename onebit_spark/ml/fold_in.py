@@ -7,7 +7,7 @@ update     ratings of users and items that the model knows or not
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,6 @@ from onebit_spark.core.factor_tables import (
     prior_row,
     read_factors,
 )
-from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.model_info import PARTNER, SIDE_OF, Who
@@ -49,7 +48,6 @@ from onebit_spark.input.ratings import (
     rating_lines,
     with_weight,
 )
-from onebit_spark.ml.evaluation import sketch_of
 from onebit_spark.ml.spark_factors import MOST_PAIRS, SparkFactors
 from onebit_spark.platform.plans import computed_once
 from onebit_spark.platform.sessions import parallelism
@@ -61,20 +59,15 @@ COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}  # of prepared ratings
 RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner
 
 
-class NewFactors(NamedTuple):
-    """Factor tables that changed with new ratings, as DataFrames, and their numbers of lines."""
-
-    tables: dict[Who, DataFrame]
-    counts: dict[Who, int]
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """As arguments of ``OneBitCompletionModel.changed``."""
-        frames = {f"{who}s": table for who, table in self.tables.items()}
-        return {**frames, **{f"n_{who}s": n for who, n in self.counts.items()}}
+# With new ratings, factor tables change, and their numbers of lines: arguments of ``OneBitCompletionModel.changed``
+Changes = dict[str, Any]
 
 
-def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFrame | None = None) -> NewFactors:
+def _change(who: Who, table: DataFrame, n: int) -> Changes:
+    return {f"{who}s": table, f"n_{who}s": n}
+
+
+def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFrame | None = None) -> Changes:
     """The users (or items) of new ratings added, or replaced if they are known. The other side does not change.
 
     Few ratings are folded in on the driver. Otherwise the factors are computed once and kept by the executors. If an
@@ -83,7 +76,7 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
     means = None if features is None else explained_means(factors, features, who)
     if not factors.fit_driver(given.n):
         united = _with_new(factors, given, who, means)
-        return NewFactors({who: united}, {who: united.count()})
+        return _change(who, united, united.count())
     model, table, weighted = factors.on_driver(), given.table(), given.columns.weight is not None
     own, partners = model.side(who), model.side(PARTNER[who])
     ids, rows = model.folded_rows(
@@ -95,10 +88,10 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
         means,
     )
     side = own.with_rows(ids, rows)
-    return NewFactors({who: side_frame(factors, who, side.table)}, {who: len(side.ids)})
+    return _change(who, side_frame(factors, who, side.table), len(side.ids))
 
 
-def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> NewFactors:
+def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Changes:
     """The ids that the model does not know added, predicted from their side features alone."""
     info, means = factors.info, explained_means(factors, features, who)
     rows = newcomer_rows(prior_row(info.scales, SIDE_OF[who], *info.table_form), means.lines)
@@ -106,11 +99,11 @@ def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Ne
         side = factors.on_driver().side(who)
         new = np.flatnonzero(side.positions(means.ids) < 0)
         side = side.with_rows(means.ids.take(pa.array(new)).cast(side.ids.type), rows.take(new))
-        return NewFactors({who: side_frame(factors, who, side.table)}, {who: len(side.ids)})
+        return _change(who, side_frame(factors, who, side.table), len(side.ids))
     plain, old = ["id", *factor_columns(*info.table_form)], factors.of(who)
     lines = side_frame(factors, who, factor_table(means.ids, rows))
     united = old.select(*plain).unionByName(lines.join(old.select("id"), "id", "left_anti").select(*plain))
-    return NewFactors({who: united}, {who: united.count()})
+    return _change(who, united, united.count())
 
 
 # ---- what is given ---------------------------------------------------------------------------------------------------
@@ -152,11 +145,6 @@ class NewRatings:
     def table(self) -> pa.Table:
         """The ratings on the driver, with the columns of ``rating_lines``."""
         return rating_lines(self.frame, self.columns).toArrow()
-
-    def merged_with(self, fitted: CellSketch | None) -> CellSketch:
-        """The sketch of the cells of a model that was fitted on others, and now on these ratings, too."""
-        limit = HIGHEST if fitted is None else fitted.limit
-        return merged_sketch(fitted, sketch_of(self.frame, self.columns, self.n, limit))
 
 
 # ---- the new factors -------------------------------------------------------------------------------------------------
@@ -211,7 +199,7 @@ class _FoldInTask:
         yield from plain_lists(factor_table(ids.dictionary, self.fold_in.rows(block, posterior, means))).to_batches()
 
 
-def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFrame]) -> NewFactors:
+def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFrame]) -> Changes:
     """The factors after these ratings. They come to the driver, with the factors of their users and items."""
     means = {who: explained_means(factors, frame, who) for who, frame in features.items()}
     if given.n > MOST_PAIRS:
@@ -231,8 +219,17 @@ def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFra
         for who, side in touched.items()
     }
     after = updated_sides(factors.info, block, before)
-    frames = {who: _with_updated(factors, who, side.ids, after[SIDE_OF[who]], model) for who, side in touched.items()}
-    return NewFactors(frames, {who: factors.info.count(who) + int(side.new.sum()) for who, side in touched.items()})
+    plain, changes = ["id", *factor_columns(*factors.info.table_form)], Changes()
+    for who, side in touched.items():
+        posterior = after[SIDE_OF[who]]
+        if model is not None:
+            frame = side_frame(factors, who, model.side(who).with_rows(side.ids, posterior).table)
+        else:
+            lines = side_frame(factors, who, factor_table(side.ids, posterior))
+            old = factors.of(who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
+            frame = old.unionByName(lines)
+        changes |= _change(who, frame, factors.info.count(who) + int(side.new.sum()))
+    return changes
 
 
 @dataclass(frozen=True)
@@ -257,14 +254,3 @@ class _Touched:
             side = ModelSide.of(lines, factors.info, who)
         positions = side.positions(ids)
         return cls(ids, encoded.indices.to_numpy().astype(np.int64), side.at(positions, implicit=True), positions < 0)
-
-
-def _with_updated(
-    factors: SparkFactors, who: Who, ids: pa.Array, rows: RowPosterior, model: FittedModel | None
-) -> DataFrame:
-    """The factor table of a side with the updated lines in place of the old ones."""
-    if model is not None:
-        return side_frame(factors, who, model.side(who).with_rows(ids, rows).table)
-    lines, plain = side_frame(factors, who, factor_table(ids, rows)), ["id", *factor_columns(*factors.info.table_form)]
-    old = factors.of(who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
-    return old.unionByName(lines)

@@ -72,7 +72,7 @@ def write_model(model: Any, folder: str) -> None:
     with ThreadPoolExecutor(1) as beside:  # the report is drawn while Spark writes
         page = beside.submit(page_of, model.info, model.certificate)
         for name, factors in (("users", model.users), ("items", model.items)):
-            _write_factors(model, factors, Location(spark, folder) / name)
+            _write_factors(factors, Location(spark, folder) / name, model.factors.fit_driver(0))
         if model.fitted is not None:
             _write_parquet(model.fitted.table, Location(spark, folder) / FITTED)
         DefaultParamsWriter.saveMetadata(model, folder, spark)
@@ -82,9 +82,9 @@ def write_model(model: Any, folder: str) -> None:
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
 
 
-def _write_factors(model: Any, factors: DataFrame, folder: Location) -> None:
-    """As Parquet: a small table by this process, which is faster than a Spark job, and a large one by the executors."""
-    if model.factors.fit_driver(0):
+def _write_factors(factors: DataFrame, folder: Location, small: bool) -> None:
+    """Write Parquet: a small table in this process, which is faster than a Spark job, a large one on the executors."""
+    if small:
         with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # ids of a type that only Spark can write
             _write_parquet(collected_factors(factors), folder)
             return
@@ -92,7 +92,6 @@ def _write_factors(model: Any, factors: DataFrame, folder: Location) -> None:
 
 
 def _write_parquet(table: pa.Table, folder: Location) -> None:
-    """As one file, by this process."""
     content = io.BytesIO()
     pq.write_table(table, content)
     (folder / "part-00000.parquet").write_bytes(content.getvalue())
@@ -124,10 +123,13 @@ class ModelReader(MLReader[Any]):
         check_model(folder, path)
         try:
             info = ModelInfo.from_json((folder / METADATA).read_text())
-            users, items = (self._factors(folder, name) for name in ("users", "items"))
+            factors = []
+            for part in (self._part(folder, name) for name in ("users", "items")):
+                with explained(f"damaged model folder: {part.name}/"):
+                    factors.append(_read_parquet(part))
             certificate = certificate_of(folder)
             with explained("damaged model folder"):
-                model = self._class(info, users, items, certificate)
+                model = self._class(info, *factors, certificate)
             if info.fitted is not None:
                 model.readFitted = partial(_read_sketch, self._part(folder, FITTED), **info.fitted)
             self._set_params(model, folder)
@@ -135,11 +137,6 @@ class ModelReader(MLReader[Any]):
             raise RequestError(f"cannot load {path}: {error}") from None
         model.source = folder.uri
         return model
-
-    def _factors(self, folder: Location, name: str) -> DataFrame:
-        part = self._part(folder, name)
-        with explained(f"damaged model folder: {name}/"):
-            return _read_parquet(part)
 
     def _part(self, folder: Location, name: str) -> Location:
         if not (folder / name).is_folder():
@@ -190,8 +187,11 @@ class EstimatorReader(MLReader[Any]):
         if (folder / METADATA).exists():
             raise RequestError(f"{path} holds a fitted model: load it with OneBitCompletionModel.load")
         if not ESTIMATOR.is_own(folder):
-            saved = _saved_class(folder)
-            what = f"a {saved.rpartition('.')[2]}" if saved else "nothing that pyspark.ml saved"
+            what = "nothing that pyspark.ml saved"
+            if (folder / "metadata").is_folder():
+                with explained(f"cannot load {folder.uri}: metadata/"):
+                    saved = DefaultParamsReader.loadMetadata(folder.uri, folder.spark)["class"]
+                what = f"a {saved.rpartition('.')[2]}"
             raise RequestError(f"cannot load {path}: it holds {what}, not an OneBitCompletion")
         params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
         estimator = self._class()
@@ -203,14 +203,6 @@ class EstimatorReader(MLReader[Any]):
             (estimator.setUserFeatures if who == "user" else estimator.setItemFeatures)(frame)
         estimator.source = folder.uri
         return estimator
-
-
-def _saved_class(folder: Location) -> str | None:
-    """The Python class in pyspark.ml's own metadata, or None."""
-    if not (folder / "metadata").is_folder():
-        return None
-    with explained(f"cannot load {folder.uri}: metadata/"):
-        return str(DefaultParamsReader.loadMetadata(folder.uri, folder.spark)["class"])
 
 
 def _read_sketch(folder: Location, limit: int, complete: bool) -> CellSketch:

@@ -32,18 +32,14 @@ from onebit_spark.predictor.top_n import Best, Ranking, Seen, best_of, best_part
 BLOCK_BYTES = 16 * 2**20  # of factors in a block
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is asked for."""
+def recommend(
+    factors: SparkFactors, who: Who, n: int, z: float | None = None, seen: DataFrame | None = None,
+    floor: float | None = None, subset: DataFrame | None = None,
+) -> DataFrame:  # fmt: skip
+    """The n best of every user (``who`` = "user") or every item that the model knows, or of those of ``subset``.
 
-    n: int  # recommendations per id
-    z: float | None = None  # Rank by the lower limit score − z·std. Default: by probability.
-    exclude_seen: DataFrame | None = None  # pairs that are not recommended
-    floor: float | None = None  # least confidence of a pair
-
-
-def recommend(factors: SparkFactors, who: Who, request: Request, subset: DataFrame | None = None) -> DataFrame:
-    """Recommendations for every user (``who`` = "user") or every item that the model knows, or for those of ``subset``.
+    They are ranked by probability, or by score − z·std. Pairs of ``seen``, and those of less confidence than ``floor``,
+    are left out.
 
     Returns
     -------
@@ -51,77 +47,58 @@ def recommend(factors: SparkFactors, who: Who, request: Request, subset: DataFra
         The id and ``recommendations``, an array of structs with the best first, as in ALSModel: the id of the other
         side, ``rating`` (the score), ``std`` and ``probability``.
     """
-    refuse(ranking_problems(request.n, request.z))
+    refuse(ranking_problems(n, z))
     predictor, partner = Predictor.of(factors.info), PARTNER[who]
-    rank = _Rank(request.n, predictor, predictor.ranking(request.z, request.floor))
+    rank = _Rank(n, predictor, predictor.ranking(z, floor))
     entry = f"key: double, partner: {factors.info.id_types[partner]}, rating: float, std: float, probability: float"
     schema = f"id {factors.info.id_types[who]}, recommendations array<struct<{entry}>>"
-    if factors.fit_driver(factors.info.count(who) * request.n) and subset is None and request.exclude_seen is None:
-        ranked = _ranked_here(factors, who, rank, schema)
+    if factors.fit_driver(factors.info.count(who) * n) and subset is None and seen is None:
+        # All ids of a small model are ranked on the driver: no Python worker has to start.
+        model = factors.on_driver()
+        asking, others = model.side(who), model.side(partner)
+        best = best_of(asking.known, np.arange(len(asking.ids)), others.known, n, rank.ranking)
+        lists = rank.lists(asking.ids, others.ids, best)
+        ranked = factors.spark.createDataFrame(pa.Table.from_batches([lists]), schema)
     else:
-        ranked = _ranked(factors, who, request, subset, rank, schema)
+        ranked = _ranked(factors, who, rank, seen, subset, schema)
     names = {"partner": factors.columns[partner], "rating": "rating", "std": "std", "probability": "probability"}
     shown = F.transform("recommendations", lambda one: F.struct(*(one[k].alias(v) for k, v in names.items())))
     return ranked.select(F.col("id").alias(factors.columns[who]), shown.alias("recommendations"))
 
 
-def _ranked_here(factors: SparkFactors, who: Who, rank: _Rank, schema: str) -> DataFrame:
-    """All ids of a small model, ranked on the driver: no Python worker has to start."""
-    served = factors.on_driver()
-    asking, others = served.side(who), served.side(PARTNER[who])
-    best = best_of(asking.known, np.arange(len(asking.ids)), others.known, rank.n, rank.ranking)
-    lists = rank.lists(asking.ids, others.ids, best)
-    return factors.spark.createDataFrame(pa.Table.from_batches([lists]), schema)
-
-
 def _ranked(
-    factors: SparkFactors, who: Who, request: Request, subset: DataFrame | None, rank: _Rank, schema: str
+    factors: SparkFactors, who: Who, rank: _Rank, seen: DataFrame | None, subset: DataFrame | None, schema: str
 ) -> DataFrame:
-    """Blocks compared with blocks on the executors."""
-    asking, seen = factors.of(who), request.exclude_seen
+    """Compare blocks with blocks on the executors."""
+    asking, partner = factors.of(who), PARTNER[who]
     if subset is not None:
-        asking = asking.join(_ids(factors, who, subset).distinct(), "id", "left_semi")
+        refuse_stream(subset, f"the {who}s to recommend for")
+        factors.check_id_type(subset, who)
+        (ids,) = checked_ids(subset, [factors.columns[who]])
+        asking = asking.join(subset.select(ids.alias("id")).distinct(), "id", "left_semi")
     if seen is not None:
-        asking = asking.join(_seen(factors, who, seen), "id", "left")
+        refuse_stream(seen, "the pairs to exclude")
+        for one in (who, partner):
+            factors.check_id_type(seen, one)
+        own, theirs = checked_ids(seen, [factors.columns[one] for one in (who, partner)])
+        excluded = F.collect_set(theirs.cast(factors.info.id_types[partner])).alias("seen")
+        asking = asking.join(seen.groupBy(own.alias("id")).agg(excluded), "id", "left")
     cores = parallelism(asking.sparkSession)
     asking_blocks = max(_n_blocks(factors, who), min(cores, factors.info.count(who)))
-    partner_blocks = _n_blocks(factors, PARTNER[who])
+    partner_blocks = _n_blocks(factors, partner)
     left = _packed(factors, who, asking, asking_blocks, "left")
-    right = _packed(factors, PARTNER[who], factors.of(PARTNER[who]), partner_blocks, "right")
+    right = _packed(factors, partner, factors.of(partner), partner_blocks, "right")
     # Without the hint Spark would collect the smaller side on the driver, to broadcast it.
-    pairs = left.crossJoin(right.hint("shuffle_replicate_nl"))
-    ranked = pairs.mapInArrow(rank, schema)
+    ranked = left.crossJoin(right.hint("shuffle_replicate_nl")).mapInArrow(rank, schema)
     if partner_blocks > 1:
         lists = F.flatten(F.collect_list("recommendations"))
-        best = F.slice(F.sort_array(lists, asc=False), 1, request.n)
+        best = F.slice(F.sort_array(lists, asc=False), 1, rank.n)
         ranked = ranked.groupBy("id").agg(best.alias("recommendations"))
     return ranked
 
 
-# ---- the two sides ---------------------------------------------------------------------------------------------------
-
-
 def _n_blocks(factors: SparkFactors, who: Who) -> int:
     return max(1, -(-factors.info.count(who) * factors.bytes_per_row // BLOCK_BYTES))
-
-
-def _ids(factors: SparkFactors, who: Who, dataset: DataFrame) -> DataFrame:
-    """The ids of one side in the user's DataFrame, as ``id``."""
-    refuse_stream(dataset, f"the {who}s to recommend for")
-    factors.check_id_type(dataset, who)
-    (checked,) = checked_ids(dataset, [factors.columns[who]])
-    return dataset.select(checked.alias("id"))
-
-
-def _seen(factors: SparkFactors, who: Who, ratings: DataFrame) -> DataFrame:
-    """For every id of one side, the ids of the other side that are excluded."""
-    both = who, PARTNER[who]
-    refuse_stream(ratings, "the pairs to exclude")
-    for one in both:
-        factors.check_id_type(ratings, one)
-    own, theirs = checked_ids(ratings, [factors.columns[one] for one in both])
-    theirs = theirs.cast(factors.info.id_types[PARTNER[who]])
-    return ratings.groupBy(own.alias("id")).agg(F.collect_set(theirs).alias("seen"))
 
 
 def _packed(factors: SparkFactors, who: Who, table: DataFrame, n_blocks: int, prefix: str) -> DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -90,11 +89,8 @@ class SparkFactors:
             self.check_id_type(dataset, who)
         columns = [self.columns[who] for who in SIDE_OF]
         counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
-        assert counts is not None
-        problems = [
-            f"column {column!r} holds {n:,} null or NaN ids" for column, n in zip(columns, counts, strict=True) if n
-        ]
-        if problems:
+        absent = [(column, n) for column, n in zip(columns, counts or (), strict=True) if n]
+        if problems := [f"column {column!r} holds {n:,} null or NaN ids" for column, n in absent]:
             raise RequestError("; ".join(problems) + ": drop or fill such rows")
 
     # ---- pairs -------------------------------------------------------------------------------------------------------
@@ -104,11 +100,8 @@ class SparkFactors:
 
         The factors are joined to the pairs (left joins on unique ids), and only the factors are sent to Python.
 
-        Returns
-        -------
-        DataFrame, str
-            The pairs with the columns PREFIX_user, PREFIX_item, null for an unknown id, and PREFIX_scored, a struct of
-            ``OUTPUTS``; and PREFIX.
+        Returns the pairs with the columns PREFIX_user and PREFIX_item, null for an unknown id, and PREFIX_scored, a
+        struct of ``OUTPUTS``; and PREFIX.
         """
         joined, prefix = self._joined(dataset, factor_columns(self.info.kind, self.info.config.intercepts))
         factors = f"{prefix}_user", f"{prefix}_item"
@@ -159,28 +152,18 @@ class SparkFactors:
         for who in SIDE_OF:
             self.check_id_type(dataset, who)
         checked = checked_ids(dataset, [self.columns[who] for who in SIDE_OF])
+        limit = as_bytes(str(self.spark.conf.get("spark.sql.autoBroadcastJoinThreshold")))
         joined = dataset.withColumns({f"{prefix}_{who}_key": ids for who, ids in zip(SIDE_OF, checked, strict=True)})
         for who in SIDE_OF:
             key, known = f"{prefix}_{who}_key", f"{prefix}_{who}_id"
             right = self.of(who).select(F.col("id").alias(known), F.struct(*columns).alias(f"{prefix}_{who}"))
-            joined = joined.join(right.hint(self._join_hint(who)), F.col(key) == F.col(known), "left").drop(key, known)
+            # Broadcast up to the session's limit. Spark's own estimate is far too small: one element per array.
+            hint = "broadcast" if self.info.count(who) * self.bytes_per_row <= limit else "merge"
+            joined = joined.join(right.hint(hint), F.col(key) == F.col(known), "left").drop(key, known)
         return joined, prefix
-
-    def _join_hint(self, who: Who) -> str:
-        """Broadcast a side up to the session's limit. Spark's own estimate is far too small: one element per array."""
-        limit = as_bytes(str(self.spark.conf.get("spark.sql.autoBroadcastJoinThreshold")))
-        return "broadcast" if self.info.count(who) * self.bytes_per_row <= limit else "merge"
-
-
-# ---- confidence ------------------------------------------------------------------------------------------------------
 
 
 def confidence(info: ModelInfo, score: Column, std: Column) -> Column:
     """|score|/√(c + std²) as in ``core.prediction``; c is the noise of the loss, also in a calibrated model."""
     root = F.sqrt(F.lit(prediction.score_noise(info.config.loss)) + std * std)
     return F.when(score == 0, 0.0).when(root == 0, float("inf")).otherwise(F.abs(score) / root)
-
-
-def answers(info: ModelInfo, threshold: float, score: Column, std: Column) -> Column:
-    """Whether the confidence of a pair reaches the threshold. An infinite one is of a request that was not met."""
-    return F.lit(False) if math.isinf(threshold) else confidence(info, score, std) >= threshold

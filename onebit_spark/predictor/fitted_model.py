@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, certificate_document, with_freshness
-from onebit_spark.certificate.held_out import answering_threshold, held_out_certificates, ungrouped_certificates
+from onebit_spark.certificate.certificates import Certificate, certificate_document
+from onebit_spark.certificate.held_out import answering_threshold, ungrouped_certificates
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Terms
+from onebit_spark.core.execution import available_cores
 from onebit_spark.core.factor_tables import IdLines, coding_of, feature_means, newcomer_rows
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior
@@ -31,16 +32,17 @@ from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.predictor.model_folder import read_model, write_model, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
-from onebit_spark.predictor.predictor import Predictor
+from onebit_spark.predictor.predictor import Predictor, moments
 from onebit_spark.predictor.scored import (
     CertificateRequest,
     calibrated,
+    certificates_of,
     count_by_level,
     figures_of,
     fresh_to,
     scored_table,
 )
-from onebit_spark.predictor.side import ModelSide, asked_ids, moments_at, scores_at
+from onebit_spark.predictor.side import ModelSide, asked_ids, scores_at
 from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
 
 log = logging.getLogger("onebit_spark")
@@ -130,12 +132,16 @@ class FittedModel:
     @cached_property
     def rows(self) -> RowPosterior:
         """Posterior of the users, in the order of ``users.ids``; after ``fit_arrays``, of every row of the shape."""
-        return self.users.known if self.shape is None else self.users.at(_first(self.users, self.shape[0]), True)
+        if self.shape is None:
+            return self.users.known
+        return self.users.at(self.users.positions(pa.array(np.arange(self.shape[0]))), True)
 
     @cached_property
     def cols(self) -> RowPosterior:
         """Posterior of the items: see ``rows``."""
-        return self.items.known if self.shape is None else self.items.at(_first(self.items, self.shape[1]), True)
+        if self.shape is None:
+            return self.items.known
+        return self.items.at(self.items.positions(pa.array(np.arange(self.shape[1]))), True)
 
     @cached_property
     def config(self) -> FitConfig:
@@ -234,12 +240,19 @@ class FittedModel:
         if taken := [name for name in table.column_names if name.lower() in outputs]:
             raise RequestError(f"output column {taken[0]!r} is already there: drop or rename it")
         kept = (rows >= 0) & (cols >= 0) if self.cold_start == "drop" else np.full(len(rows), True)
-        return with_columns(pairs, table, outputs, kept)
+        if hasattr(pairs, "assign") and hasattr(pairs, "loc"):  # of pandas
+            return pairs.assign(**outputs)[kept]
+        if hasattr(pairs, "hstack"):  # of polars
+            return pairs.hstack(type(pairs)(outputs)).filter(kept)
+        for name, values in outputs.items():
+            table = table.append_column(name, pa.array(values))
+        return table if kept.all() else table.filter(pa.array(kept))
 
-    def _columns_of(self, table: pa.Table, what: str, roles: Sequence[str]) -> list[pa.ChunkedArray]:
+    def _columns_of(self, given: Any, what: str, roles: Sequence[str]) -> list[pa.ChunkedArray]:
         """The columns of users, items or labels in a table. Upper and lower case do not differ, as in Spark."""
-        names, found = [self.info.columns[role] for role in roles], []
-        for name in names:
+        table = pa.table(dict(given)) if isinstance(given, Mapping) else arrow_table(given, what)
+        found = []
+        for name in (self.info.columns[role] for role in roles):
             matching = [each for each in table.column_names if each.lower() == name.lower()]
             if len(matching) != 1:
                 few = "no column" if not matching else f"{len(matching)} columns"
@@ -247,23 +260,13 @@ class FittedModel:
             found.append(table[matching[0]])
         return found
 
-    def _pairs_of(self, given: Any, what: str) -> tuple[Any, Any]:
-        """User ids and item ids: two of them, or the columns of the fit in a table."""
-        if isinstance(given, tuple | list) and len(given) == 2:
-            return given[0], given[1]
-        if isinstance(given, Mapping):
-            given = pa.table(dict(given))
-        users, items = self._columns_of(arrow_table(given, what), what, ("user", "item"))
-        return users, items
-
-    def _ratings_of(self, users: Any, items: Any, labels: Any, what: str) -> tuple[Any, Any, Any]:
+    def _ratings_of(self, users: Any, items: Any, labels: Any) -> tuple[Any, Any, Any]:
         """User ids, item ids and labels: three of them, or the columns of the fit in one table, ``users``."""
         if items is not None and labels is not None:
             return users, items, labels
         if items is not None or labels is not None:
-            raise RequestError(f"{what} must be users, items and labels, or one table")
-        table = pa.table(dict(users)) if isinstance(users, Mapping) else arrow_table(users, what)
-        by_user, by_item, by_label = self._columns_of(table, what, ("user", "item", "label"))
+            raise RequestError("the ratings must be users, items and labels, or one table")
+        by_user, by_item, by_label = self._columns_of(users, "the ratings", ("user", "item", "label"))
         return by_user, by_item, by_label.to_numpy()
 
     def score(self, users: Any, items: Any) -> DoubleArray:
@@ -348,7 +351,11 @@ class FittedModel:
 
     def predicted(self, rows: Numbers, cols: Numbers) -> dict[str, DoubleArray]:
         """Score, std, probability and prediction of positions of the two sides. Position −1 is an unknown id."""
-        return self.predictor.outputs(*moments_at(self.users, self.items, rows, cols))
+        dimension, threads = self.users.prior.dimension, available_cores()
+        both = moments(
+            lambda part: (self.users.at(rows[part]), self.items.at(cols[part])), len(rows), dimension, threads
+        )
+        return self.predictor.outputs(*both)
 
     def _outputs(self, rows: Numbers, cols: Numbers) -> dict[str, NDArray[Any]]:
         outputs: dict[str, NDArray[Any]] = {
@@ -406,8 +413,10 @@ class FittedModel:
         rows = rows[rows >= 0]
         pairs = None
         if seen is not None:
-            _, *both = self.pairs(*self._pairs_of(seen, "the seen pairs"))
-            pairs = (both[0], both[1]) if who == "user" else (both[1], both[0])
+            if not (isinstance(seen, tuple | list) and len(seen) == 2):
+                seen = self._columns_of(seen, "the seen pairs", ("user", "item"))
+            _, by_user, by_item = self.pairs(*seen)
+            pairs = (by_user, by_item) if who == "user" else (by_item, by_user)
         best = best_of(asking.known, rows, others.known, n, self.predictor.ranking(z, floor), pairs)
         row, rank = np.nonzero(best.present)
         outputs = self.predictor.outputs(best.score[best.present], best.variance[best.present])
@@ -451,7 +460,7 @@ class FittedModel:
         """
         request = CertificateRequest(terms or Terms(), tuple(max_error), None if groups is None else "group")
         refuse(request.problems(self.info, {}))
-        users, items, labels = self._ratings_of(users, items, labels, "the ratings")
+        users, items, labels = self._ratings_of(users, items, labels)
         ids, rows, cols = self.pairs(users, items)
         if not len(rows):
             raise RequestError("cannot certify: there is no rating")
@@ -466,7 +475,7 @@ class FittedModel:
         The ratings, or one table with the columns of the fit, must not have been fitted. Score, std and prediction do
         not change. The probability is above ½ exactly where the score is above 0.
         """
-        users, items, labels = self._ratings_of(users, items, labels, "the ratings")
+        users, items, labels = self._ratings_of(users, items, labels)
         _, rows, cols = self.pairs(users, items)
         positive = positive_labels(labels, self.info.threshold, len(rows), "user", "calibrate")
         calibration = calibrated(self.scored(rows, cols, positive))
@@ -477,10 +486,7 @@ class FittedModel:
     ) -> tuple[dict[str, Any], list[Certificate]]:
         """The figures of scored ratings, and the certificates that they give: ``holdout`` first."""
         figures, lines = figures_of(scored)
-        counts = count_by_level(self.info, lines, request.by)
-        confidence_thresholds = self.info.confidence_thresholds or EVERYTHING
-        certificates = held_out_certificates(confidence_thresholds, counts, request.terms, request.max_error)
-        return figures, [with_freshness(item, fresh) for item in certificates]
+        return figures, certificates_of(self.info, count_by_level(self.info, lines, request.by), request, fresh)
 
     # ---- new users and items -----------------------------------------------------------------------------------------
 
@@ -508,7 +514,7 @@ class FittedModel:
             The new model knows only the new users, and all items. No factor table is copied, so a request is answered
             in milliseconds however large the model is.
         """
-        users, items, labels = self._ratings_of(users, items, labels, "the ratings")
+        users, items, labels = self._ratings_of(users, items, labels)
         ids, rows, cols = self.pairs(users, items)
         positive = positive_labels(
             labels, self.info.threshold if threshold is None else threshold, len(rows), who, "fold in"
@@ -545,7 +551,8 @@ class FittedModel:
         """
         info, own, column = self.info, self.side(who), self.info.columns[who]
         coding = coding_of(info, who)
-        named = features.rename_columns([_spelt(name, (column, *coding.columns)) for name in features.column_names])
+        spelt = {name.lower(): name for name in (column, *coding.columns)}
+        named = features.rename_columns([spelt.get(name.lower(), name) for name in features.column_names])
         if lacking := [name for name in coding.columns if name not in named.column_names]:
             raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
         ids = asked_ids(named[column], own.ids.type, f"the {who} ids").cast(own.ids.type)
@@ -599,27 +606,6 @@ class FittedModel:
         a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all.
         """
         write_vectors(path, self.users, self.items, overwrite)
-
-
-def _spelt(name: str, known: Sequence[str]) -> str:
-    """A column's name as the model spells it: upper and lower case do not differ, as in Spark."""
-    return next((each for each in known if each.lower() == name.lower()), name)
-
-
-def with_columns(given: Any, table: pa.Table, columns: Mapping[str, NDArray[Any]], kept: NDArray[np.bool_]) -> Any:
-    """The lines ``kept`` of a table with more columns, as the kind of table that was given; ``table`` is its Arrow."""
-    if hasattr(given, "assign") and hasattr(given, "loc"):  # of pandas
-        return given.assign(**columns)[kept]
-    if hasattr(given, "hstack"):  # of polars
-        return given.hstack(type(given)(dict(columns))).filter(kept)
-    for name, values in columns.items():
-        table = table.append_column(name, pa.array(values))
-    return table if kept.all() else table.filter(pa.array(kept))
-
-
-def _first(side: ModelSide, n: int) -> Numbers:
-    """The positions of the rows 0, 1, … n − 1."""
-    return side.positions(pa.array(np.arange(n)))
 
 
 def who_problems(who: str) -> list[str]:

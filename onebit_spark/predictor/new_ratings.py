@@ -65,14 +65,12 @@ class FoldIn:
             explained = np.zeros((block.n_rows, partners.dimension))
         if partners.implicit is None:
             return self.prior.shifted_by(explained)
-        return self.prior.shifted_by(explained, self._implicit_means(block, partners))
-
-    def _implicit_means(self, block: RatingBlock, partners: RowPosterior) -> NDArray[np.float64]:
-        """What implicit features add to the prior means of the rows."""
         average = None if self.moments is None else self.moments.implicit_moments(self.side)
         if self.moments is None or average is None:  # of an older model
-            return prior_means(block, partners)
-        return newcomer_means(block, partners, average[0], self.moments.typical(self.side))
+            implicit = prior_means(block, partners)
+        else:
+            implicit = newcomer_means(block, partners, average[0], self.moments.typical(self.side))
+        return self.prior.shifted_by(explained, implicit)
 
 
 def converged_rows(
@@ -119,11 +117,9 @@ def warn_left_out(who: Who, given: int, folded: int) -> None:
 class Before:
     """What a model knows of the rows of one side that have new ratings."""
 
-    # Their posterior. The line of a row that the model does not know is not used, except for its ``implicit``.
-    posterior: RowPosterior
+    posterior: RowPosterior  # of a row that the model does not know, only ``implicit`` is used
     new: NDArray[np.bool_]  # which rows the model does not know
-    # (rows, D): The means of the new rows that their side features explain
-    explained: NDArray[np.float64] | None = None
+    explained: NDArray[np.float64] | None = None  # (rows, D): the means that side features of the new rows explain
 
 
 def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before]) -> dict[Side, RowPosterior]:
@@ -136,7 +132,12 @@ def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before
     blocks: dict[Side, RatingBlock] = {"rows": block, "cols": block.transpose()}
     fold_in = {side: FoldIn.of(info, side) for side in SIDES}
     priors = {side: update_prior(fold_in[side], blocks[side], before[side], before[OTHER[side]]) for side in SIDES}
-    now = {side: _start(before[side], priors[side]) for side in SIDES}
+    now: dict[Side, RowPosterior] = {}
+    for side in SIDES:  # a new row begins at its prior
+        now[side], new = before[side].posterior.copy(), before[side].new
+        form = now[side].kind, now[side].has_intercept
+        mean = priors[side].mean[new].astype(now[side].location.dtype)
+        now[side].put(new, RowPosterior.isotropic(mean, priors[side].precision[new] ** -0.5, *form))
     for number in range(UPDATE_ROUNDS):
         largest = 0.0
         for side in SIDES:
@@ -154,11 +155,3 @@ def update_prior(fold_in: FoldIn, block: RatingBlock, own: Before, partners: Bef
     fresh, old = fold_in.priors(block, partners.posterior, own.explained), RowPrior.at(own.posterior)
     new = own.new[:, None]
     return RowPrior(np.where(new, fresh.mean, old.mean), np.where(new, fresh.precision, old.precision))
-
-
-def _start(own: Before, prior: RowPrior) -> RowPosterior:
-    """The old posterior; a new row begins at its prior."""
-    rows, new = own.posterior.copy(), own.new
-    mean, deviation = prior.mean[new].astype(rows.location.dtype), prior.precision[new] ** -0.5
-    rows.put(new, RowPosterior.isotropic(mean, deviation, rows.kind, rows.has_intercept))
-    return rows

@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.certificate.certificates import Certificate, certificate_document
-from onebit_spark.certificate.held_out import MOST_GROUPS, Group, HeldOutCounts, request_problems
+from onebit_spark.certificate.certificates import Certificate, certificate_document, with_freshness
+from onebit_spark.certificate.held_out import MOST_GROUPS, Group, HeldOutCounts, held_out_certificates, request_problems
 from onebit_spark.core import metrics
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.config import Terms
-from onebit_spark.core.hashes import ENOUGH, CellSketch, Comparison
+from onebit_spark.core.hashes import ENOUGH, CellSketch
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.prediction import EVERYTHING
 from onebit_spark.core.settings import param_names
@@ -124,6 +124,9 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     """
     column = {name: scored[name].to_numpy() for name in ("positive", "right", "score", "probability", "confidence")}
     positive, wrong, n = column["positive"], ~column["right"], len(scored)
+    low, high, per_octave = CONFIDENCE_BINS
+    confidence = np.clip(column["confidence"], 2.0**low, 2.0**high)
+    bins = np.floor((np.log2(confidence) - low) * per_octave).astype(np.int64)
     reliability = metrics.reliability(np.where(positive, 1.0, -1.0), column["probability"])
     edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
     counts = {
@@ -138,15 +141,8 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
         "calibration_error": reliability.error,
         "reliability": reliability.as_dict(),
         "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **counts},
-        "risk_coverage": risk_coverage(confidence_bin(column["confidence"]), np.ones(n), wrong),
+        "risk_coverage": risk_coverage(bins, np.ones(n), wrong),
     }
-
-
-def confidence_bin(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Up to 96 bins that are equally wide on the logarithm."""
-    low, high, per_octave = CONFIDENCE_BINS
-    inside = np.clip(confidence, 2.0**low, 2.0**high)
-    return np.floor((np.log2(inside) - low) * per_octave).astype(np.int64)
 
 
 def risk_coverage(bins: Any, n: Any, wrong: Any) -> dict[str, list[float]]:
@@ -192,8 +188,15 @@ def fresh_to(known: CellSketch | None, asked: CellSketch) -> dict[str, Any]:
             "Give ratings that it has not seen, or hold some out of the fit"
         )
     figures: dict[str, Any] = {name: getattr(compared, name) for name in ("share", "expected", "looked_at")}
-    reason = _doubt(known, compared)
-    return {"checked": True, **figures} if reason is None else {"checked": False, "reason": reason, **figures}
+    if not known.complete:
+        reason = "the model does not say all that it was fitted on"
+    elif compared.looked_at < ENOUGH:
+        reason = f"only {compared.looked_at} of the ratings can be compared with those of the fit"
+    elif not compared.conclusive:
+        reason = f"cells are rated so often that {compared.expected:.1%} of fresh ratings are of cells of the fit"
+    else:
+        return {"checked": True, **figures}
+    return {"checked": False, "reason": reason, **figures}
 
 
 def seen_in_fit(known: CellSketch | None, asked: CellSketch) -> str | None:
@@ -204,17 +207,6 @@ def seen_in_fit(known: CellSketch | None, asked: CellSketch) -> str | None:
         f"the model was fitted on some of these ratings ({compared.share:.1%} of them are of fitted cells; of fresh "
         f"ratings about {compared.expected:.1%} would be), so the figures are too good"
     )
-
-
-def _doubt(known: CellSketch, compared: Comparison) -> str | None:
-    """Why it cannot be said that the ratings are fresh."""
-    if not known.complete:
-        return "the model does not say all that it was fitted on"
-    if compared.looked_at < ENOUGH:
-        return f"only {compared.looked_at} of the ratings can be compared with those of the fit"
-    if not compared.conclusive:
-        return f"cells are rated so often that {compared.expected:.1%} of fresh ratings are of cells of the fit"
-    return None
 
 
 @dataclass(frozen=True)
@@ -244,14 +236,20 @@ class CertificateRequest:
         return problems
 
 
+def certificates_of(
+    info: ModelInfo, counts: HeldOutCounts, request: CertificateRequest, fresh: Mapping[str, Any]
+) -> list[Certificate]:
+    """The certificates that counts of held-out ratings give: ``holdout`` first."""
+    thresholds = info.confidence_thresholds or EVERYTHING
+    certificates = held_out_certificates(thresholds, counts, request.terms, request.max_error)
+    return [with_freshness(item, fresh) for item in certificates]
+
+
 def with_certificates(
     before: Mapping[str, Any], certificates: Sequence[Certificate], instead_of: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The content of ``certificate.json`` with more certificates, without those of some names; then also without
-    those of groups."""
-    kept = [
-        item
-        for item in before["certificates"]
-        if not instead_of or (item["name"] not in instead_of and not item.get("group"))
-    ]
+    """The content of ``certificate.json`` with more certificates, ``instead_of`` those of some names and of groups."""
+    kept = before["certificates"]
+    if instead_of:
+        kept = [item for item in kept if item["name"] not in instead_of and not item.get("group")]
     return certificate_document([*kept, *(item.as_dict() for item in certificates)])

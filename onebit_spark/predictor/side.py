@@ -27,7 +27,7 @@ from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, RowPosterior
 from onebit_spark.errors import RequestError
-from onebit_spark.predictor.predictor import in_slices, moments
+from onebit_spark.predictor.predictor import in_slices
 from onebit_spark.predictor.top_n import Numbers
 
 DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
@@ -78,15 +78,15 @@ class ModelSide:
             return self.at(positions)
         return _at(self.certified, _independent(self.prior), positions)
 
-    def locations_at(self, positions: Numbers) -> FloatArray:
-        """The means at these positions, intercept first."""
-        return _chosen(self.known.location, self.prior.location, positions)
-
     def with_rows(self, ids: pa.Array, rows: RowPosterior) -> ModelSide:
         """This side with more rows. An id that is known is replaced."""
         kept = np.flatnonzero(~IdIndex(ids).contains(self.ids))
         all_ids = pa.concat_arrays([self.ids.take(pa.array(kept)), ids])
-        return ModelSide(all_ids, stacked(self.known.take(kept), rows), self.prior)
+        old, vectors = self.known.take(kept), min(self.known.vectors, rows.vectors)
+        location, scale = np.concatenate([old.location, rows.location]), np.concatenate([old.scale, rows.scale])
+        implicit: list[Any] = [part.with_vectors(vectors, vectors).implicit for part in (old, rows)]
+        joined = np.concatenate(implicit) if vectors else None
+        return ModelSide(all_ids, RowPosterior(location, scale, old.kind, old.has_intercept, joined), self.prior)
 
 
 def _at(known: RowPosterior, prior: RowPosterior, positions: Numbers, implicit: bool = False) -> RowPosterior:
@@ -114,31 +114,17 @@ def _independent(prior: RowPosterior) -> RowPosterior:
 # ---- pairs -----------------------------------------------------------------------------------------------------------
 
 
-def moments_at(users: ModelSide, items: ModelSide, row: Numbers, col: Numbers) -> tuple[DoubleArray, DoubleArray]:
-    """Score and variance of the pairs (row[l], col[l]), on all cores."""
-    dimension = users.prior.dimension
-    return moments(lambda part: (users.at(row[part]), items.at(col[part])), len(row), dimension, available_cores())
-
-
 def scores_at(users: ModelSide, items: ModelSide, row: Numbers, col: Numbers) -> DoubleArray:
-    """The scores alone, on all cores."""
+    """The scores of the pairs (row[l], col[l]), on all cores."""
     scores, intercepts = np.empty(len(row)), users.prior.has_intercept
 
     def fill(part: slice) -> None:
-        left, right = users.locations_at(row[part]), items.locations_at(col[part])
+        left = _chosen(users.known.location, users.prior.location, row[part])
+        right = _chosen(items.known.location, items.prior.location, col[part])
         scores[part] = prediction.score_of_means(left, right, intercepts)
 
     in_slices(fill, len(row), users.prior.dimension, available_cores())
     return scores
-
-
-def stacked(*parts: RowPosterior) -> RowPosterior:
-    """Posteriors of the same form, one after the other."""
-    location, scale = (np.concatenate([getattr(part, name) for part in parts]) for name in ("location", "scale"))
-    vectors = min(part.vectors for part in parts)
-    implicit: list[Any] = [part.with_vectors(vectors, vectors).implicit for part in parts]
-    joined = np.concatenate(implicit) if vectors else None
-    return RowPosterior(location, scale, parts[0].kind, parts[0].has_intercept, joined)
 
 
 # ---- ids -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ A score is a product of two augmented means. Its variance is also a product, of 
 Pairs are ranked by score/√(c + variance), which is the order of their probabilities, or by score − z·√variance. Both
 are bounded by functions of the score and of limits of the variance over the block of partners. So the score alone
 excludes most pairs. If few pairs of a tile are left, their variances are computed one by one. Otherwise one product
-gives them all.
+gives them all. For a few rows, the longer vectors of all partners would cost more than the variances (``_variances``).
 """
 # mypy: disallow-untyped-defs=False
 
@@ -30,6 +30,7 @@ Seen = tuple[Numbers, NDArray[np.int32]]  # row i has seen the partners position
 ROWS_PER_SLICE = 1024  # that one thread ranks at a time
 TILE_ROWS, TILE_COLUMNS = 256, 2048  # 2 MB of scores, which stay in the cache between the product and the search
 STRETCH = 64  # scores that are compared with the limit in one loop without a branch
+FEW = 16  # up to so many rows, the variances with all partners are computed first
 MANY = 0.1  # from this share of a tile's pairs on, one product is faster than variances one by one
 
 
@@ -105,13 +106,18 @@ def best_partners(
     """The n best partners of every row of a block, but none that it has seen."""
     m = rows.n_rows
     pointers, positions = seen if seen is not None else (np.zeros(m + 1, np.int64), np.zeros(0, np.int32))
-    excluded = pointers, _sorted_within(pointers, positions)
+    row = np.repeat(np.arange(m), np.diff(pointers))
+    excluded = pointers, positions[np.lexsort((positions, row))]
     best = Best(np.full((m, n), -np.inf), np.full((m, n), -1, np.int32), np.zeros((m, n)), np.zeros((m, n)))
     left, right = _augmented(rows, 0), np.ascontiguousarray(_augmented(partners, 1).T)
+    nothing, limits = np.zeros((0, 0), np.float32), np.full(m, -np.inf, np.float32)
+    if 0 < m <= FEW and rows.kind == "covariance" and partners.n_rows:
+        variances = _variances(rows, partners)
+        bounds = _Bounds(np.zeros(m), variances.max(axis=1), limits)
+        _offer(_Tile(left @ right, variances, 0, 0), _Terms(nothing, nothing), ranking, bounds, excluded, best)
+        return best
     terms = _Terms(_variance_terms(rows, "row"), _variance_terms(partners, "partner"))
-    low, high = _variance_limits(terms, signed=rows.kind == "covariance")
-    bounds = _Bounds(low, high, np.full(m, -np.inf, np.float32))
-    nothing = np.zeros((0, 0), np.float32)
+    bounds = _Bounds(*_variance_limits(terms, signed=rows.kind == "covariance"), limits)
     for top in range(0, m, TILE_ROWS):
         these = slice(top, min(top + TILE_ROWS, m))
         for column in range(0, partners.n_rows, TILE_COLUMNS):
@@ -157,11 +163,6 @@ def _augmented(side: RowPosterior, one: int) -> FloatArray:
     return np.insert(side.location, 1 - one, 1, axis=1).astype(np.float32)
 
 
-def _sorted_within(pointers: NDArray[np.int64], positions: NDArray[np.int32]) -> NDArray[np.int32]:
-    row = np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
-    return positions[np.lexsort((positions, row))]
-
-
 def _variance_limits(terms: _Terms, signed: bool) -> tuple[FloatArray, FloatArray]:
     """For every row, a lower and an upper limit of its variance with any of the partners."""
     zeros = np.zeros(len(terms.rows))
@@ -191,6 +192,22 @@ def _variance_terms(side: RowPosterior, role: str) -> FloatArray:
     if role == "row":
         return np.hstack([v, outer + v * ((a >= first) & (b >= first))]).astype(np.float32)
     return np.hstack([outer * twice, v * twice]).astype(np.float32)
+
+
+def _variances(rows: RowPosterior, partners: RowPosterior) -> FloatArray:
+    """The variance of every pair of a few rows with all partners."""
+    a, b = np.tril_indices(rows.dimension)
+    z = partners.location.astype(np.float32)
+    z[:, : int(rows.has_intercept)] = 1.0
+    own, second = np.split(_variance_terms(rows, "row"), 2, axis=1)
+    variances = (
+        second * np.where(a == b, np.float32(1), np.float32(2)) @ partners.scale.T.astype(np.float32, copy=False)
+    )
+    for i, packed in enumerate(own):
+        matrix = np.zeros((rows.dimension, rows.dimension), np.float32)
+        matrix[a, b] = matrix[b, a] = packed
+        variances[i] += np.einsum("jd,jd->j", z @ matrix, z)
+    return variances
 
 
 @jit

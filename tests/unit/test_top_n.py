@@ -48,8 +48,9 @@ def key_of(ranking, score, variance):
     shift=st.sampled_from([0.0, -6.0, 4.0]),
     share_seen=st.sampled_from([0.0, 0.4, 1.0]),
     many=st.sampled_from([0.0, 2.0]),  # every variance by the product, or none
+    few=st.sampled_from([0, 9]),  # or all of them first
 )
-def test_equals_sorting_all_pairs(seed, shape, rank, n, kind, intercept, ranking, shift, share_seen, many):
+def test_equals_sorting_all_pairs(seed, shape, rank, n, kind, intercept, ranking, shift, share_seen, many, few):
     rng = np.random.default_rng(seed)
     rows, partners = (posterior(rng, size, rank, kind, intercept, shift) for size in shape)
     seen = rng.random(shape) < share_seen
@@ -58,6 +59,7 @@ def test_equals_sorting_all_pairs(seed, shape, rank, n, kind, intercept, ranking
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(top_n, "TILE_ROWS", 4)
         patch.setattr(top_n, "TILE_COLUMNS", 7)
+        patch.setattr(top_n, "FEW", few)
         patch.setattr(top_n, "MANY", many)
         best = best_partners(rows, partners, n, ranking, (pointers, where[1].astype(np.int32)))
     score, variance = all_pairs(rows, partners)

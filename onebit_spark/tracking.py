@@ -49,7 +49,11 @@ def log_model(folder: str | os.PathLike[str], name: str = "model") -> Any:
     model = load(folder)
     info = model.info
     mlflow.log_params({key: value for key, value in info.parameters.items() if value is not None})
-    figures = {"iterations": info.iterations, "effective_rank": info.effective_rank, "ratings": info.n_ratings}
+    figures: dict[str, float] = {
+        "iterations": info.iterations,
+        "effective_rank": info.effective_rank,
+        "ratings": info.n_ratings,
+    }
     figures |= {"users": info.n_users, "items": info.n_items}
     if info.objective_history:
         figures["final_objective"] = info.objective_history[-1]

@@ -47,18 +47,6 @@ from onebit_spark.predictor.scored import (
 )
 
 
-def ratings_that_count(factors: SparkFactors, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
-    """The ratings that a model is judged by, and their columns: those of weight 0 do not count (docs/MATH.md, §16).
-
-    The weights are in the column of the fit. Ratings without this column all count.
-    """
-    roles = factors.info.columns
-    weight = roles.get("weight")
-    weight = weight if weight is not None and matching(ratings, weight) else None
-    columns = Columns(factors.columns["user"], factors.columns["item"], roles["label"], threshold, weight)
-    return with_weight(ratings, columns), columns
-
-
 def scored_ratings(
     factors: SparkFactors, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
 ) -> pa.Table:
@@ -205,13 +193,11 @@ def _scored(
     factors: SparkFactors, ratings: DataFrame, most: int, counts: RatingCounts | None = None
 ) -> tuple[pa.Table, bool]:
     """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
-    threshold = factors.info.threshold
-    ratings, columns = ratings_that_count(factors, ratings, threshold)
-    n = (counts or check_ratings(ratings, columns)).n
-    sampled = n > most
-    if sampled:
-        ratings = ratings.sample(fraction=most / n, seed=0)
-    return scored_ratings(factors, ratings, threshold, min(n, most)), sampled
+    on = checked_ratings(factors, ratings, counts=counts)
+    if sampled := on.counts.n > most:
+        ratings = on.ratings.sample(fraction=most / on.counts.n, seed=0)
+    n = min(on.counts.n, most)
+    return scored_ratings(factors, ratings if sampled else on.ratings, on.columns.threshold, n), sampled
 
 
 @dataclass(frozen=True)
@@ -223,14 +209,23 @@ class CheckedRatings:
     counts: RatingCounts
 
 
-def checked_ratings(factors: SparkFactors, ratings: DataFrame, threshold: float | None = None) -> CheckedRatings:
-    """Check and count ratings. The default threshold is that of the fit, unless the labels are booleans."""
-    if threshold is None and not any(
-        isinstance(field.dataType, BooleanType) for field in matching(ratings, factors.info.columns["label"])
-    ):
+def checked_ratings(
+    factors: SparkFactors, ratings: DataFrame, threshold: float | None = None, counts: RatingCounts | None = None
+) -> CheckedRatings:
+    """Check and count ratings, unless ``counts`` is known. Those of weight 0 do not count (docs/MATH.md, §16).
+
+    The default threshold is that of the fit, unless the labels are booleans. The weights are in the column of the fit;
+    ratings without this column all count.
+    """
+    roles = factors.info.columns
+    labels = matching(ratings, roles["label"])
+    if threshold is None and not any(isinstance(field.dataType, BooleanType) for field in labels):
         threshold = factors.info.threshold
-    ratings, columns = ratings_that_count(factors, ratings, threshold)
-    return CheckedRatings(ratings, columns, check_ratings(ratings, columns))
+    weight = roles.get("weight")
+    weight = weight if weight is not None and matching(ratings, weight) else None
+    columns = Columns(factors.columns["user"], factors.columns["item"], roles["label"], threshold, weight)
+    ratings = with_weight(ratings, columns)
+    return CheckedRatings(ratings, columns, counts or check_ratings(ratings, columns))
 
 
 def certify(

@@ -24,13 +24,14 @@ from onebit_spark.core.factor_tables import IdLines, coding_of, feature_means, n
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.model_info import PARTNER, SIDE_OF, ModelInfo, Who
+from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.side_features import warn_of_unknown_values
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.predictor.model_folder import read_model, write_model, write_vectors
+from onebit_spark.predictor.model_folder import read_model, replaced_folder, write_into, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
 from onebit_spark.predictor.predictor import Predictor, moments
 from onebit_spark.predictor.scored import (
@@ -596,8 +597,8 @@ class FittedModel:
         ``files`` are texts that the folder has besides, such as a report, by their names.
         """
         params = {**self.params, "coldStartStrategy": self.cold_start, "maxError": self.max_error}
-        content = self.info, self.users, self.items, self.certificate, params, self.fitted
-        write_model(path, content, overwrite, files)
+        with replaced_folder(path, MODEL, overwrite) as folder:
+            write_into(folder, (self.info, self.users, self.items, self.certificate, params, self.fitted), files)
 
     def export_vectors(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write vectors whose inner product is the score, for any nearest-neighbour index (docs/serving.md).

@@ -30,7 +30,7 @@ from onebit_spark.core.factor_tables import factor_columns, plain_lists
 from onebit_spark.core.hashes import CellSketch
 from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
-from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS, OutputKind, View
+from onebit_spark.core.output_kinds import ESTIMATOR, VECTORS, OutputKind, View
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.files import Location, replace_folder
@@ -62,21 +62,14 @@ def replaced_folder(path: str | os.PathLike[str], kind: OutputKind, overwrite: b
         yield folder
 
 
-# ---- models ----------------------------------------------------------------------------------------------------------
-
 CERTIFICATE = "certificate.json"
 MODEL_CLASS = "onebit_spark.model.OneBitCompletionModel"
 ML_FORMAT = "4.0.0"  # the version of Spark whose form of metadata/ is written
 SEAL = "_SUCCESS"  # an empty file, written last
-
-
 FITTED = "fitted"  # a folder with the sketch of the fitted cells: ``core.hashes``
 
 # info, users, items, certificate, Params, and the sketch of the cells that were fitted, if it is known
 Content = tuple[ModelInfo, ModelSide, ModelSide, dict[str, Any], dict[str, Any], CellSketch | None]
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_model(path: str | os.PathLike[str]) -> Content:
@@ -86,8 +79,8 @@ def read_model(path: str | os.PathLike[str]) -> Content:
     try:
         info = ModelInfo.from_json(_text(folder / METADATA))
         users, items = (_read_side(folder, info, who) for who in SIDE_OF)
-        content = info, users, items, certificate_of(Location(None, folder)), _params(folder)
-        return *content, _read_sketch(folder, info)
+        certificate, params = certificate_of(Location(None, folder)), _params(folder)
+        return info, users, items, certificate, params, _read_sketch(folder, info)
     except (RequestError, OSError) as error:
         raise RequestError(f"cannot load {path}: {error}") from None
 
@@ -170,17 +163,6 @@ def _params(folder: Path) -> dict[str, Any]:
 
 def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8", errors="replace")
-
-
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
-
-def write_model(
-    path: str | os.PathLike[str], content: Content, overwrite: bool = False, files: Mapping[str, str] | None = None
-) -> None:
-    """Write a model folder that ``OneBitCompletionModel.load`` reads, too; ``files`` are texts that it has besides."""
-    with replaced_folder(path, MODEL, overwrite) as folder:
-        write_into(folder, content, files)
 
 
 def write_into(folder: Path, content: Content, files: Mapping[str, str] | None = None) -> None:

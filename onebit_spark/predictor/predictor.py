@@ -1,9 +1,8 @@
 """Predictor: from the posteriors of a row and a column to all that a model says about their pair (docs/MATH.md, §8).
 
-It is the only place where labels, probabilities and draws of a fitted model are computed. ``FittedModel`` and the
-executors' map over pairs both call it.
+``FittedModel`` and the executors both call it.
 
-The draws are the predictor that the certificates are about (``ColdStartDraws``). A row or column with ratings is drawn
+The draws are the predictor that the certificates are about. A row or column with ratings is drawn
 from its posterior. One without ratings is drawn from the prior given the scales. This adds nothing to the divergence
 (docs/MATH.md, §9.4)::
 
@@ -29,7 +28,7 @@ from scipy.special import ndtri
 from onebit_spark.core import prediction
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.factor_tables import prior_row, read_certified, read_factors
-from onebit_spark.core.hyper_posterior import HyperPosterior
+from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import DoubleArray, Kind, RowPosterior
@@ -41,77 +40,6 @@ SCALE_STREAM = np.uint64(0x5CA1E)  # keeps the draws of γ and μ apart from tho
 
 Flags = NDArray[np.bool_]
 
-
-@dataclass(frozen=True)
-class ColdStartDraws:
-    """How rows and columns without ratings are drawn."""
-
-    scales: HyperPosterior  # q(γ) and q(μ) of the fit
-    narrowing: float | None = None  # after a prior split: t^{−½}, by which the spreads of the prior are multiplied
-
-    def sampled_scores(
-        self, rows: RowPosterior, cols: RowPosterior, unrated: tuple[Flags, Flags], states: NDArray[np.uint64]
-    ) -> DoubleArray:
-        """One draw of the score per pair, from its random stream; line l of both posteriors is pair l.
-
-        ``unrated`` are the lines whose row, and those whose column, has no ratings.
-        """
-        touched = np.flatnonzero(unrated[0] | unrated[1])
-        if len(touched):
-            laws = self._laws(states[touched], rows.has_intercept)
-            rows = _replaced(rows, touched, unrated[0][touched], *laws["rows"])
-            cols = _replaced(cols, touched, unrated[1][touched], *laws["cols"])
-        return drawn_scores(rows, cols, states)
-
-    def _laws(self, states: NDArray[np.uint64], intercepts: bool) -> dict[Side, tuple[DoubleArray, DoubleArray]]:
-        """Means and standard deviations of both sides, one line per pair, after γ and μ are drawn."""
-        if self.narrowing is not None:
-            return {side: self._narrow(side, intercepts, len(states), self.narrowing) for side in SIDES}
-        moments, rank = self.scales.moments, len(self.scales.factor)
-        assert moments is not None, "q(γ) is known once the first γ step is done"
-        u = uniforms(states ^ SCALE_STREAM, rank + 3)
-        shared = np.sqrt(self.scales.prior.posterior(moments.factor, moments.rows + moments.cols).quantile(u[:, :rank]))
-        if not intercepts:
-            return {side: self._implicit(side, np.zeros_like(shared), shared) for side in SIDES}
-        both = self.scales.prior.posterior([moments.row_intercept, moments.col_intercept], [moments.rows, moments.cols])
-        own = np.sqrt(both.quantile(u[:, rank : rank + 2]))
-        location = np.zeros((len(u), rank + 1))
-        row_location = location.copy()
-        row_location[:, 0] = self.scales.mean + np.sqrt(self.scales.mean_variance) * ndtri(u[:, rank + 2])
-        return {
-            "rows": self._implicit("rows", row_location, np.hstack([own[:, :1], shared])),
-            "cols": self._implicit("cols", location, np.hstack([own[:, 1:], shared])),
-        }
-
-    def _implicit(self, side: Side, location: DoubleArray, deviation: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
-        """With the mean and the variance of what implicit features add (``HyperPosterior.unseen``)."""
-        implicit = None if self.scales.moments is None else self.scales.moments.implicit_moments(side)
-        if implicit is None:
-            return location, deviation
-        rank = implicit.shape[1]
-        location, variance = location.copy(), deviation**2
-        location[:, -rank:] += implicit[0]
-        variance[:, -rank:] += implicit[1]
-        return location, np.sqrt(variance)
-
-    def _narrow(self, side: Side, intercepts: bool, n: int, narrowing: float) -> tuple[DoubleArray, DoubleArray]:
-        prior = self.scales.unseen(side)
-        return np.repeat(prior.mean, n, axis=0), np.repeat(narrowing * prior.precision**-0.5, n, axis=0)
-
-
-def _replaced(
-    side: RowPosterior, lines: NDArray[np.int64], unrated: Flags, location: DoubleArray, deviation: DoubleArray
-) -> RowPosterior:
-    """The posterior with the given means and deviations in those of ``lines`` that are unrated."""
-    law = RowPosterior.isotropic(
-        location[unrated].astype(side.location.dtype), deviation[unrated], side.kind, side.has_intercept
-    )
-    replaced = side.copy()
-    replaced.location[lines[unrated]], replaced.scale[lines[unrated]] = law.location, law.scale
-    return replaced
-
-
-# ---- the predictor ---------------------------------------------------------------------------------------------------
 
 Pairs = tuple[RowPosterior, RowPosterior]  # line l of both is pair l
 Lines = tuple[pa.StructArray, pa.StructArray]  # the same as lines of factor tables; a null line is an unknown id
@@ -126,17 +54,17 @@ class Predictor:
     loss: str  # name of the loss
     kind: Kind  # form of the posterior
     intercepts: bool  # whether it has intercepts
-    draws: ColdStartDraws  # how ids without ratings are drawn; its scales also give their prior
+    scales: HyperPosterior  # q(γ) and q(μ): ids without ratings are predicted and drawn from them
+    narrowing: float | None  # after a prior split: t^{−½}, by which the spreads of the prior are multiplied in draws
     majority: int  # the more frequent label
-    negative: float = -1.0  # The negative label: −1, or 0. The positive one is 1.
-    calibration: Calibration | None = None  # calibration of the probability
+    negative: float  # the negative label, −1 or 0; the positive one is 1
+    calibration: Calibration | None  # of the probability
 
     @classmethod
     def of(cls, info: ModelInfo) -> Predictor:
-        config = info.config
-        draws = ColdStartDraws(info.scales, info.draw_narrowing)
+        config, form = info.config, (info.scales, info.draw_narrowing)
         return cls(
-            config.loss, info.kind, config.intercepts, draws, info.majority, info.negative_label, info.calibrated
+            config.loss, info.kind, config.intercepts, *form, info.majority, info.negative_label, info.calibrated
         )
 
     # ---- from scores and variances -----------------------------------------------------------------------------------
@@ -161,8 +89,46 @@ class Predictor:
     def sampled_scores(
         self, rows: RowPosterior, cols: RowPosterior, unrated: tuple[Flags, Flags], keys: Numbers, seed: int
     ) -> DoubleArray:
-        """One draw of the score per pair; ``keys`` are hashes of the two ids, and determine the draws with the seed."""
-        return self.draws.sampled_scores(rows, cols, unrated, pair_streams(seed, keys, np.zeros_like(keys)))
+        """One draw of the score per pair; line l of both posteriors is pair l.
+
+        ``keys`` are hashes of the two ids, and determine the draws with the seed. ``unrated`` are the lines whose row,
+        and those whose column, has no ratings.
+        """
+        states = pair_streams(seed, keys, np.zeros_like(keys))
+        touched = np.flatnonzero(unrated[0] | unrated[1])
+        if len(touched):
+            laws = self._laws(states[touched])
+            rows = _replaced(rows, touched, unrated[0][touched], *laws["rows"])
+            cols = _replaced(cols, touched, unrated[1][touched], *laws["cols"])
+        return drawn_scores(rows, cols, states)
+
+    def _laws(self, states: NDArray[np.uint64]) -> dict[Side, tuple[DoubleArray, DoubleArray]]:
+        """Means and standard deviations of ids without ratings, one line per pair, after γ and μ are drawn."""
+        scales, n = self.scales, len(states)
+        if self.narrowing is not None:
+            priors = {side: scales.unseen(side) for side in SIDES}
+            return {
+                side: (
+                    np.repeat(prior.mean, n, axis=0),
+                    np.repeat(self.narrowing * prior.precision**-0.5, n, axis=0),
+                )
+                for side, prior in priors.items()
+            }
+        moments, rank = scales.moments, len(scales.factor)
+        assert moments is not None, "q(γ) is known once the first γ step is done"
+        u = uniforms(states ^ SCALE_STREAM, rank + 3)
+        shared = np.sqrt(scales.prior.posterior(moments.factor, moments.rows + moments.cols).quantile(u[:, :rank]))
+        if not self.intercepts:
+            return {side: _with_implicit(moments, side, np.zeros_like(shared), shared) for side in SIDES}
+        both = scales.prior.posterior([moments.row_intercept, moments.col_intercept], [moments.rows, moments.cols])
+        own = np.sqrt(both.quantile(u[:, rank : rank + 2]))
+        location = np.zeros((n, rank + 1))
+        row_location = location.copy()
+        row_location[:, 0] = scales.mean + np.sqrt(scales.mean_variance) * ndtri(u[:, rank + 2])
+        return {
+            "rows": _with_implicit(moments, "rows", row_location, np.hstack([own[:, :1], shared])),
+            "cols": _with_implicit(moments, "cols", location, np.hstack([own[:, 1:], shared])),
+        }
 
     def ranking(self, z: float | None, floor: float | None) -> Ranking:
         """The order of pairs: by probability, or by score − z·std. ``floor`` is the least confidence."""
@@ -173,7 +139,7 @@ class Predictor:
 
     def score_lines(self, lines: Lines) -> pa.StructArray:
         """The columns ``OUTPUTS`` of pairs of factor lines."""
-        priors = [prior_row(self.draws.scales, side, self.kind, self.intercepts) for side in SIDES]
+        priors = [prior_row(self.scales, side, self.kind, self.intercepts) for side in SIDES]
 
         def pairs(part: slice) -> Pairs:
             users, items = (read_factors(each[part], prior) for each, prior in zip(lines, priors, strict=True))
@@ -184,11 +150,11 @@ class Predictor:
 
     def sample_lines(self, lines: Lines, keys: pa.Int64Array, seed: int) -> pa.Array:
         """One draw of the score per pair of factor lines. ``keys`` are hashes of the ids: they determine the draws."""
-        certified = self.draws.narrowing is not None
+        certified = self.narrowing is not None
         kind: Kind = "spread" if certified else self.kind
         read = read_certified if certified else read_factors
         rows, cols = (
-            read(each, prior_row(self.draws.scales, side, kind, self.intercepts))
+            read(each, prior_row(self.scales, side, kind, self.intercepts))
             for side, each in zip(SIDES, lines, strict=True)
         )
         unrated_rows, unrated_cols = (each.is_null().to_numpy(zero_copy_only=False) for each in lines)
@@ -196,7 +162,30 @@ class Predictor:
         return pa.array(self.sampled_scores(rows, cols, (unrated_rows, unrated_cols), numbers, seed))
 
 
-# ---- from posteriors -------------------------------------------------------------------------------------------------
+def _with_implicit(
+    moments: Moments, side: Side, location: DoubleArray, deviation: DoubleArray
+) -> tuple[DoubleArray, DoubleArray]:
+    """With the mean and the variance of what implicit features add (``HyperPosterior.unseen``)."""
+    implicit = moments.implicit_moments(side)
+    if implicit is None:
+        return location, deviation
+    rank = implicit.shape[1]
+    location, variance = location.copy(), deviation**2
+    location[:, -rank:] += implicit[0]
+    variance[:, -rank:] += implicit[1]
+    return location, np.sqrt(variance)
+
+
+def _replaced(
+    side: RowPosterior, lines: NDArray[np.int64], unrated: Flags, location: DoubleArray, deviation: DoubleArray
+) -> RowPosterior:
+    """The posterior with the given means and deviations in those of ``lines`` that are unrated."""
+    law = RowPosterior.isotropic(
+        location[unrated].astype(side.location.dtype), deviation[unrated], side.kind, side.has_intercept
+    )
+    replaced = side.copy()
+    replaced.location[lines[unrated]], replaced.scale[lines[unrated]] = law.location, law.scale
+    return replaced
 
 
 def moments(

@@ -75,6 +75,8 @@ def fit_arrays(
 ) -> FittedModel:
     """Fit the ratings (rows[l], cols[l], labels[l]) in this process. A cell may be rated several times.
 
+    The ids of the model are the numbers of the rows and columns.
+
     Parameters
     ----------
     rows, cols : array_like of int
@@ -98,11 +100,6 @@ def fit_arrays(
     row_features, col_features : array_like of numbers or pyarrow.Table, optional
         Side features, one line per row or column of the shape (docs/MATH.md, §15). They are standardised; nan counts
         as the mean. A table may have columns of numbers, booleans, strings and arrays of them.
-
-    Returns
-    -------
-    FittedModel
-        The ids of its methods are the numbers of the rows and columns.
 
     Raises
     ------
@@ -262,11 +259,6 @@ def fit_table(
     holdout : float, optional
         Keep the ratings of about this share of the cells out of the fit, and certify the predictions on them, on the
         terms of ``certify`` (docs/MATH.md, §9.2).
-
-    Returns
-    -------
-    FittedModel
-        It predicts (``transform``), recommends, folds in, certifies and saves.
 
     Raises
     ------

@@ -37,27 +37,13 @@ from onebit_spark.predictor.side import ModelSide
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """How the fit went.
+    """How the fit went."""
 
-    Parameters
-    ----------
-    objectiveHistory : list of float
-        The objective after each iteration. It is minimised.
-    totalIterations : int
-        Number of iterations.
-    converged : bool
-        Whether the stopping rule held.
-    reason : str
-        Why the fit stopped.
-    seconds : dict
-        Seconds of each phase.
-    """
-
-    objectiveHistory: list[float]
+    objectiveHistory: list[float]  # The objective after each iteration. It is minimised.
     totalIterations: int
-    converged: bool
-    reason: str
-    seconds: dict[str, float]
+    converged: bool  # whether the stopping rule held
+    reason: str  # why the fit stopped
+    seconds: dict[str, float]  # of each phase
 
 
 class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitCompletionModel"]):
@@ -99,11 +85,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table,
         certificates: Iterable[Certificate] = (),
     ) -> Self:  # fmt: skip
-        """A model from factor tables in this process (``factor_tables.factor_table``).
-
-        Spark sends the tables to the executors with every job that needs them. A model that was saved and loaded reads
-        Parquet instead.
-        """
+        """A model from factor tables in this process. Spark sends them to the executors with every job."""
         user_frame, item_frame = (
             factor_frame(spark, table, factor_schema(info, side, DIRECTIONS in table.column_names))
             for side, table in (("user", users), ("item", items))
@@ -124,7 +106,14 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         Nothing is collected. An id that was never rated is predicted from the prior, or as ``coldStartStrategy`` says.
         """
         refuse(self.coldStartProblems())
-        self._check_outputs(dataset)
+        folded = case_folding(dataset)
+        taken = [folded(name) for name in dataset.columns]
+        for name, _ in self._outputs(F.lit(None)):
+            if folded(name) in taken:
+                raise RequestError(
+                    f"output column {name!r} is already there: drop or rename it, or set another output name"
+                )
+            taken.append(folded(name))
         scored, prefix = self.factors.scored(dataset)
         factors = f"{prefix}_user", f"{prefix}_item"
         known_pair = F.col(factors[0]).isNotNull() & F.col(factors[1]).isNotNull()
@@ -153,16 +142,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             named.append((self.getAnsweredCol(), self.answers(scored["score"], scored["std"])))
         return [(name, column) for name, column in named if name]
 
-    def _check_outputs(self, dataset: DataFrame) -> None:
-        folded = case_folding(dataset)
-        taken = [folded(name) for name in dataset.columns]
-        for name, _ in self._outputs(F.lit(None)):
-            if folded(name) in taken:
-                raise RequestError(
-                    f"output column {name!r} is already there: drop or rename it, or set another output name"
-                )
-            taken.append(folded(name))
-
     @property
     def certifiedErrors(self) -> list[float]:
         """The error rates that were requested, also those that could not be met."""
@@ -182,13 +161,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         draw of the score, not the sign of its mean. A draw is a function of the seed and the two ids. Another seed
         gives other draws. After a prior split the draws have smaller standard deviations than ``std``. Ids that the
         model does not know are drawn from its prior.
-
-        Parameters
-        ----------
-        dataset : DataFrame
-            Pairs of user and item ids.
-        seed : int
-            Seed of the draws.
         """
         sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.info.negative_label)
         return self.factors.sampled(dataset, seed).withColumn("sampledPrediction", sign)
@@ -264,8 +236,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         ----------
         ratings : DataFrame
             All ratings of the new users, with the columns of the fit, that of the weights included. Ratings of items
-            that the model does not know are ignored; a warning tells how many users have no others and are not folded
-            in. If there are no ratings, this model comes back.
+            that the model does not know are ignored; a warning counts the users that have no others and are not folded
+            in. Without ratings, the result is this model.
         who : {"user", "item"}
             Whether users or items are added.
         threshold : float, optional
@@ -292,7 +264,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         ----------
         ratings : DataFrame
             New ratings only, at most 2,000,000, with the columns of the fit. A rating that was fitted before counts
-            once more. If there are none, this model comes back.
+            once more. Without ratings, the result is this model.
         threshold : float, optional
             A label strictly above it is positive. Default: as in the fit.
         userFeatures, itemFeatures : DataFrame, optional
@@ -330,8 +302,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def userFeatureWeights(self) -> DataFrame:
         """What was learnt from the side features of the users, one line per feature.
 
-        ``feature``; ``effect`` on the score of an item like the mean one; ``intercept`` and ``factors``, of which this
-        is made. An effect is that of a string's value, or of one standard deviation of a number.
+        ``feature``; ``effect`` on the score of an item like the mean one; ``intercept`` and ``factors``, of which it is
+        made. An effect is that of a string's value, or of one standard deviation of a number.
         """
         return self._feature_weights("user")
 
@@ -347,13 +319,9 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     # ---- quality -----------------------------------------------------------------------------------------------------
 
     def diagnose(
-        self,
-        ratings: DataFrame,
-        source: str = "held-out ratings",
-        *,
-        fitted: bool = False,
+        self, ratings: DataFrame, source: str = "held-out ratings", *, fitted: bool = False,
         counts: RatingCounts | None = None,
-    ) -> OneBitCompletionModel:
+    ) -> OneBitCompletionModel:  # fmt: skip
         """This model with the figures of its report, measured on ``ratings``.
 
         Parameters
@@ -440,8 +408,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """The sentence of the first certificate. None if nothing was certified."""
         return headline_of(self.certificate)
 
-    # ---- changes -----------------------------------------------------------------------------------------------------
-
     def changed(self, users: DataFrame | None = None, items: DataFrame | None = None, **info: Any) -> Self:
         """This model with other factors, or with other fields of its ``info``.
 
@@ -460,8 +426,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             )
         model.source, model.readFitted = self.source, self.readFitted
         return self._copyValues(model._resetUid(self.uid))
-
-    # ---- what it was fitted on ---------------------------------------------------------------------------------------
 
     @property
     def fitted(self) -> CellSketch | None:
@@ -483,7 +447,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     @property
     def itemFactors(self) -> DataFrame:
-        """id, features array<float>, spread array<float>: mean and standard deviation of the K factors."""
+        """See ``userFactors``."""
         return self._factors(self.items)
 
     def _factors(self, side: DataFrame) -> DataFrame:
@@ -511,20 +475,12 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         info = self.info
         return TrainingSummary(info.objective_history, info.iterations, info.converged, info.reason, info.seconds)
 
-    # ---- the folder --------------------------------------------------------------------------------------------------
-
     def exportVectors(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write vectors whose inner product is the score, for any nearest-neighbour index (docs/serving.md).
 
         The folder has two Parquet tables, ``users`` and ``items``, with the columns ``id`` and ``vector``: [L, 1, b] of
-        a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all.
-
-        Parameters
-        ----------
-        path : str or path
-            The folder to write.
-        overwrite : bool
-            Whether a folder that is there is replaced.
+        a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all. With ``overwrite``
+        it replaces an earlier one.
         """
         export_vectors(self, path, overwrite)
 

@@ -106,9 +106,6 @@ def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Ch
     return _change(who, united, united.count())
 
 
-# ---- what is given ---------------------------------------------------------------------------------------------------
-
-
 def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdLines:
     """The means that side features explain, Wᵀf (ids × D)."""
     info, coding = factors.info, coding_of(factors.info, who)
@@ -147,9 +144,6 @@ class NewRatings:
         return rating_lines(self.frame, self.columns).toArrow()
 
 
-# ---- the new factors -------------------------------------------------------------------------------------------------
-
-
 def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
     """A factor table without certified spreads as a DataFrame."""
     return factor_frame(factors.spark, table, factor_schema(replace(factors.info, draw_narrowing=None), who))
@@ -167,36 +161,28 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
     weight = [] if given.columns.weight is None else [F.col(WEIGHT).alias("weight")]
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines", *weight)
     partner_prior = prior_row(info.scales, OTHER[SIDE_OF[who]], *info.table_form)
-    task = _FoldInTask(FoldIn.of(info, SIDE_OF[who]), partner_prior, means)
-    schema = factor_schema(replace(info, draw_narrowing=None), who)
-    folded = computed_once(placed.repartition(tasks, "id").mapInArrow(task, schema))
-    warn_left_out(who, ratings.select(new).distinct().count(), folded.count())
-    return factors.of(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
+    task = FoldIn.of(info, SIDE_OF[who])
 
-
-@dataclass(frozen=True)
-class _FoldInTask:
-    """Computes the rows of a task from their ratings. Each rating comes with the factors of its partner."""
-
-    fold_in: FoldIn
-    partner_prior: RowPosterior  # gives the form of the partners' factors
-    means: IdLines | None
-
-    def __call__(self, batches: Batches) -> Batches:
+    def rows_of(batches: Batches) -> Batches:
         filled = [batch for batch in batches if batch.num_rows]
         if not filled:
             return
         table = pa.Table.from_batches(filled).combine_chunks()
-        ids, partners = (pc.dictionary_encode(table[name]).combine_chunks() for name in ("id", "partner"))
-        shape = len(ids.dictionary), len(partners.dictionary)
-        rows, cols = (array.indices.to_numpy().astype(np.int64) for array in (ids, partners))
+        ids, known = (pc.dictionary_encode(table[name]).combine_chunks() for name in ("id", "partner"))
+        rows, cols = (array.indices.to_numpy().astype(np.int64) for array in (ids, known))
         positive = table["positive"].to_numpy().astype(bool)
         first = np.unique(cols, return_index=True)[1]  # one line per partner
-        posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
+        posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), partner_prior)
         weights = table["weight"].to_numpy() if "weight" in table.schema.names else None
+        shape = len(ids.dictionary), len(known.dictionary)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
-        means = None if self.means is None else self.means.at(ids.dictionary)
-        yield from plain_lists(factor_table(ids.dictionary, self.fold_in.rows(block, posterior, means))).to_batches()
+        explained = None if means is None else means.at(ids.dictionary)
+        yield from plain_lists(factor_table(ids.dictionary, task.rows(block, posterior, explained))).to_batches()
+
+    schema = factor_schema(replace(info, draw_narrowing=None), who)
+    folded = computed_once(placed.repartition(tasks, "id").mapInArrow(rows_of, schema))
+    warn_left_out(who, ratings.select(new).distinct().count(), folded.count())
+    return factors.of(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
 
 
 def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFrame]) -> Changes:

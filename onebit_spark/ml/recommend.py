@@ -106,35 +106,27 @@ def _packed(factors: SparkFactors, who: Who, table: DataFrame, n_blocks: int, pr
     info, form = factors.info, (factors.info.kind, factors.info.config.intercepts)
     seen = [name for name in table.columns if name == "seen"]
     lines = F.struct(*factor_columns(*form)).alias("lines")
-    placed = table.repartition(n_blocks).select("id", lines, F.spark_partition_id().alias("block"), *seen)
+    placed = table.repartition(n_blocks).select(
+        F.col("id").alias("ids"), lines, F.spark_partition_id().alias("block"), *seen
+    )
     types = f"block int, location binary, scale binary, ids array<{info.id_types[who]}>"
     types += f", seen array<array<{info.id_types[PARTNER[who]]}>>" if seen else ""
-    blocks = placed.mapInArrow(_PackBlock(prior_row(info.scales, SIDE_OF[who], *form)), types)
+    prior = prior_row(info.scales, SIDE_OF[who], *form)
+
+    def pack(batches: Batches) -> Batches:
+        if filled := [batch for batch in batches if batch.num_rows]:
+            joined = pa.Table.from_batches(filled).combine_chunks().to_batches()[0]
+            rows, block = read_factors(joined.column("lines"), prior), joined.column("block")[0].as_py()
+            line = binary_line(block=block, location=rows.location, scale=rows.scale)
+            columns = dict(zip(line.schema.names, line.columns, strict=True))
+            for name in ("ids", *seen):
+                values = joined.column(name)
+                columns[name] = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+            yield pa.RecordBatch.from_pydict(columns)
+
+    blocks = placed.mapInArrow(pack, types)
     apart = in_partitions(blocks, n_blocks, blocks["block"])
     return apart.select(*(F.col(name).alias(f"{prefix}_{name}") for name in blocks.columns if name != "block"))
-
-
-# ---- on the executors ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _PackBlock:
-    """All factor lines of a task as one row of arrays."""
-
-    prior: RowPosterior
-
-    def __call__(self, batches: Batches) -> Batches:
-        table = [batch for batch in batches if batch.num_rows]
-        if not table:
-            return
-        joined = pa.Table.from_batches(table).combine_chunks().to_batches()[0]
-        posterior = read_factors(joined.column("lines"), self.prior)
-        line = binary_line(block=joined.column("block")[0].as_py(), location=posterior.location, scale=posterior.scale)
-        columns = dict(zip(line.schema.names, line.columns, strict=True))
-        columns["ids"] = _one_list(joined.column("id"))
-        if "seen" in joined.schema.names:
-            columns["seen"] = _one_list(joined.column("seen"))
-        yield pa.RecordBatch.from_pydict(columns)
 
 
 @dataclass(frozen=True)
@@ -177,11 +169,6 @@ class _Rank:
             for name in ("location", "scale")
         )
         return RowPosterior(location, scale, self.predictor.kind, self.predictor.intercepts)
-
-
-def _one_list(values: pa.Array) -> pa.ListArray:
-    """An array as the only element of a list array."""
-    return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
 
 
 def _positions(seen: pa.ListArray, ids: pa.Array) -> Seen:

@@ -58,12 +58,7 @@ def load(path: str | os.PathLike[str]) -> FittedModel:
     ----------
     path : str or path
         What ``jobs/fit.py``, ``OneBitCompletionModel.save`` or ``FittedModel.save`` wrote, in this or an earlier
-        version.
-
-    Returns
-    -------
-    FittedModel
-        The whole model, in memory. It does not read the folder again.
+        version. It is read once, into memory.
 
     Raises
     ------
@@ -213,10 +208,7 @@ class FittedModel:
     def predictions(self, users: Any, items: Any) -> pa.Table:
         """What ``transform`` appends, for pairs of ids (docs/predictions.md).
 
-        Returns
-        -------
-        pyarrow.Table
-            user, item, score, std, probability, prediction; ``answered`` after a selective certificate.
+        The columns are user, item, score, std, probability and prediction; ``answered`` after a selective certificate.
         """
         ids, rows, cols = self.pairs(users, items)
         table = pa.table({"user": ids[0], "item": ids[1], **self._outputs(rows, cols)})
@@ -225,15 +217,8 @@ class FittedModel:
     def transform(self, pairs: Any) -> Any:
         """A table with the predictions appended: score, std, probability, prediction, and ``answered`` as above.
 
-        Parameters
-        ----------
-        pairs : pyarrow.Table, or DataFrame of pandas or polars
-            It has the columns of users and items of the fit, and any others.
-
-        Returns
-        -------
-        pyarrow.Table or DataFrame
-            A table of the same kind as ``pairs``.
+        ``pairs`` is a pyarrow.Table or a DataFrame of pandas or polars, with the columns of users and items of the fit,
+        and any others. The result is of the same kind.
         """
         table = arrow_table(pairs, "the pairs")
         _, rows, cols = self.pairs(*self._columns_of(table, "the pairs", ("user", "item")))
@@ -337,7 +322,7 @@ class FittedModel:
     def pairs(self, users: Any, items: Any) -> tuple[list[pa.Array], Numbers, Numbers]:
         """The ids of the pairs, and their positions."""
         ids = [self.asked("user", users), self.asked("item", items)]
-        numbers = [side.positions(asked) for side, asked in zip((self.users, self.items), ids, strict=True)]
+        numbers = self.users.positions(ids[0]), self.items.positions(ids[1])
         lengths = {len(asked) for asked in ids} - {1}
         if len(lengths) > 1:
             raise RequestError(f"there are {len(ids[0]):,} user ids, but {len(ids[1]):,} item ids")
@@ -541,14 +526,8 @@ class FittedModel:
     def fold_in_features(self, features: pa.Table, who: Who = "user") -> FittedModel:
         """A model that also knows these users (or items), from their side features alone.
 
-        Ids that the model already knows do not change. The new model has no certificates.
-
-        Parameters
-        ----------
-        features : pyarrow.Table
-            One line per id: the column of the ids, and those that the model was fitted with.
-        who : {"user", "item"}
-            Whose features they are.
+        ``features`` has one line per id: the column of the ids, and those that the model was fitted with. Ids that the
+        model already knows do not change. The new model has no certificates.
         """
         info, own, column = self.info, self.side(who), self.info.columns[who]
         coding = coding_of(info, who)
@@ -576,13 +555,9 @@ class FittedModel:
         encoded = ids.filter(pa.array(known)).dictionary_encode()
         warn_left_out(who, len(ids.unique()), len(encoded.dictionary))
         rated, columns = np.unique(partners[known], return_inverse=True)
-        block = RatingBlock.from_coordinates(
-            encoded.indices.to_numpy().astype(np.int64),
-            columns,
-            positive[known],
-            (len(encoded.dictionary), len(rated)),
-            None if weights is None else weights[known],
-        )
+        rows, shape = encoded.indices.to_numpy().astype(np.int64), (len(encoded.dictionary), len(rated))
+        kept = None if weights is None else weights[known]
+        block = RatingBlock.from_coordinates(rows, columns, positive[known], shape, kept)
         lines = self.side(PARTNER[who]).known.take(rated)
         means = None if explained is None else explained.at(encoded.dictionary)
         return encoded.dictionary, FoldIn.of(self.info, SIDE_OF[who]).rows(block, lines, means)

@@ -42,12 +42,11 @@ from onebit_spark.errors import RequestError
 from onebit_spark.ml.params import set_saved_params
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
-from onebit_spark.predictor.model_folder import CERTIFICATE, SEAL, certificate_of, check_model
+from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
 from onebit_spark.report.page import REPORT, page_of
 
 log = logging.getLogger("onebit_spark")
 
-FITTED = "fitted"
 SIDE_FEATURES = "sideFeatures"  # in an estimator's metadata
 
 

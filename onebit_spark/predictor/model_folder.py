@@ -28,10 +28,8 @@ import pyarrow.parquet as pq
 from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.core.factor_tables import factor_columns, plain_lists
 from onebit_spark.core.hashes import CellSketch
-from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
 from onebit_spark.core.output_kinds import ESTIMATOR, VECTORS, OutputKind, View
-from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.predictor.side import ModelSide, arrow_type
@@ -190,22 +188,18 @@ def write_into(folder: Path, content: Content, files: Mapping[str, str] | None =
 
 
 def write_vectors(path: str | os.PathLike[str], users: ModelSide, items: ModelSide, overwrite: bool = False) -> None:
-    """Write the folders ``users`` and ``items`` into a new folder ``path``."""
+    """Write the tables ``users`` and ``items`` of id and vector list<float> into a new folder ``path``."""
     with replaced_folder(path, VECTORS, overwrite) as folder:
-        _write_table(_vectors(users.ids, users.known, "rows"), folder / "users")
-        _write_table(_vectors(items.ids, items.known, "cols"), folder / "items")
+        for name, side in (("users", users), ("items", items)):
+            vectors, intercept = side.known.mean, side.known.intercept
+            if intercept is not None:
+                ends = [np.ones_like(intercept), intercept]
+                vectors = np.column_stack([vectors, *(ends if name == "users" else reversed(ends))])
+            numbers = pa.array(np.ascontiguousarray(vectors, np.float32).ravel())
+            starts = pa.array(np.arange(len(side.ids) + 1, dtype=np.int32) * vectors.shape[1])
+            table = pa.table({"id": side.ids, "vector": pa.ListArray.from_arrays(starts, numbers)})
+            _write_table(table, folder / name)
         (folder / SEAL).touch()
-
-
-def _vectors(ids: pa.Array, posterior: RowPosterior, side: Side) -> pa.Table:
-    """id, vector list<float>: one line per id."""
-    vectors = posterior.mean
-    if posterior.intercept is not None:
-        ends = [np.ones_like(posterior.intercept), posterior.intercept]
-        vectors = np.column_stack([vectors, *(ends if side == "rows" else reversed(ends))])
-    numbers = pa.array(np.ascontiguousarray(vectors, np.float32).ravel())
-    starts = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * vectors.shape[1])
-    return pa.table({"id": ids, "vector": pa.ListArray.from_arrays(starts, numbers)})
 
 
 def _write_table(table: pa.Table, folder: Path) -> None:

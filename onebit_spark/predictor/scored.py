@@ -76,16 +76,8 @@ def with_rates(
     wrong = figures["n_wrong"]
     low, high = metrics.error_interval(wrong, n)
     minority = n - positives if info.majority > 0 else positives
-    return {
-        "n": n,
-        "n_positive": positives,
-        "error": wrong / n,
-        "error_low": low,
-        "error_high": high,
-        "majority_error": minority / n,
-        "threshold": threshold,
-        **figures,
-    }
+    rates = {"error": wrong / n, "error_low": low, "error_high": high, "majority_error": minority / n}
+    return {"n": n, "n_positive": positives, **rates, "threshold": threshold, **figures}
 
 
 def count_by_level(info: ModelInfo, lines: pa.Table, by: str | None) -> HeldOutCounts:
@@ -118,15 +110,17 @@ CELL_WIDTHS = 0.05, 0.1  # bins of the score and of log std, within which the ca
 
 
 def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
-    """The figures that a report shows, of scored ratings (``predictor.scored``); ``source`` says what they are.
+    """The figures that a report shows, of scored ratings; ``source`` says what they are.
 
-    ``fitted``: the model was fitted to them, so that the figures flatter it.
+    ``fitted``: the model was fitted to them, so the figures are too good. Of the curve of risk and coverage: if only
+    the most confident ``share`` is answered, ``error`` of the answers are wrong.
     """
     column = {name: scored[name].to_numpy() for name in ("positive", "right", "score", "probability", "confidence")}
     positive, wrong, n = column["positive"], ~column["right"], len(scored)
     low, high, per_octave = CONFIDENCE_BINS
     confidence = np.clip(column["confidence"], 2.0**low, 2.0**high)
-    bins = np.floor((np.log2(confidence) - low) * per_octave).astype(np.int64)
+    bins = np.unique(-np.floor((np.log2(confidence) - low) * per_octave), return_inverse=True)[1]
+    answered, errors = np.cumsum(np.bincount(bins)), np.cumsum(np.bincount(bins, weights=wrong))
     reliability = metrics.reliability(np.where(positive, 1.0, -1.0), column["probability"])
     edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
     counts = {
@@ -141,19 +135,12 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
         "calibration_error": reliability.error,
         "reliability": reliability.as_dict(),
         "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **counts},
-        "risk_coverage": risk_coverage(bins, np.ones(n), wrong),
+        "risk_coverage": {"share": (answered / n).tolist(), "error": (errors / answered).tolist()},
     }
 
 
-def risk_coverage(bins: Any, n: Any, wrong: Any) -> dict[str, list[float]]:
-    """The curve of ``share`` and ``error``: if only the most confident share is answered, so many answers are wrong."""
-    place = np.unique(-np.asarray(bins), return_inverse=True)[1]
-    answered, errors = (np.cumsum(np.bincount(place, weights=each)) for each in (n, wrong))
-    return {"share": (answered / answered[-1]).tolist(), "error": (errors / answered).tolist()}
-
-
 def calibrated(scored: pa.Table) -> Calibration:
-    """The map from score and spread to probability that is likeliest on scored ratings, which must not be fitted."""
+    """The calibration that is likeliest on scored ratings, which must not be fitted."""
     score, std, positive = (scored[name].to_numpy() for name in ("score", "std", "positive"))
     if positive.all() or not positive.any():
         raise RequestError("a calibration needs ratings of both classes: hold out more ratings")

@@ -40,8 +40,7 @@ class ModelSide:
     ids: pa.Array  # different ids
     known: RowPosterior  # one row per id
     prior: RowPosterior  # one row: that of an unknown id, whose position is −1
-    # after a prior split: the posterior of the certified draws, one row per id
-    certified: RowPosterior | None = None
+    certified: RowPosterior | None = None  # after a prior split: the posterior of the certified draws
 
     @classmethod
     def of(cls, table: pa.Table, info: ModelInfo, who: Who) -> ModelSide:
@@ -111,9 +110,6 @@ def _independent(prior: RowPosterior) -> RowPosterior:
     return RowPosterior(prior.location, prior.std, "spread", prior.has_intercept)
 
 
-# ---- pairs -----------------------------------------------------------------------------------------------------------
-
-
 def scores_at(users: ModelSide, items: ModelSide, row: Numbers, col: Numbers) -> DoubleArray:
     """The scores of the pairs (row[l], col[l]), on all cores."""
     scores, intercepts = np.empty(len(row)), users.prior.has_intercept
@@ -125,9 +121,6 @@ def scores_at(users: ModelSide, items: ModelSide, row: Numbers, col: Numbers) ->
 
     in_slices(fill, len(row), users.prior.dimension, available_cores())
     return scores
-
-
-# ---- ids -------------------------------------------------------------------------------------------------------------
 
 
 def arrow_type(spark_type: str) -> pa.DataType:
@@ -150,7 +143,16 @@ def asked_ids(values: Any, expected: pa.DataType, what: str) -> pa.Array:
     Integers of different widths are accepted, text in any of its encodings, and types that Spark has under another
     name. Any other cast could merge or split ids, so the caller must do it. ``what`` names the ids in messages.
     """
-    array = _array(values, what)
+    if isinstance(values, np.ndarray):
+        values = np.atleast_1d(values)
+    elif isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+        values = [values]
+    try:
+        array = one_array(values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RequestError(f"{what} cannot be read: {str(error).splitlines()[0]}") from None
+    if pa.types.is_dictionary(array.type):
+        array = in_spark_type(array, what)
     whole = pa.types.is_integer(array.type) and pa.types.is_decimal(expected) and expected.scale == 0
     if whole or _family(array.type) != _family(expected):
         array = in_spark_type(array, what, expected if whole else None)
@@ -167,18 +169,6 @@ def asked_ids(values: Any, expected: pa.DataType, what: str) -> pa.Array:
     if n := pc.sum(absent).as_py():
         raise RequestError(f"{what} hold {n:,} null or NaN ids: drop or fill them")
     return array
-
-
-def _array(values: Any, what: str) -> pa.Array:
-    if isinstance(values, np.ndarray):
-        values = np.atleast_1d(values)
-    elif isinstance(values, str | bytes) or not hasattr(values, "__len__"):
-        values = [values]
-    try:
-        array = one_array(values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values))
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise RequestError(f"{what} cannot be read: {str(error).splitlines()[0]}") from None
-    return in_spark_type(array, what) if pa.types.is_dictionary(array.type) else array
 
 
 def _family(kind: pa.DataType) -> str:

@@ -18,12 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import DEVICES, Execution
 from onebit_spark.core.factor_tables import align_factors, factor_table
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.spectral import CountedRows
+from onebit_spark.core.steps import RowLayout
 from onebit_spark.engines.block_frames import (
     RATINGS_PER_BLOCK,
     default_blocks,
@@ -45,7 +47,6 @@ from onebit_spark.engines.blocking import (
 )
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.decide import ClusterLimits, Exchange, decide, held_side
-from onebit_spark.engines.engine import BlockEngine, RowLayout
 from onebit_spark.engines.spark_runner import SparkRunner
 from onebit_spark.engines.tables import (
     Broadcasts,
@@ -118,7 +119,7 @@ def load_ratings(
 
 def open_engine(
     spark: SparkSession, exchange: Exchange, loaded: Loaded, config: FitConfig, execution: Execution
-) -> AbstractContextManager[BlockEngine[Any]]:
+) -> AbstractContextManager[Engine[Any]]:
     """The engine of an exchange over the loaded ratings. Its ``ids`` are ``Ids`` or ``NumberedIds``."""
     log.info("exchange: %s (%s)", exchange.exchange, exchange.reason)
     if isinstance(loaded, CollectedRatings):
@@ -156,7 +157,7 @@ def work_folder(spark: SparkSession, given: str | None) -> Location | None:
 
 
 @contextmanager
-def driver_engine(collected: CollectedRatings, form: Form, device: str = DEVICES[0]) -> Iterator[BlockEngine[Any]]:
+def driver_engine(collected: CollectedRatings, form: Form, device: str = DEVICES[0]) -> Iterator[Engine[Any]]:
     """The engine on ratings that were collected."""
     make: Any = ThreadRunner if device == "cpu" else partial(CudaRunner.of_block, form=form)
     with make(collected.ratings).running() as runner:
@@ -164,14 +165,14 @@ def driver_engine(collected: CollectedRatings, form: Form, device: str = DEVICES
             side: Ids(values, runner.counts(side), runner.positive_counts(side))
             for side, values in zip(SIDES, (collected.users, collected.items), strict=True)
         }
-        yield BlockEngine(runner, ids)
+        yield Engine(runner, ids)
 
 
 @contextmanager
 def executor_engine(
     spark: SparkSession, survey: RatingSurvey, blocks: tuple[int | None, int | None], form: Form, storage: Storage,
     held: frozenset[Side],
-) -> Iterator[BlockEngine[Any]]:  # fmt: skip
+) -> Iterator[Engine[Any]]:  # fmt: skip
     """The engine over packed ratings. All caches, broadcasts and files are released at the end, also after an error.
 
     ``held`` are the sides whose tables the driver holds. If it holds both, it also knows all ids.
@@ -194,7 +195,7 @@ def executor_engine(
                 check_count(survey.counts.n, blocked.n_ratings)
         runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
         check_weight(survey.weight, runner.total_weight)
-        yield BlockEngine(runner, numbered.ids)
+        yield Engine(runner, numbered.ids)
 
 
 class _NumberedRatings(NamedTuple):
@@ -263,7 +264,7 @@ def tasks_by_size(n_ratings: int, n_blocks: int, cores: int) -> int:
 
 
 def factors_of(
-    spark: SparkSession, engine: BlockEngine[Any], side: Side, posteriors: list[Any], schema: StructType,
+    spark: SparkSession, engine: Engine[Any], side: Side, posteriors: list[Any], schema: StructType,
     newcomers: pa.Table | None = None, persist: bool = False,
 ) -> DataFrame:  # fmt: skip
     """The factor table of a side (see ``factor_tables``).
@@ -285,9 +286,7 @@ def factors_of(
     return engine.runner.persist(frame, schema) if persist else frame
 
 
-def adopted_factors(
-    engine: BlockEngine[Any], side: Side, factors: DataFrame, prior: RowPosterior, precision: str
-) -> Any:
+def adopted_factors(engine: Engine[Any], side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> Any:
     """The posterior of the engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
     if engine.runner.held_rows(side) is not None:
         rows = align_factors(collected_factors(factors), engine.ids[side].values, prior, precision)

@@ -28,8 +28,7 @@ from onebit_spark.core.factor_tables import (
 )
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
-from onebit_spark.engines.engine import RowLayout, RowTransform
-from onebit_spark.engines.steps import Rows
+from onebit_spark.core.steps import RowLayout, Rows, RowTransform
 from onebit_spark.platform.binary_cells import sql_type
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import TemporaryFolders, forget, on_executors
@@ -113,7 +112,7 @@ class Table:
         return replace(self, at=self.at.unsent()) if isinstance(self.at, Held) else self
 
     def mapped(self, by: RowTransform) -> Table:
-        return replace(self, layout=self.layout.then(by))
+        return replace(self, layout=replace(self.layout, maps=(*self.layout.maps, by)))
 
     @property
     def lines(self) -> Rows:

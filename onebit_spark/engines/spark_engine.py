@@ -46,17 +46,15 @@ from onebit_spark.engines.blocking import (
     placements,
 )
 from onebit_spark.engines.cuda.runner import CudaRunner
-from onebit_spark.engines.decide import ClusterLimits, Exchange, decide, held_side
+from onebit_spark.engines.decide import ClusterLimits, Exchange, decide
 from onebit_spark.engines.spark_runner import SparkRunner
 from onebit_spark.engines.tables import (
     Broadcasts,
-    InFiles,
-    OnExecutors,
-    PackRows,
     Storage,
     collected_factors,
     factor_frame,
     factor_lines,
+    pack_rows,
 )
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.batches import CollectedRatings, SizeEstimate
@@ -108,13 +106,13 @@ def load_ratings(
         with described(spark, "gathering"):
             most_bytes = min(limits.driver.result * 4 // 5, limits.driver.heap // 4)
             collected = collect_ratings(ratings, columns, counted, most_bytes)
-        exchange = decide(wanted, counted, collected, form, limits)
+        exchange = decide(wanted, counted, (collected.n_users, collected.n_items), form, limits)
         if exchange.exchange == "driver":
             yield exchange, collected
             return
         del collected  # or it would stay here until the fit ends
     with survey_ratings(ratings, columns, collect_ids=exchange.exchange not in ("shuffle", "mixed")) as survey:
-        yield decide(wanted, counted, survey, form, limits), survey
+        yield decide(wanted, counted, (survey.n_users, survey.n_items), form, limits), survey
 
 
 def open_engine(
@@ -124,20 +122,21 @@ def open_engine(
     log.info("exchange: %s (%s)", exchange.exchange, exchange.reason)
     if isinstance(loaded, CollectedRatings):
         return driver_engine(loaded, at_start_rank(config).form, execution.device)
-    held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
-    storage: Storage = OnExecutors()  # by broadcast nothing is stored
-    if exchange.exchange != "broadcast":
+    folder = None
+    if exchange.exchange != "broadcast":  # which stores nothing
         TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
         folder = work_folder(spark, execution.work_dir or execution.checkpoint_dir)
-        if folder is not None:
-            storage = InFiles(folder)
-        else:
+        if folder is None:
             log.warning(
                 "the factors are stored on the executors, and a lost executor ends the fit: set checkpointDir, or "
                 "sparkContext.setCheckpointDir, to a folder that all executors can reach"
             )
+    fewer: Side = "rows" if loaded.n_users < loaded.n_items else "cols"
+    held: dict[str, frozenset[Side]] = {
+        "broadcast": frozenset(SIDES), "mixed": frozenset([fewer]), "shuffle": frozenset()
+    }  # fmt: skip
     blocks = execution.row_blocks, execution.col_blocks
-    return executor_engine(spark, loaded, blocks, config.form, storage, held.get(exchange.exchange, frozenset()))
+    return executor_engine(spark, loaded, blocks, config.form, Storage(folder), held[exchange.exchange])
 
 
 def work_folder(spark: SparkSession, given: str | None) -> Location | None:
@@ -181,16 +180,16 @@ def executor_engine(
         release.callback(storage.clear)
         broadcasts = Broadcasts(spark)
         release.callback(broadcasts.close)
-        own = working_session(spark)
+        session = working_session(spark)
         with described(spark, "blocking"):
             if held == frozenset(SIDES):
                 numbered = _with_collected_ids(survey, blocks, parallelism(spark), broadcasts)
-                expect_long_lines(own, 1)
+                expect_long_lines(session, 1)
             else:
                 numbered = _with_sorted_ids(survey, blocks, parallelism(spark), form, held, release)
-                expect_long_lines(own)
-            blocking = Blocking(own, storage, release, numbered.plans, numbered.wide)
-            sides = blocking.blocked(truncate_plan(numbered.chunks, own))
+                expect_long_lines(session)
+            blocking = Blocking(session, storage, release, numbered.plans, numbered.wide)
+            sides = blocking.blocked(truncate_plan(numbered.chunks, session))
             for blocked in sides.values():
                 check_count(survey.counts.n, blocked.n_ratings)
         runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
@@ -293,4 +292,6 @@ def adopted_factors(engine: Engine[Any], side: Side, factors: DataFrame, prior: 
         return engine.runner.table(side, rows)
     lines = engine.ids[side].frame.select("id", "number").join(factors, "id")
     layout = RowLayout.of(prior.astype(precision).form)
-    return engine.runner.adopted(side, lines, PackRows(prior, precision), prior.packed().astype(precision), layout)
+    return engine.runner.adopted(
+        side, lines, partial(pack_rows, prior, precision), prior.packed().astype(precision), layout
+    )

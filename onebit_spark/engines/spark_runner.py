@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
@@ -131,7 +131,7 @@ class SparkRunner:
 
     def mapped(self, side: Side, table: Table, by: RowTransform) -> Table:
         """The table with a pending map, which tasks apply when they read it. Nothing is broadcast or stored again."""
-        return table.mapped(by)
+        return replace(table, layout=replace(table.layout, maps=(*table.layout.maps, by)))
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
         return start_posteriors(self, config, loss)

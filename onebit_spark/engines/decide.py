@@ -119,8 +119,9 @@ def decide(
 ) -> Exchange:
     """The exchange: as wanted, or by the number of ratings and ids.
 
-    ``ids`` are the numbers of users and items. It and ``ratings`` are None if they are not counted yet. If the ids decide, the result is ``ON_EXECUTORS``:
-    count them, then call this again. What cannot work is refused with a RequestError.
+    ``ids`` are the numbers of users and items. ``ratings`` and ``ids`` are None if they are not counted yet. If the
+    ids decide, the result is ``ON_EXECUTORS``: count them, then call this again. What cannot work is refused with a
+    RequestError.
     """
     if not limits.broadcasts and wanted in ("broadcast", "mixed"):
         raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")

@@ -25,10 +25,9 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.factor_tables import align_factors, factor_table, prior_row
-from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features
+from onebit_spark.core.factor_tables import FitFeatures, align_factors, digest, factor_table, give_features, prior_row
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.settings import Problem
@@ -42,10 +41,10 @@ from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
-from onebit_spark.predictor.certification import KEPT_OUT, CertificateRequest, with_certificates
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
+from onebit_spark.predictor.scored import KEPT_OUT, CertificateRequest, with_certificates
 from onebit_spark.predictor.side import ModelSide
 
 LABELS_AT_ONCE = 2**16

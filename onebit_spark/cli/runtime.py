@@ -15,15 +15,14 @@ from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import TABLE_FORMATS, FitRequest, JobRequest, PredictRequest, exists_already
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import Execution
-from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.output_kinds import OutputKind
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import INTEGRAL, Columns, as_examples
 from onebit_spark.input.tables import separator_in
 from onebit_spark.platform.files import RENAMING, Location, explained
-from onebit_spark.predictor.certification import CertificateRequest
+from onebit_spark.predictor.scored import CertificateRequest
 from onebit_spark.tuning.cross_validation import CrossValidation
 
 if TYPE_CHECKING:

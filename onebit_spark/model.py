@@ -16,10 +16,9 @@ from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS, Certificate, certificate_document, headline_of
 from onebit_spark.certificate.held_out import SELECTIVE, answering_threshold, ungrouped_certificates
-from onebit_spark.core.factor_tables import DIRECTIONS, factor_columns
-from onebit_spark.core.fitted_features import SIDE_OF, Who, feature_effects
-from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.sketch import CellSketch
+from onebit_spark.core.factor_tables import DIRECTIONS, factor_columns, feature_effects
+from onebit_spark.core.hashes import CellSketch
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.columns import case_folding
@@ -30,8 +29,8 @@ from onebit_spark.ml.params import AnswerParams
 from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
 from onebit_spark.ml.recommend import Request, recommend
 from onebit_spark.ml.spark_factors import SparkFactors, answers
-from onebit_spark.predictor.certification import CertificateRequest, with_certificates
 from onebit_spark.predictor.fitted_model import who_problems
+from onebit_spark.predictor.scored import CertificateRequest, with_certificates
 from onebit_spark.predictor.side import ModelSide
 
 

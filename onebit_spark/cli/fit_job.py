@@ -15,13 +15,12 @@ from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest, RatingsRequest
 from onebit_spark.cli.running import failures_after
 from onebit_spark.cli.runtime import InputTable, Runtime, Target, check_id_types, read_features, refuse_outputs
-from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import Location
-from onebit_spark.predictor.certification import KEPT_OUT, CertificateRequest
+from onebit_spark.predictor.scored import KEPT_OUT, CertificateRequest
 from onebit_spark.report.page import REPORT
 
 MOST_STATEMENTS = 40  # certificates of groups that are printed

@@ -20,9 +20,9 @@ from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, is_csv
 from onebit_spark.cli.runtime import Target
 from onebit_spark.core.arrow import spark_name
-from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.hashes import HIGHEST, CellSketch
+from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.output_kinds import PREDICTIONS, PREDICTIONS_CSV
-from onebit_spark.core.sketch import HIGHEST, CellSketch
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, checked_features
@@ -31,10 +31,20 @@ from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
 from onebit_spark.platform.files import Location, table_format
-from onebit_spark.predictor.certification import CertificateRequest, fresh_to, seen_in_fit, with_certificates
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, replaced_folder
-from onebit_spark.predictor.scored import CALIBRATING, SAMPLE, calibrated, diagnosed, figures_of, with_rates
+from onebit_spark.predictor.scored import (
+    CALIBRATING,
+    SAMPLE,
+    CertificateRequest,
+    calibrated,
+    diagnosed,
+    figures_of,
+    fresh_to,
+    seen_in_fit,
+    with_certificates,
+    with_rates,
+)
 from onebit_spark.report.page import REPORT, page_of
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once

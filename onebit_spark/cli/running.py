@@ -225,7 +225,7 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
     """Why the ratings do not fit the memory. Whatever else is wrong with them is left to the job."""
     if not isinstance(request, RatingsRequest):
         return
-    from onebit_spark.engines.decide import Refusal, driver_exchange
+    from onebit_spark.engines.decide import driver_exchange
     from onebit_spark.input.batches import SizeEstimate
     from onebit_spark.input.tables import count_rows, format_of, id_text_bytes, open_table
     from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
@@ -249,8 +249,8 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
     except RequestError as error:
         yield str(error)
         return
-    if isinstance(answer, Refusal):
-        yield answer.reason
+    if isinstance(answer, str):
+        yield answer
 
 
 # ---- Spark sessions --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import TABLE_FORMATS, FitRequest, JobRequest, PredictRequest, exists_already
-from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.model_info import Who
 from onebit_spark.core.output_kinds import PREDICTED, OutputKind
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import INTEGRAL, as_examples

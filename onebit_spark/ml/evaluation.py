@@ -20,26 +20,27 @@ from onebit_spark.certificate.certificates import Certificate, with_freshness
 from onebit_spark.certificate.held_out import HeldOutCounts, held_out_certificates
 from onebit_spark.core import metrics
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.fitted_features import SIDE_OF
+from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.metrics import RELIABILITY_BINS
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo
 from onebit_spark.core.prediction import EVERYTHING
-from onebit_spark.core.sketch import HIGHEST, CellSketch, limit_for
 from onebit_spark.errors import refuse
 from onebit_spark.input.columns import column_problem, matching, quoted
 from onebit_spark.input.ratings import Columns, RatingCounts, cell_hash, check_ratings, positive, with_weight
 from onebit_spark.ml.spark_factors import SparkFactors, confidence
 from onebit_spark.platform.arrow_stream import arrow_udf
 from onebit_spark.platform.sessions import described
-from onebit_spark.predictor.certification import NOT_KNOWN, CertificateRequest, fresh_to
 from onebit_spark.predictor.predictor import OUTPUTS
 from onebit_spark.predictor.scored import (
     CALIBRATING,
+    NOT_KNOWN,
     SAMPLE,
+    CertificateRequest,
     calibrated,
     count_by_level,
     diagnosed,
     figures_of,
+    fresh_to,
     scored_table,
     with_rates,
 )

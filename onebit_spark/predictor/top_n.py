@@ -79,8 +79,10 @@ def best_of(
         excluded = inside - inside[0], positions[inside[0] : inside[-1]]
         return best_partners(asking.take(rows[lo:hi]), partners, n, ranking, excluded)
 
+    if len(rows) <= ROWS_PER_SLICE:
+        return ranked(0)
     with ThreadPoolExecutor(available_cores()) as pool:
-        parts = list(pool.map(ranked, range(0, max(1, len(rows)), ROWS_PER_SLICE)))
+        parts = list(pool.map(ranked, range(0, len(rows), ROWS_PER_SLICE)))
     return Best(*map(np.concatenate, zip(*parts, strict=True)))
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onebit_spark.core.fitted_features import SIDE_OF, Who, feature_effects
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.factor_tables import feature_effects
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.config import FitConfig, Labels, Terms
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import FitFeatures, digest, give_features, prior_row
 from onebit_spark.core.hashes import CellSketch, merged_sketch
@@ -26,7 +27,6 @@ from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.decide import Exchange
-from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.spark_engine import adopted_factors, factors_of, load_ratings, open_engine
 from onebit_spark.engines.tables import factor_schema
 from onebit_spark.errors import RequestError, refuse
@@ -36,8 +36,7 @@ from onebit_spark.input.columns import collected_features, type_of
 from onebit_spark.input.rating_checks import Columns, RatingCounts
 from onebit_spark.input.ratings import with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
-from onebit_spark.ml.fit_params import FitParams
-from onebit_spark.ml.params import refuse_removed
+from onebit_spark.ml.params import FitParams, refuse_removed
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter, write_model
 from onebit_spark.model import OneBitCompletionModel
 
@@ -264,7 +263,7 @@ class _ModelBuilder:
     exchange: Exchange
     counts: RatingCounts
     spark: SparkSession
-    engine: BlockEngine[Any]
+    engine: Engine[Any]
     fitted: CellSketch  # which cells were fitted
     features: dict[Side, FitFeatures]
 

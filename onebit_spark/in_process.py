@@ -35,7 +35,6 @@ from onebit_spark.core.settings import Problem
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.cuda.runner import CudaRunner
-from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.threads import ThreadRunner, local_engine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
@@ -117,9 +116,9 @@ def fit_arrays(
     settings += thread_problems(threads)
     settings = settings or device_problems(config, execution)
     ratings = rows, cols, labels, shape
-    engine: BlockEngine[Any]
+    engine: Engine[Any]
     if device == "cuda":
-        engine = BlockEngine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
+        engine = Engine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
     else:
         engine = local_engine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
     positives = engine.positives
@@ -140,7 +139,7 @@ def fit_arrays(
     return FittedModel(info, users, items, certificate, history=fit.history, shape=shape)
 
 
-def _side(fit: CertifiedFit[Any], engine: BlockEngine[Any], side: Side, info: ModelInfo) -> ModelSide:
+def _side(fit: CertifiedFit[Any], engine: Engine[Any], side: Side, info: ModelInfo) -> ModelSide:
     """The rows or columns with ratings or side features, in the precision of the fit."""
     lines, rated = engine.runner.lines(fit.posterior[side]), engine.counts(side) > 0
     drawn = None if fit.drawn is None else engine.runner.lines(fit.drawn[side])
@@ -355,7 +354,7 @@ class TableFit:
         else:
             runner = CudaRunner.of_block(block, at_start_rank(self.config).form)
         with ExitStack() as release:
-            engine = BlockEngine(runner, {"rows": ratings.users, "cols": ratings.items})
+            engine = Engine[Any](runner, {"rows": ratings.users, "cols": ratings.items})
             release.enter_context(engine.running())
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
             folder, start, checkpoints = self._checkpoints(ratings), None, None
@@ -380,7 +379,7 @@ class TableFit:
         return CheckpointFolder(None, folder, subject, load, _write)
 
     def _model(
-        self, ratings: CollectedRatings, engine: BlockEngine[Any], features: Mapping[Side, FitFeatures],
+        self, ratings: CollectedRatings, engine: Engine[Any], features: Mapping[Side, FitFeatures],
         fit: CertifiedFit[Any], seconds: dict[str, float] | None = None,
     ) -> FittedModel:  # fmt: skip
         """The model of a fit. Without ``seconds`` the fit is unfinished, and ids without ratings are left out."""
@@ -409,7 +408,7 @@ def _write(model: FittedModel, uri: str) -> None:
     write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
 
 
-def _adopted(engine: BlockEngine[Any], side: Side, model: FittedModel, prior: RowPosterior, precision: str) -> Any:
+def _adopted(engine: Engine[Any], side: Side, model: FittedModel, prior: RowPosterior, precision: str) -> Any:
     """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
     factors = model.users if side == "rows" else model.items
     return engine.runner.table(side, align_factors(factors.table, engine.ids[side], prior, precision))

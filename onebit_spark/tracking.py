@@ -10,6 +10,7 @@ Everything goes to the active run of MLflow. Needs the extra ``mlflow``.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import mlflow.pyfunc
 import pandas as pd
 
 from onebit_spark import __version__
+from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.fitted_model import FittedModel, load
@@ -46,23 +48,9 @@ def log_model(folder: str | os.PathLike[str], name: str = "model") -> Any:
     mlflow.models.model.ModelInfo
         Where it is: ``model_uri`` is for ``mlflow.pyfunc.load_model``.
     """
-    model = load(folder)
-    info = model.info
-    mlflow.log_params({key: value for key, value in info.parameters.items() if value is not None})
-    figures: dict[str, float] = {
-        "iterations": info.iterations,
-        "effective_rank": info.effective_rank,
-        "ratings": info.n_ratings,
-    }
-    figures |= {"users": info.n_users, "items": info.n_items}
-    if info.objective_history:
-        figures["final_objective"] = info.objective_history[-1]
-    figures |= {f"seconds_{phase.replace(' ', '_')}": seconds for phase, seconds in info.seconds.items()}
-    for item in model.certificate["certificates"]:
-        if not item.get("group"):  # those of groups are in the file
-            request = f"_{item['request']:g}" if item.get("request") is not None else ""
-            figures[f"bound_{item['name']}{request}"] = item["bound"]
-    mlflow.log_metrics(figures)
+    served = load(folder)
+    mlflow.log_params({key: value for key, value in served.info.parameters.items() if value is not None})
+    mlflow.log_metrics(dict(_figures(served.info, served.certificate)))
     path = local_path(folder)
     for file in (CERTIFICATE, REPORT):
         if (path / file).is_file():
@@ -75,8 +63,27 @@ def log_model(folder: str | os.PathLike[str], name: str = "model") -> Any:
     )
 
 
+def _figures(info: ModelInfo, certificate: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    yield "iterations", info.iterations
+    yield "effective_rank", info.effective_rank
+    yield "ratings", info.n_ratings
+    yield "users", info.n_users
+    yield "items", info.n_items
+    if info.objective_history:
+        yield "final_objective", info.objective_history[-1]
+    for phase, seconds in info.seconds.items():
+        yield f"seconds_{phase.replace(' ', '_')}", seconds
+    for item in certificate["certificates"]:
+        if not item.get("group"):  # certificates of groups are in the file
+            request = f"_{item['request']:g}" if item.get("request") is not None else ""
+            yield f"bound_{item['name']}{request}", item["bound"]
+
+
+# ---- the flavour -----------------------------------------------------------------------------------------------------
+
+
 class ServedPairs:
-    """The model that ``mlflow.pyfunc`` serves: it predicts a DataFrame of pairs, with the columns of the fit."""
+    """What ``mlflow.pyfunc`` asks: predictions for a DataFrame of pairs, in columns named as in the fit."""
 
     def __init__(self, model: FittedModel) -> None:
         self.model = model

@@ -3,68 +3,59 @@
 flags ◄ requests (flags of each job) ◄ running (the runtime of a job, failures, signals, exit codes)
 runtime (what a job needs of it, shared checks) ◄ local_runtime (this process), spark_runtime (a session)
 fit_job, model_jobs (predict, evaluate), tune_job: on any runtime; progress (lines, bars and times)
-compile_ahead: kernels are compiled while Spark starts or a file is read
 
-A wrong argument is answered before numpy, Arrow or Spark is imported. So the functions below import what they need.
+A wrong argument is answered before numpy, Arrow or Spark is imported. So the modules of the jobs are imported later.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
 from onebit_spark.cli.running import LOCAL, Job
+from onebit_spark.core.config import FitConfig, Terms
 
 
-def _fit(runtime: Any, request: FitRequest) -> None:
-    from onebit_spark.cli.fit_job import fit
-
-    fit(runtime, request)
+def _module(name: str) -> Any:
+    return import_module(f"onebit_spark.cli.{name}")
 
 
-def _predict(runtime: Any, request: PredictRequest) -> None:
-    from onebit_spark.cli.model_jobs import predict
+def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> None:
+    """Compile the kernels that a fit with these settings needs, or load them from the cache, by a fit of 16 ratings.
 
-    predict(runtime, request)
+    This happens while Spark starts or a file is read. No result depends on it.
+    """
+    import numpy as np
 
+    from onebit_spark.in_process import fit_arrays
 
-def _evaluate(runtime: Any, request: EvaluateRequest) -> None:
-    from onebit_spark.cli.model_jobs import evaluate
-
-    evaluate(runtime, request)
-
-
-def _tune(runtime: Any, request: TuneRequest) -> None:
-    from onebit_spark.cli.tune_job import tune
-
-    tune(runtime, request)
-
-
-def _how_to_resume(runtime: Any, request: FitRequest) -> str:
-    from onebit_spark.cli.fit_job import how_to_resume
-
-    return how_to_resume(runtime, request)
+    rows, cols = np.divmod(np.arange(16), 4)
+    labels, weights = np.where((rows + cols) % 3 > 0, 1, -1), np.ones(16, np.float32) if weighted else None
+    short = replace(config, max_iter=2, tol=0.0)
+    fit_arrays(rows, cols, labels, short, weights=weights, certify=Terms(), device=device)
 
 
 def _warm_up(request: FitRequest, runtime: str) -> None:
     """Compile the kernels of these settings, and import what the job imports."""
     with suppress(Exception):  # the fit itself reports what is wrong
         if request.execution.exchange in ("auto", "driver"):
-            from onebit_spark.cli.compile_ahead import compile_ahead
-
             compile_ahead(request.fit_config, request.labels.weight_col is not None, request.execution.device)
-        if runtime == LOCAL:
-            import onebit_spark.cli.local_runtime
-        else:
-            import onebit_spark.cli.spark_runtime
-        import onebit_spark.cli.fit_job  # noqa: F401
-
+        _module("local_runtime" if runtime == LOCAL else "spark_runtime")
+        _module("fit_job")
         if request.report:
             import matplotlib.figure  # noqa: F401
 
 
-fit = Job("fit.py", FitRequest, _fit, advice=_how_to_resume, warm_up=_warm_up)
-predict = Job("predict.py", PredictRequest, _predict)
-evaluate = Job("evaluate.py", EvaluateRequest, _evaluate)
-tune = Job("tune.py", TuneRequest, _tune, needs_classic=True)
+fit = Job(
+    "fit.py",
+    FitRequest,
+    work=lambda: _module("fit_job").fit,
+    advice=lambda runtime, request: _module("fit_job").how_to_resume(runtime, request),
+    warm_up=_warm_up,
+)
+predict = Job("predict.py", PredictRequest, work=lambda: _module("model_jobs").predict)
+evaluate = Job("evaluate.py", EvaluateRequest, work=lambda: _module("model_jobs").evaluate)
+tune = Job("tune.py", TuneRequest, work=lambda: _module("tune_job").tune, needs_classic=True)

@@ -11,10 +11,8 @@ Checks, messages, held-out ratings and the numbers of the ids are the same as on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -52,11 +50,11 @@ from onebit_spark.input.rating_checks import (
     type_problems,
 )
 from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, text_to_numbers
+from onebit_spark.platform.binary_cells import one_ahead
 
 GROUP = "__onebit_group"
 EXAMPLES = 3
 
-T = TypeVar("T")
 Mask = NDArray[np.bool_]
 
 
@@ -310,13 +308,3 @@ def column_kind(kind: pa.DataType) -> Kind:
         return Kind(name, "text")
     is_id = pa.types.is_binary(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
     return Kind(name, "id" if is_id else "none")
-
-
-def one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """The items, each next one made by another thread while the last is used."""
-    source, end = iter(items), object()
-    with ThreadPoolExecutor(1) as pool:
-        ahead = pool.submit(next, source, end)
-        while (item := ahead.result()) is not end:
-            ahead = pool.submit(next, source, end)
-            yield item  # type: ignore[misc]

@@ -31,7 +31,7 @@ from onebit_spark.input.columns import matching, quoted
 from onebit_spark.input.rating_checks import INTEGRAL, Columns
 from onebit_spark.input.tables import ROWS_PER_BATCH, DataFile
 from onebit_spark.platform.binary_cells import schema_of
-from onebit_spark.platform.file_systems import file_system
+from onebit_spark.platform.files import file_system
 from onebit_spark.platform.plans import parquet_files
 from onebit_spark.platform.sessions import parallelism
 

@@ -35,7 +35,7 @@ from pyarrow import fs
 
 from onebit_spark.core.arrow import arrow_table, as_spark, in_spark_type
 from onebit_spark.errors import RequestError
-from onebit_spark.platform.file_systems import file_system
+from onebit_spark.platform.files import file_system
 
 ROWS_PER_BATCH = 1 << 17
 

@@ -32,9 +32,8 @@ from onebit_spark.engines.spark_engine import adopted_factors, factors_of, load_
 from onebit_spark.engines.tables import factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.batches import SizeEstimate
-from onebit_spark.input.columns import collected_features, type_of
 from onebit_spark.input.rating_checks import Columns, RatingCounts
-from onebit_spark.input.ratings import with_weight
+from onebit_spark.input.ratings import collected_features, type_of, with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
 from onebit_spark.ml.fit_params import FitParams
 from onebit_spark.ml.params import refuse_removed

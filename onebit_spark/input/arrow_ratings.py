@@ -40,7 +40,6 @@ from onebit_spark.input.batches import (
 from onebit_spark.input.rating_checks import (
     BIT,
     Columns,
-    Kind,
     RatingCounts,
     as_examples,
     column_count_problem,
@@ -112,13 +111,11 @@ class ArrowRatings:
         if by is not None:
             names[GROUP] = self._column(table, by, " to group by")
         self.table = table.named(names)
-        kinds = {
-            role: column_kind(self.table.schema.field(inside).type) for role, inside in roles.items() if inside in names
-        }
-        if problems := type_problems(columns, kinds):
+        types = {role: spark_name(self.table.schema.field(roles[role]).type) for role in columns.roles}
+        if problems := type_problems(columns, types):
             raise RequestError("; ".join(problems))
-        self.id_types = {who: kinds[who].name for who in ("user", "item")}
-        self._boolean = kinds["label"].use == "boolean"
+        self.id_types = {who: types[who] for who in ("user", "item")}
+        self._boolean = types["label"] == "boolean"
 
     @staticmethod
     def _column(table: ArrowTable, name: str, role: str) -> str:
@@ -295,16 +292,3 @@ class Defects:
 
     def examples(self, name: str) -> str:
         return as_examples(self._examples[name])
-
-
-def column_kind(kind: pa.DataType) -> Kind:
-    """What a column of this type can be used for."""
-    name = spark_name(kind)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return Kind(name, "number")
-    if pa.types.is_boolean(kind):
-        return Kind(name, "boolean")
-    if pa.types.is_string(kind):
-        return Kind(name, "text")
-    is_id = pa.types.is_binary(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-    return Kind(name, "id" if is_id else "none")

@@ -25,7 +25,6 @@ from onebit_spark.core.sketch import limit_for
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import Holdout
 from onebit_spark.input.batches import ITEM, USER, Batches, CollectedRatings, RatingCollector, SizeEstimate
-from onebit_spark.input.columns import quoted, type_of
 from onebit_spark.input.rating_checks import (
     Columns,
     RatingCounts,
@@ -34,7 +33,7 @@ from onebit_spark.input.rating_checks import (
     not_deterministic,
     of_both_classes,
 )
-from onebit_spark.input.rating_files import mark_as_derived, rating_files
+from onebit_spark.input.rating_files import rating_files
 from onebit_spark.input.ratings import (
     aggregated,
     check_columns,
@@ -42,7 +41,10 @@ from onebit_spark.input.ratings import (
     checked_counts,
     count_ratings,
     fingerprint,
+    mark_as_derived,
     positive,
+    quoted,
+    type_of,
     unchecked_ratings,
 )
 from onebit_spark.platform.arrow_stream import cached_rows, collect_in_parts

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +26,8 @@ from pyspark.sql.types import DecimalType, StructType
 from onebit_spark.core.arrow import as_spark, in_spark_type, spark_name
 from onebit_spark.input.arrow_ratings import Holdout, is_incomplete, plain_numbers, without_zeros
 from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT, Batches
-from onebit_spark.input.columns import matching, quoted
 from onebit_spark.input.rating_checks import INTEGRAL, Columns
+from onebit_spark.input.ratings import derivation, matching, quoted
 from onebit_spark.input.tables import ROWS_PER_BATCH, DataFile
 from onebit_spark.platform.binary_cells import schema_of
 from onebit_spark.platform.files import file_system
@@ -112,31 +111,6 @@ log = logging.getLogger("onebit_spark")
 
 
 @dataclass(frozen=True)
-class DerivedRatings:
-    """What ratings were derived from: a table of which some are held out, or have the weight 0, by its columns."""
-
-    table: DataFrame
-    columns: Columns | None = None  # None: nothing is missing
-    holdout: Holdout | None = None
-
-
-_DERIVED: WeakKeyDictionary[DataFrame, DerivedRatings] = WeakKeyDictionary()
-
-
-def mark_as_derived(
-    ratings: DataFrame, table: DataFrame, columns: Columns, holdout: Holdout | None = None
-) -> DataFrame:
-    """Record that ratings are those of a table without the held-out ones and those of weight 0, and return them.
-
-    Their plan only shows a filter.
-    """
-    before = _DERIVED.get(table, DerivedRatings(table))
-    if before.columns in (None, columns) and None in (before.holdout, holdout):
-        _DERIVED[ratings] = DerivedRatings(before.table, columns, before.holdout or holdout)
-    return ratings
-
-
-@dataclass(frozen=True)
 class RatingFiles:
     """The files of some ratings, and how they are read."""
 
@@ -173,7 +147,7 @@ class RatingFiles:
 
 def rating_files(ratings: DataFrame, columns: Columns) -> RatingFiles | None:
     """The files of ratings that are columns of Parquet files and nothing else, according to their plan."""
-    source = _DERIVED.get(ratings, DerivedRatings(ratings))
+    source = derivation(ratings)
     if source.columns not in (None, columns):
         return None
     fields = {name: matching(source.table, column)[0] for name, column in _inside(columns).items()}

@@ -34,7 +34,6 @@ from onebit_spark.core.sketch import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import collected_features, matching
 from onebit_spark.input.ratings import (
     ITEM,
     LABEL,
@@ -42,7 +41,9 @@ from onebit_spark.input.ratings import (
     WEIGHT,
     Columns,
     checked_counts,
+    collected_features,
     count_ratings,
+    matching,
     rating_lines,
     with_weight,
 )

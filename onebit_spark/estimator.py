@@ -123,6 +123,10 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         """Set both numUserBlocks and numItemBlocks, as in ALS."""
         return self._set(numUserBlocks=value, numItemBlocks=value)
 
+    def prepare(self, *_: Any, **__: Any) -> None:
+        """Raise a RequestError: it was removed."""
+        refuse_removed(["prepare"])
+
     def setParams(self, **params: Any) -> Self:
         """Set Params by the names that the constructor knows; None leaves one as it is."""
         refuse_removed(params)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli import runtime
@@ -44,6 +44,7 @@ from onebit_spark.input.tables import (
     ending,
     format_of,
     is_data,
+    shared_name,
     spark_csv,
 )
 from onebit_spark.ml.evaluation import (
@@ -285,7 +286,9 @@ def _loaded(spark: SparkSession, request: JobRequest, name: str, format: Format,
         options = spark_csv(options)
     try:
         table = spark.read.format(format.name).options(**options).load(path)
-        return _of_one_header(table, path, options) if format.name == "csv" else table
+        return _of_one_header(table, flag, path, options) if format.name == "csv" else table
+    except RequestError:
+        raise
     except Exception as error:
         if "PATH_NOT_FOUND" in str(error):
             if is_table_name(path) and spark.catalog.tableExists(path):
@@ -298,16 +301,24 @@ def _loaded(spark: SparkSession, request: JobRequest, name: str, format: Format,
         raise RequestError(reason) from error
 
 
-def _of_one_header(table: DataFrame, path: str, options: Mapping[str, str]) -> DataFrame:
+def _of_one_header(table: DataFrame, flag: str, path: str, options: Mapping[str, str]) -> DataFrame:
     """The table. If it has several files, a file with another header line than the first one ends the job.
 
     Spark reads CSV by the position of its columns. It compares header lines if a schema is given, in which a column
-    without a name has an empty one.
+    without a name has an empty one. Spark has numbered the columns that share a name: a, a becomes a0, a1.
     """
     given = {key.lower(): value.strip().lower() for key, value in options.items()}
     if given.get("header") != "true" or "enforceschema" in given or len(table.inputFiles()) < 2:
         return table
-    fields = [StructField("" if f.name == f"_c{n}" else f.name, f.dataType) for n, f in enumerate(table.schema)]
+    names = ["" if name == f"_c{n}" else name for n, name in enumerate(table.columns)]
+    stems = [name.removesuffix(str(n)).lower() for n, name in enumerate(names) if name.endswith(str(n))]
+    if len(set(stems)) < len(stems):  # perhaps they share a name: the header line decides
+        text = StructType([StructField(name, StringType()) for name in table.columns])
+        plain = {**{key: value for key, value in options.items() if key.lower() != "header"}, "mode": "PERMISSIVE"}
+        first = table.sparkSession.read.format("csv").schema(text).options(**plain).load(path).first()
+        if problem := shared_name([name or "" for name in first or ()]):
+            raise RequestError(f"{flag} {path} {problem}")
+    fields = [StructField(name, field.dataType) for name, field in zip(names, table.schema, strict=True)]
     reader = table.sparkSession.read.format("csv").schema(StructType(fields))
     return reader.options(**{**options, "enforceSchema": "false"}).load(path).toDF(*table.columns)
 

@@ -28,7 +28,7 @@ from record import provenance
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.fitted_features import coding_of
+from onebit_spark.core.factor_tables import coding_of
 from onebit_spark.core.implicit_features import newcomer_means
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior

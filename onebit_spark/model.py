@@ -16,10 +16,9 @@ from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS, Certificate, certificate_document, headline_of
 from onebit_spark.certificate.held_out import SELECTIVE, answering_threshold, ungrouped_certificates
-from onebit_spark.core.factor_tables import DIRECTIONS, factor_columns
-from onebit_spark.core.fitted_features import SIDE_OF, Who, feature_effects
-from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.sketch import CellSketch
+from onebit_spark.core.factor_tables import DIRECTIONS, factor_columns, feature_effects
+from onebit_spark.core.hashes import CellSketch
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.rating_checks import RatingCounts

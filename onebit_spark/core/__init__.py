@@ -2,5 +2,5 @@
 
 compiled, blocks, posterior, special ◄ losses/, priors, implicit_features, side_features ◄ statistics ◄ hyper_posterior
 randomness, prediction, calibration, hyper_posterior, spectral, config ◄ engine, gauge ◄ solver ◄ model_selection
-metrics, array_input, factor_tables, model_info, fitted_features, id_index (ids of any type), sketch (fitted cells)
+metrics, array_input, model_info, factor_tables, id_index (ids of any type), hashes (of cells)
 """

@@ -7,18 +7,22 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.config import FORM_SETTINGS, FitConfig
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
-from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import MODEL_VECTORS, Kind
 from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.errors import RequestError
+
+Who = Literal["user", "item"]
+SIDE_OF: dict[Who, Side] = {"user": "rows", "item": "cols"}
+PARTNER: dict[Who, Who] = {"user": "item", "item": "user"}
 
 FORMAT_VERSION = 4
 METADATA = "metadata.json"
@@ -107,9 +111,7 @@ class ModelInfo:
         """q(γ), q(μ) and W. Unknown ids are predicted from them. The inverse of ``scale_fields``."""
         learned = self.side_features or {}
         features: dict[Side, Any] = {
-            side: np.asarray(learned[who]["weights"], np.float64)
-            for side, who in zip(SIDES, ("user", "item"), strict=True)
-            if who in learned
+            side: np.asarray(learned[who]["weights"], np.float64) for who, side in SIDE_OF.items() if who in learned
         }
         return HyperPosterior(
             self.scale_prior,

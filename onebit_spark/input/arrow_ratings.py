@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onebit_spark.core.arrow import spark_name
-from onebit_spark.core.hashes import cell_hashes, coin_drawn
-from onebit_spark.core.sketch import limit_for
+from onebit_spark.core.hashes import cell_hashes, coin_drawn, limit_for
 from onebit_spark.errors import RequestError
 from onebit_spark.input.batches import (
     HASH,

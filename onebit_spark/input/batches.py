@@ -30,10 +30,8 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.hashes import cell_hashes, hash_sums
-from onebit_spark.core.id_hash_table import hashes_of
-from onebit_spark.core.id_index import IdColumn, IdEncoder, sum_by_id
-from onebit_spark.core.sketch import CellSketch, limit_for
+from onebit_spark.core.hashes import CellSketch, cell_hashes, hash_sums, limit_for
+from onebit_spark.core.id_index import IdColumn, IdEncoder, hashes_of, sum_by_id
 from onebit_spark.input.rating_checks import BIT, RatingCounts
 from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids
 
@@ -134,7 +132,7 @@ class CollectedRatings:
     items: pa.Array
     ratings: RatingBlock  # row and column are the positions of user and item among the ids
     cells: Hashes  # hashes of the rated cells, those up to ``limit``, for the sketch
-    limit: int  # see ``core.sketch``
+    limit: int  # see ``core.hashes``
 
     @property
     def n_users(self) -> int:

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.hashes import HASH_PARTS
 from onebit_spark.core.id_index import one_array, sum_by_id
+from onebit_spark.core.model_info import Who
 from onebit_spark.errors import FitFailed, RequestError
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]

@@ -28,9 +28,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from onebit_spark.core.hashes import CellSketch, limit_for
 from onebit_spark.core.id_index import in_utc, one_array
 from onebit_spark.core.losses import Side
-from onebit_spark.core.sketch import CellSketch, limit_for
 from onebit_spark.input.batches import COUNTED, ITEM, SIDE_NUMBERS, SUMMARY, USER, Batches, CountIds, Pack, sum_counts
 from onebit_spark.input.rating_checks import Columns, RatingCounts, may_be_refused, not_deterministic, of_both_classes
 from onebit_spark.input.rating_files import rating_files

@@ -20,11 +20,10 @@ from onebit_spark.certificate.certificates import Certificate, with_freshness
 from onebit_spark.certificate.held_out import HeldOutCounts, held_out_certificates
 from onebit_spark.core import metrics
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.fitted_features import SIDE_OF
+from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.metrics import RELIABILITY_BINS
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo
 from onebit_spark.core.prediction import EVERYTHING
-from onebit_spark.core.sketch import HIGHEST, CellSketch, limit_for
 from onebit_spark.errors import refuse
 from onebit_spark.input.ratings import (
     Columns,

@@ -18,19 +18,22 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.factor_tables import (
+    IdLines,
+    coding_of,
     factor_columns,
     factor_table,
+    feature_means,
     newcomer_rows,
     plain_lists,
     prior_row,
     read_factors,
 )
-from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, coding_of, feature_means
+from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.model_info import PARTNER, SIDE_OF, Who
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.side_features import warn_of_unknown_values
-from onebit_spark.core.sketch import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError

@@ -4,7 +4,7 @@ MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
 MODEL/users/           Parquet, one line per id: see ``factor_tables``
 MODEL/items/
-MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``core.sketch``
+MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``core.hashes``
 MODEL/certificate.json upper limits on the error rate: see ``certificates``
 MODEL/report.html      if the model was diagnosed: see ``report``
 
@@ -34,10 +34,9 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.model_info import METADATA, ModelInfo
+from onebit_spark.core.hashes import CellSketch
+from onebit_spark.core.model_info import METADATA, ModelInfo, Who
 from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS
-from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.tables import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.params import set_saved_params

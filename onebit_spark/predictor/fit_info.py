@@ -8,9 +8,8 @@ from typing import Any
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import ModelInfo, scale_fields
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, scale_fields
 from onebit_spark.core.posterior import effective_rank
 
 

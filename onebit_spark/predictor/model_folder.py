@@ -27,12 +27,11 @@ import pyarrow.parquet as pq
 
 from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.core.factor_tables import factor_columns, plain_lists
-from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.hashes import CellSketch
 from onebit_spark.core.losses import Side
-from onebit_spark.core.model_info import METADATA, ModelInfo
+from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
 from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS, OutputKind, View
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.sketch import CellSketch
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.predictor.side import ModelSide, arrow_type
@@ -71,7 +70,7 @@ ML_FORMAT = "4.0.0"  # the version of Spark whose form of metadata/ is written
 SEAL = "_SUCCESS"  # an empty file, written last
 
 
-FITTED = "fitted"  # a folder with the sketch of the fitted cells: ``core.sketch``
+FITTED = "fitted"  # a folder with the sketch of the fitted cells: ``core.hashes``
 
 # info, users, items, certificate, Params, and the sketch of the cells that were fitted, if it is known
 Content = tuple[ModelInfo, ModelSide, ModelSide, dict[str, Any], dict[str, Any], CellSketch | None]

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.fitted_features import PARTNER, Who
 from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.implicit_features import newcomer_means, prior_means
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import OtherLines
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import PARTNER, ModelInfo, Who
 from onebit_spark.core.posterior import RowPosterior
 
 log = logging.getLogger("onebit_spark")

@@ -24,10 +24,10 @@ from onebit_spark.certificate.held_out import MOST_GROUPS, Group, HeldOutCounts,
 from onebit_spark.core import metrics
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.config import Terms
+from onebit_spark.core.hashes import ENOUGH, CellSketch, Comparison
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.prediction import EVERYTHING
 from onebit_spark.core.settings import param_names
-from onebit_spark.core.sketch import ENOUGH, CellSketch, Comparison
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.predictor import Predictor
 

@@ -23,9 +23,8 @@ from onebit_spark.core.factor_tables import (
     read_certified,
     read_factors,
 )
-from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.id_index import IdIndex, one_array
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.predictor import in_slices, moments

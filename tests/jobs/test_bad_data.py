@@ -70,7 +70,7 @@ CASES = {
         "--user-col",
     ),
     "missing csv column": ("fit --ratings {}/no_header.csv --format csv", "no column 'user'", "header=false"),
-    "not parquet": ("fit --ratings {}/text.parquet", "cannot be read as parquet", "--format"),
+    "not parquet": ("fit --ratings {}/text.parquet", "cannot be read as parquet", "format"),
     "empty folder": ("fit --ratings {}/void", "void holds no parquet file"),
     "file system": ("fit --ratings foo://x/y", "--ratings foo://x/y cannot be read", "foo"),
     "output on a strange file system": ("fit --ratings {}/good --output foo://x/y", "--output: ", "foo://x/y"),

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
-from onebit_spark.core import sketch
+from onebit_spark.core import hashes as sketch
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.collect import split_off
 from onebit_spark.input.ratings import Columns
@@ -102,7 +102,7 @@ def test_an_initial_models_ratings_are_not_fresh(parts, model):
 @pytest.mark.parametrize("kept", [1000, pytest.param(sketch.KEPT, marks=pytest.mark.slow)])
 def test_fresh_ratings_of_cells_that_are_rated_often(spark, monkeypatch, kept):
     """Drawn with replacement, some cells far more often than others: many fall on fitted cells, as they should."""
-    monkeypatch.setattr("onebit_spark.core.sketch.KEPT", kept)
+    monkeypatch.setattr("onebit_spark.core.hashes.KEPT", kept)
     rng = np.random.default_rng(1)
 
     def drawn(n):
@@ -125,7 +125,7 @@ def test_a_sketch_is_what_a_count_gives(spark, ratings, monkeypatch):
     whole = sketch_of(twice, Columns(), twice.count())
     assert len(whole.hashes) == ratings.count()
     assert whole.n_ratings == twice.count()
-    monkeypatch.setattr("onebit_spark.core.sketch.KEPT", 100)
+    monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 100)
     part = sketch_of(twice, Columns(), twice.count())
     np.testing.assert_array_equal(part.hashes, whole.up_to(part.limit).hashes)
     np.testing.assert_array_equal(part.ratings, whole.up_to(part.limit).ratings)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onebit_spark.core.sketch import KEPT
+from onebit_spark.core.hashes import KEPT
 from onebit_spark.errors import RequestError
 from onebit_spark.input import arrow_ratings
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
@@ -224,7 +224,7 @@ def test_a_threshold_on_booleans_is_refused():
 
 def test_many_ratings_have_a_sketch_of_bounded_size(monkeypatch):
     """The number of ratings is not known before they have come."""
-    monkeypatch.setattr("onebit_spark.core.sketch.KEPT", 500)
+    monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 500)
     monkeypatch.setattr(arrow_ratings, "TABLE_BYTES", 10_000)
     rng = np.random.default_rng(0)
     table = table_of(rng.integers(0, 300, 20_000), rng.integers(0, 300, 20_000), rng.integers(0, 2, 20_000))

@@ -26,7 +26,7 @@ def fitted(data, **choices):
     return fit_arrays(*data, FitConfig(rank=2, max_iter=6, tol=0, **choices), (30, 20), threads=1, certify=terms)
 
 
-def drawn(fit, row, col, seeds=4000):
+def drawn(fit, row, col, seeds=1500):
     """Many draws of one cell, a seed each; or one of each pair."""
     if np.ndim(row) or np.ndim(col):
         return fit.sample(row, col)

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onebit_spark.core import id_hash_table, id_index
-from onebit_spark.core.id_hash_table import hashes_of
-from onebit_spark.core.id_index import IdColumn, IdEncoder, IdIndex, encode, sum_by_id
+from onebit_spark.core import id_index
+from onebit_spark.core.id_index import IdColumn, IdEncoder, IdIndex, encode, hashes_of, sum_by_id
 
 whole = st.integers(-(2**63), 2**63 - 1)
 KINDS = {
@@ -210,10 +209,10 @@ def test_ids_that_arrive_in_parts(parts, dense):
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_binary(), pa.decimal128(30, 0)])
 def test_ids_with_one_hash_are_told_apart(monkeypatch, kind):
     """More of them than the table has room for at first."""
-    monkeypatch.setattr(id_hash_table, "hashes_of", lambda ids: np.array([len(str(i)) for i in ids], np.uint64))
+    monkeypatch.setattr(id_index, "hashes_of", lambda ids: np.array([len(str(i)) for i in ids], np.uint64))
     of = Decimal if pa.types.is_decimal(kind) else lambda n: str(n).encode()
     ids = pa.array([of(n) for n in range(900, 2000)]).cast(kind)
-    table = id_hash_table.IdHashTable()
+    table = id_index.IdHashTable()
     for part in (ids.slice(0, 7), ids, ids.slice(10)):
         codes, _ = table.add(part)
         assert table.ids(kind).cast(kind).take(pa.array(codes)).equals(part)

@@ -58,7 +58,7 @@ def test_bundles_hold_the_ratings(lines, bundle, segment):
 def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     """At least those below the limit for all ratings of the task, whatever its bundles."""
     monkeypatch.setattr(batches, "BUNDLE", 100)
-    monkeypatch.setattr("onebit_spark.core.sketch.KEPT", 50)
+    monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 50)
     rng = np.random.default_rng(1)
     lines = [("a", int(item), True) for item in rng.integers(0, 10**6, 1000)]
     cells = [cell_array(line.column("cells")[0], np.int64) for line in Pack(None)(iter(raw_batches(lines, 100)))]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onebit_spark.core import sketch
-from onebit_spark.core.sketch import HIGHEST, LOWEST, CellSketch, limit_for, merged_sketch
+from onebit_spark.core import hashes as sketch
+from onebit_spark.core.hashes import HIGHEST, LOWEST, CellSketch, limit_for, merged_sketch
 
 HASHES = st.lists(st.integers(-40, 40).map(lambda x: x * 2**57), max_size=60)
 LIMITS = st.integers(-41, 41).map(lambda x: x * 2**57 + 3)

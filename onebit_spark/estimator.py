@@ -34,8 +34,7 @@ from onebit_spark.input.batches import SizeEstimate
 from onebit_spark.input.rating_checks import Columns, RatingCounts
 from onebit_spark.input.ratings import collected_features, type_of, with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
-from onebit_spark.ml.fit_params import FitParams
-from onebit_spark.ml.params import refuse_removed
+from onebit_spark.ml.params import FitParams, refuse_removed
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter, write_model
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.predictor.fit_info import info_of_fit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -226,7 +226,7 @@ class LocalRuntime:
 
     def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
         calibration = calibrated(_scored(model, on.sample(CALIBRATING)))
-        return replace(model, info=replace(model.info, calibration=calibration.as_dict()))
+        return replace(model, info=replace(model.info, calibration=asdict(calibration)))
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
         kept = ratings.held_out

@@ -55,7 +55,10 @@ def checked_ratings(
         wrong, largest = _index_problems(name, arrays[name], limit)
         problems += wrong
         size.append(largest + 1 if limit is None else limit)
-    problems += label_problems(arrays["labels"]) or class_problems(arrays["labels"])
+    wrong, n = label_problems(arrays["labels"]), arrays["labels"].size
+    if not wrong and n and (positives := np.count_nonzero(arrays["labels"] > 0)) in (0, n):
+        wrong = [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
+    problems += wrong
     if problems:
         raise RequestError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
     row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
@@ -95,7 +98,6 @@ def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tup
 
 
 def label_problems(labels: NDArray[Any]) -> list[str]:
-    """The problems of a label array."""
     if labels.size == 0:
         return []
     if labels.dtype.kind not in "biuf":
@@ -110,14 +112,6 @@ def label_problems(labels: NDArray[Any]) -> list[str]:
         if np.any(values == 0) and np.any(values == -1):
             return ["labels mix 0 and −1: use either ±1 or 0/1"]
     return []
-
-
-def class_problems(labels: NDArray[Any]) -> list[str]:
-    """Whether one of the labels does not occur."""
-    positives = np.count_nonzero(labels > 0)
-    if positives not in (0, labels.size) or labels.size == 0:
-        return []
-    return [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
 
 
 def weight_problems(weights: NDArray[Any]) -> list[str]:

@@ -100,7 +100,7 @@ class Engine(Protocol[P]):
 
 def final_posteriors(engine: Engine[P], hierarchy: HyperPosterior) -> dict[Side, P]:
     """Both posteriors, with the prior in the rows without ratings."""
-    return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.feature_coef.get(side)) for side in SIDES}
+    return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.features.get(side)) for side in SIDES}
 
 
 def with_prior(

@@ -309,7 +309,6 @@ class CellSketch:
 
     @property
     def n_ratings(self) -> int:
-        """Ratings of all kept cells."""
         return int(self.ratings.sum())
 
     @property

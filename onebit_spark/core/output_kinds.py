@@ -159,10 +159,6 @@ def _is_predictions(output: View) -> bool:
     return all(name.lstrip(".").startswith("part-") for name in parts) and set(output.columns()) >= PREDICTED
 
 
-def _is_csv_of_predictions(output: View) -> bool:
-    return set(next(csv.reader(output.text().splitlines()[:1]), [])) >= PREDICTED
-
-
 def _is_vectors(output: View) -> bool:
     return {"_SUCCESS", "users", "items"} <= set(output.names()) and all(
         any(name.startswith("part-") for name in output.names(side)) for side in ("users", "items")
@@ -173,16 +169,19 @@ def _is_ledger(output: View, under: str = "") -> bool:
     return any(name.startswith("code-") or name.endswith(".jsonl") for name in output.names(under))
 
 
-def _is_tuning(output: View) -> bool:
-    return _is_ledger(output, "tasks") or ("best.toml" in output.names() and _is_model(output, "model/"))
-
-
 MODEL = OutputKind("a model", lambda output: _is_model(output) or _saved_class(output) == "OneBitCompletionModel")
 ESTIMATOR = OutputKind("an estimator", lambda output: _saved_class(output) == "OneBitCompletion")
 PREDICTIONS = OutputKind("a folder of predictions", _is_predictions)
-PREDICTIONS_CSV = OutputKind("a CSV file of predictions", _is_csv_of_predictions, is_file=True)
+PREDICTIONS_CSV = OutputKind(
+    "a CSV file of predictions",
+    lambda output: set(next(csv.reader(output.text().splitlines()[:1]), [])) >= PREDICTED,
+    is_file=True,
+)
 VECTORS = OutputKind("a folder of vectors", _is_vectors)
-TUNING = OutputKind("a result of tuning", _is_tuning)
+TUNING = OutputKind(
+    "a result of tuning",
+    lambda output: _is_ledger(output, "tasks") or ("best.toml" in output.names() and _is_model(output, "model/")),
+)
 LEDGER = OutputKind("a folder of results", _is_ledger)
 REPRODUCTION = OutputKind("a folder of experiments", lambda output: bool(EXPERIMENTS & set(output.names("tasks"))))
 METRICS = OutputKind(

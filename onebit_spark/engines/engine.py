@@ -24,7 +24,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Form, RowMap, RowPosterior
-from onebit_spark.core.prediction import Histogram, HoldoutLoss, every_so_many
+from onebit_spark.core.prediction import ENOUGH, Histogram, HoldoutLoss
 from onebit_spark.core.randomness import Draws, GibbsErrors, Split
 from onebit_spark.core.side_features import SideTables, coded_by_rated, rated_gram
 from onebit_spark.core.spectral import CountedRows
@@ -269,7 +269,7 @@ class BlockEngine(Generic[T]):
             own.append(self._feature_table(side))
         form, update = own[0].form, steps.Update(loss, step.under(prior))
         with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
-            send = ToOthers(others.form) if form.has_implicit else None
+            send = ToOthers(others.form) if form.vectors else None
             self._tables[side], sums = self.runner.run(side, update, own, others, RowLayout.of(form), send)
         statistics = reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
         self._data = statistics.data
@@ -281,7 +281,7 @@ class BlockEngine(Generic[T]):
     def apply(self, maps: dict[Side, RowMap]) -> None:
         self._maps = {side: self._maps[side].then(by) if self._maps else by for side, by in maps.items()}
         kinds = {table.form.kind for table in self._tables.values()}
-        if kinds != {"covariance"} or any(by.stretch > MOST_STRETCH for by in self._maps.values()):
+        if kinds != {"covariance"} or any(np.linalg.cond(by.matrix) > MOST_STRETCH for by in self._maps.values()):
             self._apply_maps()
 
     def _apply_maps(self) -> None:
@@ -299,7 +299,7 @@ class BlockEngine(Generic[T]):
 
     def coef_gram(self, side: Side) -> Matrix:
         posterior = self.posteriors[side]
-        if not posterior.form.has_implicit:
+        if not posterior.form.vectors:
             return np.zeros((0, 0))
         size = 3 * posterior.form.rank
         return np.sum(self.runner.row_sums(side, steps.coef_gram, [posterior]), axis=0).reshape(size, size)
@@ -330,7 +330,7 @@ class BlockEngine(Generic[T]):
 
     def confidences(self, posterior: dict[Side, Any], noise: float) -> Histogram:
         with self.runner.described("confidences"):
-            total = self._over_ratings(steps.Confidences(noise, every_so_many(self.n_ratings)), posterior)
+            total = self._over_ratings(steps.Confidences(noise, max(1, self.n_ratings // ENOUGH)), posterior)
         return total.astype(np.int64)
 
     def holdout_loss(self, loss: str, posterior: dict[Side, Any], split: Split) -> HoldoutLoss:

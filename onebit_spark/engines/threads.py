@@ -122,7 +122,7 @@ class ThreadRunner:
     @contextmanager
     def restricted(self, split: Split) -> Iterator[ThreadRunner]:
         rows = self._block("rows")
-        with ThreadRunner(split.chosen_of(rows.ratings, rows.rows), self.threads).running() as runner:
+        with ThreadRunner(split.part_of(rows.ratings, rows.rows), self.threads).running() as runner:
             yield runner
 
     def described(self, what: str) -> AbstractContextManager[None]:

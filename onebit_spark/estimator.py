@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.config import FitConfig, Labels, Terms
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import FitFeatures, digest, give_features, prior_row
 from onebit_spark.core.hashes import CellSketch, merged_sketch
@@ -26,7 +27,6 @@ from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.decide import Exchange
-from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.spark_engine import adopted_factors, factors_of, load_ratings, open_engine
 from onebit_spark.engines.tables import factor_schema
 from onebit_spark.errors import RequestError, refuse
@@ -264,7 +264,7 @@ class _ModelBuilder:
     exchange: Exchange
     counts: RatingCounts
     spark: SparkSession
-    engine: BlockEngine[Any]
+    engine: Engine[Any]
     fitted: CellSketch  # which cells were fitted
     features: dict[Side, FitFeatures]
 

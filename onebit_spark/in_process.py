@@ -23,6 +23,7 @@ from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Labels, Terms
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import FitFeatures, align_factors, digest, factor_table, give_features, prior_row
 from onebit_spark.core.losses import SIDES, Side
@@ -33,7 +34,6 @@ from onebit_spark.core.settings import Problem
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.cuda.runner import CudaRunner
-from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.threads import ThreadRunner, local_engine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
@@ -112,9 +112,9 @@ def fit_arrays(
     settings += thread_problems(threads)
     settings = settings or device_problems(config, execution)
     ratings = rows, cols, labels, shape
-    engine: BlockEngine[Any]
+    engine: Engine[Any]
     if device == "cuda":
-        engine = BlockEngine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
+        engine = Engine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
     else:
         engine = local_engine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
     positives = engine.positives
@@ -133,7 +133,7 @@ def fit_arrays(
     return FittedModel(info, users, items, certificate, history=fit.history, shape=shape)
 
 
-def _side(fit: CertifiedFit[Any], engine: BlockEngine[Any], side: Side, info: ModelInfo) -> ModelSide:
+def _side(fit: CertifiedFit[Any], engine: Engine[Any], side: Side, info: ModelInfo) -> ModelSide:
     """The rows or columns with ratings or side features, in the precision of the fit."""
     lines, rated = engine.runner.lines(fit.posterior[side]), engine.counts(side) > 0
     drawn = None if fit.drawn is None else engine.runner.lines(fit.drawn[side])
@@ -154,7 +154,7 @@ def _label_coding(labels: NDArray[Any]) -> str:
     return "binary" if smallest == 0 else "signed"
 
 
-def _info(fit: CertifiedFit[Any], engine: BlockEngine[Any], positives: int, majority: int, coding: str) -> ModelInfo:
+def _info(fit: CertifiedFit[Any], engine: Engine[Any], positives: int, majority: int, coding: str) -> ModelInfo:
     """As if the fit had been made of a DataFrame with the columns user, item and label."""
     columns = {"user": "user", "item": "item", "label": "label"}
     return info_of_fit(
@@ -371,21 +371,21 @@ def _write(model: FittedModel, uri: str) -> None:
 
 
 @contextmanager
-def _engine_over(ratings: CollectedRatings, form: Form, device: str, threads: int | None) -> Iterator[BlockEngine[Any]]:
+def _engine_over(ratings: CollectedRatings, form: Form, device: str, threads: int | None) -> Iterator[Engine[Any]]:
     """The engine of this process, on its cores or on its GPU, with the ids of its rows."""
     block = ratings.ratings
     runner: Any = ThreadRunner(block, threads) if device == "cpu" else CudaRunner.of_block(block, form)
-    with BlockEngine(runner, {"rows": ratings.users, "cols": ratings.items}).running() as engine:
+    with Engine[Any](runner, {"rows": ratings.users, "cols": ratings.items}).running() as engine:
         yield engine
 
 
-def _factors(engine: BlockEngine[Any], side: Side, fit: CertifiedFit[Any]) -> pa.Table:
+def _factors(engine: Engine[Any], side: Side, fit: CertifiedFit[Any]) -> pa.Table:
     """The factor table of a side, with the posterior of the certified draws if there is one."""
     parts = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
     return factor_table(engine.ids[side], *map(engine.runner.lines, parts))
 
 
-def _adopted(engine: BlockEngine[Any], side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
+def _adopted(engine: Engine[Any], side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
     """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
     return engine.runner.table(side, align_factors(factors.table, engine.ids[side], prior, precision))
 
@@ -396,7 +396,7 @@ class _Builder:
 
     given: TableFit
     ratings: CollectedRatings
-    engine: BlockEngine[Any]
+    engine: Engine[Any]
     features: dict[Side, FitFeatures]
 
     def at_checkpoint(self, fit: CertifiedFit[Any]) -> FittedModel:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.engines.steps import PlacedBlock
+from onebit_spark.core.steps import PlacedBlock
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.batches import NO_WEIGHTS
 from onebit_spark.platform.arrow_stream import Batches

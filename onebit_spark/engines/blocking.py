@@ -31,6 +31,7 @@ from onebit_spark.core.id_index import IdIndex, in_utc, one_array
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
+from onebit_spark.core.steps import PlacedBlock
 from onebit_spark.engines.block_frames import (
     BLOCK_CELLS,
     HEAVY,
@@ -48,7 +49,6 @@ from onebit_spark.engines.block_frames import (
     weight_cell,
     worker_errors,
 )
-from onebit_spark.engines.steps import PlacedBlock
 from onebit_spark.engines.tables import Storage
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.batches import BUNDLES, ITEM, NO_WEIGHTS, USER, Bundle, joined, read_bundles

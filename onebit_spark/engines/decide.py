@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form
 from onebit_spark.errors import RequestError
 from onebit_spark.input.batches import TABLE_BYTES, SizeEstimate
@@ -22,16 +20,6 @@ MOST_RATINGS = 100_000_000  # on the driver of a local session
 MOST_RATINGS_BESIDE_CLUSTER = 20_000_000  # more are faster on the executors
 
 ON_EXECUTORS = "executors"  # broadcast, mixed or shuffle: it depends on the number of ids
-
-
-class IdCounts(Protocol):
-    """How many ids there are."""
-
-    @property
-    def n_users(self) -> int: ...
-
-    @property
-    def n_items(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -53,17 +41,10 @@ class ClusterLimits:
     driver_ratings: int | None = None
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why ``auto`` does not fit on the driver."""
-
-    reason: str
-
-
 def driver_exchange(
     wanted: str, counted: SizeEstimate, ids: int, form: Form, limits: DriverLimits, most_ratings: int | None
-) -> Exchange | Refusal:
-    """Whether the ratings are fitted on the driver: as wanted, or by their number and the memory that is there.
+) -> Exchange | str:
+    """``driver`` if the ratings are fitted there, as wanted or by their number and the free memory; else why not.
 
     ``driver`` is refused where the memory is too small; ``most_ratings`` bounds ``auto`` alone. ``ids`` counts users
     and items, 0 if that is not known yet. The bytes of their text are known before, by an estimate of how many differ.
@@ -85,7 +66,7 @@ def driver_exchange(
     table, largest = ids * form.row_bytes, min(BROADCAST_BYTES, limits.heap // 4)
     if table > largest:
         large = f"the factors of {ids:,} ids take {_size(table)}"
-        return Refusal(f"{large}, and the driver sends up to {_size(largest)}")
+        return f"{large}, and the driver sends up to {_size(largest)}"
     if most_ratings is not None:
         limit, why = most_ratings, f"driverRatings = {most_ratings:,}"
     else:
@@ -96,15 +77,16 @@ def driver_exchange(
         of_place = f"it takes up to {cap:,} ratings {'on one machine' if limits.local else 'beside a cluster'}"
         why = of_memory if room < cap else of_place
     if n > limit:
-        return Refusal(f"{n:,} ratings are more than the driver takes ({why})")
+        return f"{n:,} ratings are more than the driver takes ({why})"
     return Exchange("driver", f"{needs} of the driver's memory ({why})")
 
 
-def executor_exchange(wanted: str, ids: IdCounts, form: Form, limits: DriverLimits, cores: int) -> Exchange:
+def executor_exchange(wanted: str, ids: tuple[int, int], form: Form, limits: DriverLimits, cores: int) -> Exchange:
     """Broadcast, mixed or shuffle, as wanted or by the size of the factors. What cannot work is refused."""
-    sizes = {"users": ids.n_users * form.row_bytes, "items": ids.n_items * form.row_bytes}
-    needs = f"the factors of {ids.n_users:,} users and {ids.n_items:,} items take {_size(sum(sizes.values()))}"
-    fewer = "users" if held_side(ids) == "rows" else "items"
+    n_users, n_items = ids
+    sizes = {"users": n_users * form.row_bytes, "items": n_items * form.row_bytes}
+    needs = f"the factors of {n_users:,} users and {n_items:,} items take {_size(sum(sizes.values()))}"
+    fewer = "users" if n_users < n_items else "items"  # whose factors ``mixed`` keeps on the driver
     collected = {"broadcast": max(sizes.values()), "mixed": sizes[fewer], "shuffle": 0}
     if 1.1 * collected.get(wanted, 0) > limits.result:
         raise RequestError(
@@ -114,7 +96,10 @@ def executor_exchange(wanted: str, ids: IdCounts, form: Form, limits: DriverLimi
         )
     if wanted != "auto":
         return Exchange(wanted, f"as asked; {needs}")
-    limit = _most_sent(limits, cores)
+    # Bytes of factors that every Python worker may be sent: on one machine, as many as its memory holds for the driver
+    # and all workers. A shuffle would send each row once for each block that refers to it, through one disk.
+    whole = int(limits.memory / (DRIVER_COPIES + WORKER_COPIES * cores)) if limits.local else BROADCAST_BYTES
+    limit = min(whole, limits.heap // 4)
     sent = {"broadcast": sum(sizes.values()), "mixed": sizes[fewer]}
     lacking = ""
     for exchange, size in sent.items():
@@ -129,28 +114,14 @@ def executor_exchange(wanted: str, ids: IdCounts, form: Form, limits: DriverLimi
     return Exchange("shuffle", needs + many)
 
 
-def _most_sent(limits: DriverLimits, cores: int) -> int:
-    """Bytes of factors that every Python worker may be sent.
-
-    On one machine, as many as its memory holds for the driver and all workers. A shuffle would send each row once for
-    each block that refers to it, through one disk.
-    """
-    whole = int(limits.memory / (DRIVER_COPIES + WORKER_COPIES * cores)) if limits.local else BROADCAST_BYTES
-    return min(whole, limits.heap // 4)
-
-
-def held_side(ids: IdCounts) -> Side:
-    """The side whose factors ``mixed`` keeps on the driver: the one with fewer ids."""
-    return "rows" if ids.n_users < ids.n_items else "cols"
-
-
 def decide(
-    wanted: str, ratings: SizeEstimate | None, ids: IdCounts | None, form: Form, limits: ClusterLimits
+    wanted: str, ratings: SizeEstimate | None, ids: tuple[int, int] | None, form: Form, limits: ClusterLimits
 ) -> Exchange:
     """The exchange: as wanted, or by the number of ratings and ids.
 
-    ``ratings`` and ``ids`` are None if they are not counted yet. If the ids decide, the result is ``ON_EXECUTORS``:
-    count them, then call this again. What cannot work is refused with a RequestError.
+    ``ids`` are the numbers of users and items. ``ratings`` and ``ids`` are None if they are not counted yet. If the
+    ids decide, the result is ``ON_EXECUTORS``: count them, then call this again. What cannot work is refused with a
+    RequestError.
     """
     if not limits.broadcasts and wanted in ("broadcast", "mixed"):
         raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")
@@ -159,11 +130,11 @@ def decide(
         before = "driverRatings = 0; "
     elif wanted in ("auto", "driver"):
         assert ratings is not None
-        n_ids = 0 if ids is None else ids.n_users + ids.n_items
+        n_ids = 0 if ids is None else sum(ids)
         answer = driver_exchange(wanted, ratings, n_ids, form, limits.driver, limits.driver_ratings)
         if isinstance(answer, Exchange):
             return answer
-        before = f"{answer.reason}; "
+        before = f"{answer}; "
     if not limits.broadcasts and wanted == "auto":
         return Exchange("shuffle", f"{before}nothing can be broadcast on Spark Connect")
     if ids is None:

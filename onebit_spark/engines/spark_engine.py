@@ -18,12 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import DEVICES, Execution
 from onebit_spark.core.factor_tables import align_factors, factor_table
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.spectral import CountedRows
+from onebit_spark.core.steps import RowLayout
 from onebit_spark.engines.block_frames import (
     RATINGS_PER_BLOCK,
     default_blocks,
@@ -44,18 +46,15 @@ from onebit_spark.engines.blocking import (
     placements,
 )
 from onebit_spark.engines.cuda.runner import CudaRunner
-from onebit_spark.engines.decide import ClusterLimits, Exchange, decide, held_side
-from onebit_spark.engines.engine import BlockEngine, RowLayout
+from onebit_spark.engines.decide import ClusterLimits, Exchange, decide
 from onebit_spark.engines.spark_runner import SparkRunner
 from onebit_spark.engines.tables import (
     Broadcasts,
-    InFiles,
-    OnExecutors,
-    PackRows,
     Storage,
     collected_factors,
     factor_frame,
     factor_lines,
+    pack_rows,
 )
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.batches import CollectedRatings, SizeEstimate
@@ -107,36 +106,37 @@ def load_ratings(
         with described(spark, "gathering"):
             most_bytes = min(limits.driver.result * 4 // 5, limits.driver.heap // 4)
             collected = collect_ratings(ratings, columns, counted, most_bytes)
-        exchange = decide(wanted, counted, collected, form, limits)
+        exchange = decide(wanted, counted, (collected.n_users, collected.n_items), form, limits)
         if exchange.exchange == "driver":
             yield exchange, collected
             return
         del collected  # or it would stay here until the fit ends
     with survey_ratings(ratings, columns, collect_ids=exchange.exchange not in ("shuffle", "mixed")) as survey:
-        yield decide(wanted, counted, survey, form, limits), survey
+        yield decide(wanted, counted, (survey.n_users, survey.n_items), form, limits), survey
 
 
 def open_engine(
     spark: SparkSession, exchange: Exchange, loaded: Loaded, config: FitConfig, execution: Execution
-) -> AbstractContextManager[BlockEngine[Any]]:
+) -> AbstractContextManager[Engine[Any]]:
     """The engine of an exchange over the loaded ratings. Its ``ids`` are ``Ids`` or ``NumberedIds``."""
     log.info("exchange: %s (%s)", exchange.exchange, exchange.reason)
     if isinstance(loaded, CollectedRatings):
         return driver_engine(loaded, at_start_rank(config).form, execution.device)
-    held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
-    storage: Storage = OnExecutors()  # by broadcast nothing is stored
-    if exchange.exchange != "broadcast":
+    folder = None
+    if exchange.exchange != "broadcast":  # which stores nothing
         TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
         folder = work_folder(spark, execution.work_dir or execution.checkpoint_dir)
-        if folder is not None:
-            storage = InFiles(folder)
-        else:
+        if folder is None:
             log.warning(
                 "the factors are stored on the executors, and a lost executor ends the fit: set checkpointDir, or "
                 "sparkContext.setCheckpointDir, to a folder that all executors can reach"
             )
+    fewer: Side = "rows" if loaded.n_users < loaded.n_items else "cols"
+    held: dict[str, frozenset[Side]] = {
+        "broadcast": frozenset(SIDES), "mixed": frozenset([fewer]), "shuffle": frozenset()
+    }  # fmt: skip
     blocks = execution.row_blocks, execution.col_blocks
-    return executor_engine(spark, loaded, blocks, config.form, storage, held.get(exchange.exchange, frozenset()))
+    return executor_engine(spark, loaded, blocks, config.form, Storage(folder), held[exchange.exchange])
 
 
 def work_folder(spark: SparkSession, given: str | None) -> Location | None:
@@ -156,7 +156,7 @@ def work_folder(spark: SparkSession, given: str | None) -> Location | None:
 
 
 @contextmanager
-def driver_engine(collected: CollectedRatings, form: Form, device: str = DEVICES[0]) -> Iterator[BlockEngine[Any]]:
+def driver_engine(collected: CollectedRatings, form: Form, device: str = DEVICES[0]) -> Iterator[Engine[Any]]:
     """The engine on ratings that were collected."""
     make: Any = ThreadRunner if device == "cpu" else partial(CudaRunner.of_block, form=form)
     with make(collected.ratings).running() as runner:
@@ -164,14 +164,14 @@ def driver_engine(collected: CollectedRatings, form: Form, device: str = DEVICES
             side: Ids(values, runner.counts(side), runner.positive_counts(side))
             for side, values in zip(SIDES, (collected.users, collected.items), strict=True)
         }
-        yield BlockEngine(runner, ids)
+        yield Engine(runner, ids)
 
 
 @contextmanager
 def executor_engine(
     spark: SparkSession, survey: RatingSurvey, blocks: tuple[int | None, int | None], form: Form, storage: Storage,
     held: frozenset[Side],
-) -> Iterator[BlockEngine[Any]]:  # fmt: skip
+) -> Iterator[Engine[Any]]:  # fmt: skip
     """The engine over packed ratings. All caches, broadcasts and files are released at the end, also after an error.
 
     ``held`` are the sides whose tables the driver holds. If it holds both, it also knows all ids.
@@ -180,21 +180,21 @@ def executor_engine(
         release.callback(storage.clear)
         broadcasts = Broadcasts(spark)
         release.callback(broadcasts.close)
-        own = working_session(spark)
+        session = working_session(spark)
         with described(spark, "blocking"):
             if held == frozenset(SIDES):
                 numbered = _with_collected_ids(survey, blocks, parallelism(spark), broadcasts)
-                expect_long_lines(own, 1)
+                expect_long_lines(session, 1)
             else:
                 numbered = _with_sorted_ids(survey, blocks, parallelism(spark), form, held, release)
-                expect_long_lines(own)
-            blocking = Blocking(own, storage, release, numbered.plans, numbered.wide)
-            sides = blocking.blocked(truncate_plan(numbered.chunks, own))
+                expect_long_lines(session)
+            blocking = Blocking(session, storage, release, numbered.plans, numbered.wide)
+            sides = blocking.blocked(truncate_plan(numbered.chunks, session))
             for blocked in sides.values():
                 check_count(survey.counts.n, blocked.n_ratings)
         runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
         check_weight(survey.weight, runner.total_weight)
-        yield BlockEngine(runner, numbered.ids)
+        yield Engine(runner, numbered.ids)
 
 
 class _NumberedRatings(NamedTuple):
@@ -263,7 +263,7 @@ def tasks_by_size(n_ratings: int, n_blocks: int, cores: int) -> int:
 
 
 def factors_of(
-    spark: SparkSession, engine: BlockEngine[Any], side: Side, posteriors: list[Any], schema: StructType,
+    spark: SparkSession, engine: Engine[Any], side: Side, posteriors: list[Any], schema: StructType,
     newcomers: pa.Table | None = None, persist: bool = False,
 ) -> DataFrame:  # fmt: skip
     """The factor table of a side (see ``factor_tables``).
@@ -285,13 +285,13 @@ def factors_of(
     return engine.runner.persist(frame, schema) if persist else frame
 
 
-def adopted_factors(
-    engine: BlockEngine[Any], side: Side, factors: DataFrame, prior: RowPosterior, precision: str
-) -> Any:
+def adopted_factors(engine: Engine[Any], side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> Any:
     """The posterior of the engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
     if engine.runner.held_rows(side) is not None:
         rows = align_factors(collected_factors(factors), engine.ids[side].values, prior, precision)
         return engine.runner.table(side, rows)
     lines = engine.ids[side].frame.select("id", "number").join(factors, "id")
     layout = RowLayout.of(prior.astype(precision).form)
-    return engine.runner.adopted(side, lines, PackRows(prior, precision), prior.packed().astype(precision), layout)
+    return engine.runner.adopted(
+        side, lines, partial(pack_rows, prior, precision), prior.packed().astype(precision), layout
+    )

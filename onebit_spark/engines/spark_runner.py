@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,11 +33,23 @@ from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.posterior import FloatArray
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
+from onebit_spark.core.steps import (
+    NO_SUMS,
+    PlacedBlock,
+    Result,
+    RowLayout,
+    Rows,
+    RowStep,
+    RowTransform,
+    Sending,
+    Step,
+    Sums,
+    total_weight,
+    written,
+)
 from onebit_spark.engines.block_frames import Batches, Placement, read_ascending, read_block, worker_errors
 from onebit_spark.engines.blocking import BlockedSide, Blocking
-from onebit_spark.engines.engine import RowLayout, RowTransform, written
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
-from onebit_spark.engines.steps import NO_SUMS, OnRows, PlacedBlock, Rows, RowStep, Step, Sums, total_weight
 from onebit_spark.engines.tables import BATCH_BYTES, Broadcasts, Held, Stored, Table
 from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.platform.arrow_stream import arrow_batches
@@ -51,16 +63,7 @@ RESULTS = schema_of("key int, values binary, sums binary, n long, checksum long"
 NUMBERED = schema_of("number long, values binary")
 OTHERS = -1  # the place of rows of the other side; tables of the same side have the places 0, 1, …
 ReadRows = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
-
-
-class Transform(Protocol):
-    """Computes what is sent of some rows, from the weights of their ratings and the rows."""
-
-    def __call__(self, weights: NDArray[Any], rows: Any, /) -> FloatArray: ...
-
-    @property
-    def layout(self) -> RowLayout:
-        """The layout of what arrives."""
+RowWork = Callable[[NDArray[np.int64], list[Any]], pa.Table]
 
 
 class SparkRunner:
@@ -91,27 +94,27 @@ class SparkRunner:
         return self.sides[side].counted_rows if self.sides[side].plan.held else None
 
     def run(
-        self, side: Side, step: Step, own: Sequence[Table], others: Table | None, layout: RowLayout,
-        send: Transform | None = None,
+        self, side: Side, step: Step, tables: Sequence[Table], others: Table | None, layout: RowLayout,
+        send: Sending | None = None,
     ) -> tuple[Table, list[Sums]]:  # fmt: skip
-        return self._kept(side, self._results(side, step, own, others, send), layout)
+        return self._kept(side, self._results(side, step, tables, others, send), layout)
 
-    def sums(self, side: Side, step: Step, own: Sequence[Table] = (), others: Table | None = None) -> list[Sums]:
-        return self._collected_sums(side, self._results(side, step, own, others))
+    def sums(self, side: Side, step: Step, tables: Sequence[Table] = (), others: Table | None = None) -> list[Sums]:
+        return self._collected_sums(side, self._results(side, step, tables, others))
 
-    def run_rows(self, side: Side, step: RowStep, own: Sequence[Table], layout: RowLayout) -> Table:
+    def run_rows(self, side: Side, step: RowStep, tables: Sequence[Table], layout: RowLayout) -> Table:
         if self.sides[side].plan.held:
-            return self.table(side, self._here(side, step, own)[0])
-        return self.run(side, OnRows(step), own, None, layout)[0]
+            return self.table(side, self._here(side, step, tables)[0])
+        return self.run(side, partial(on_block, step), tables, None, layout)[0]
 
-    def row_sums(self, side: Side, step: RowStep, own: Sequence[Table] = ()) -> list[Sums]:
+    def row_sums(self, side: Side, step: RowStep, tables: Sequence[Table] = ()) -> list[Sums]:
         if self.sides[side].plan.held:
-            return [self._here(side, step, own)[1]]
-        return self.sums(side, OnRows(step), own)
+            return [self._here(side, step, tables)[1]]
+        return self.sums(side, partial(on_block, step), tables)
 
-    def _here(self, side: Side, step: RowStep, own: Sequence[Table]) -> Any:
+    def _here(self, side: Side, step: RowStep, tables: Sequence[Table]) -> Any:
         """The result of a step on the driver."""
-        return step(self.sides[side].counted_rows, [table.lines for table in own])
+        return step(self.sides[side].counted_rows, [table.lines for table in tables])
 
     def table(self, side: Side, lines: Rows) -> Table:
         layout = RowLayout(str(lines.dtype)) if isinstance(lines, np.ndarray) else RowLayout.of(lines.form)
@@ -120,16 +123,15 @@ class SparkRunner:
             return Table(Held(lines, self._broadcasts), layout)
         values = written(lines)
         frame = self.spark.createDataFrame(numbered_rows(np.arange(len(values)), values), NUMBERED)
-        return self.adopted(
-            side, frame, ReadNumberedRows(layout.dtype), np.zeros((1, values.shape[1]), values.dtype), layout
-        )
+        empty = np.zeros((1, values.shape[1]), values.dtype)
+        return self.adopted(side, frame, partial(read_numbered_rows, layout.dtype), empty, layout)
 
     def lines(self, table: Table) -> Any:
         return table.lines
 
     def mapped(self, side: Side, table: Table, by: RowTransform) -> Table:
         """The table with a pending map, which tasks apply when they read it. Nothing is broadcast or stored again."""
-        return table.mapped(by)
+        return replace(table, layout=replace(table.layout, maps=(*table.layout.maps, by)))
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
         return start_posteriors(self, config, loss)
@@ -155,25 +157,21 @@ class SparkRunner:
 
     # ---- to and from DataFrames --------------------------------------------------------------------------------------
 
-    def frame(
-        self, side: Side, tables: Sequence[Table], work: Callable[[NDArray[np.int64], list[Any]], pa.Table],
-        schema: StructType,
-    ) -> DataFrame:  # fmt: skip
-        """A DataFrame from tables of a side, by ``work(row numbers, rows)`` for each block."""
+    def frame(self, side: Side, tables: Sequence[Table], work: RowWork, schema: StructType) -> DataFrame:
+        """A DataFrame from stored tables of a side, by ``work(row numbers, rows)`` for each block."""
         here, (sources, cells) = self.sides[side], _sources(tables)
-        blocks, each = here.blocks.select("key", "rows"), EachRow(work, sources)
-        if not cells:
-            return blocks.mapInArrow(each.alone, schema)
-        return cogrouped(blocks, here.sent(reduce(DataFrame.unionAll, cells)), "key", each, schema)
+        blocks, sent = here.blocks.select("key", "rows"), here.sent(reduce(DataFrame.unionAll, cells))
+        return cogrouped(blocks, sent, "key", partial(each_row, work, sources), schema)
 
     def adopted(self, side: Side, lines: DataFrame, pack: ReadRows, empty: FloatArray, layout: RowLayout) -> Table:
         """A table from a DataFrame in any order. ``pack`` turns its lines into row numbers and values.
 
-        CountedRows without a line get the line ``empty``.
+        Rows without a line get the line ``empty``.
         """
         here = self.sides[side]
-        placed = truncate_plan(lines.mapInArrow(GroupByBlock(pack, here.plan.placement, here.keys), PLACED), self.spark)
-        results = cogrouped(here.ratings, here.sent(placed), "key", BuildTable(empty), RESULTS)
+        group = partial(group_by_block, pack, here.plan.placement, here.keys)
+        placed = here.sent(truncate_plan(lines.mapInArrow(group, PLACED), self.spark))
+        results = cogrouped(here.ratings, placed, "key", partial(build_table, empty), RESULTS)
         return self._kept(side, results, layout)[0]
 
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
@@ -183,18 +181,18 @@ class SparkRunner:
     # ---- jobs --------------------------------------------------------------------------------------------------------
 
     def _results(
-        self, side: Side, step: Step, own: Sequence[Table], others: Table | None, send: Transform | None = None
+        self, side: Side, step: Step, tables: Sequence[Table], others: Table | None, send: Sending | None = None
     ) -> DataFrame:
         """One line for each block: the new rows, and the sums."""
         here, there = self.sides[side], self.sides[OTHER[side]]
-        sources, cells = _sources(own)
+        sources, cells = _sources(tables)
         from_others: Source | None = None
         if others is not None and isinstance(others.at, Held):
             from_others = BroadcastRows(others.at.sent, others.layout)
         elif others is not None and isinstance(others.at, Stored):
             routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
-            sender = Send(here.keys, others.layout, send)
-            cells.append(cogrouped(routes, there.sent(others.at.cells()), "key", sender, CELLS))
+            work = partial(send_rows, here.keys, others.layout, send)
+            cells.append(cogrouped(routes, there.sent(others.at.cells()), "key", work, CELLS))
             from_others = others.layout.mapped if send is None else send.layout
         run = RunStep(step, there.plan.placement, sources, from_others)
         if not cells:
@@ -231,7 +229,9 @@ class SparkRunner:
         with worker_errors():
             for batch in arrow_batches(results):
                 for cells in zip(*batch.columns, strict=True):
-                    line = {name: _value(cell) for name, cell in zip(batch.schema.names, cells, strict=True)}
+                    # the bytes of a binary cell stay where they are
+                    values = (cell.as_buffer() if pa.types.is_binary(cell.type) else cell.as_py() for cell in cells)
+                    line = dict(zip(batch.schema.names, values, strict=True))
                     seen[line["key"]] = (line["n"], line["checksum"])
                     yield line
         if seen != self.sides[side].checksums:
@@ -251,16 +251,16 @@ def _sources(tables: Sequence[Table]) -> tuple[list[Source], list[DataFrame]]:
     return sources, cells
 
 
-def _value(cell: pa.Scalar) -> Any:
-    """A number, or the bytes of a binary cell where they are."""
-    return cell.as_buffer() if pa.types.is_binary(cell.type) else cell.as_py()
-
-
 def _sums_of(line: dict[str, Any]) -> Sums:
     return np.frombuffer(line["sums"], np.float64).copy()  # a view would keep the whole batch
 
 
 # ---- code of the workers: how a block gets its rows ------------------------------------------------------------------
+
+
+def on_block(step: RowStep, block: PlacedBlock, tables: list[Any], others: Any) -> Result:
+    """A RowStep as a Step."""
+    return step(block.counted_rows, tables)
 
 
 @dataclass(frozen=True)
@@ -277,41 +277,35 @@ class BroadcastRows:
 Source = RowLayout | BroadcastRows  # of a block's lines: they arrive in cells of this layout, or are here already
 
 
-@dataclass(frozen=True)
-class Send:
-    """Sends each block of the other side the rows that it refers to."""
-
-    keys: NDArray[np.int32]
-    layout: RowLayout
-    transform: Transform | None
-
-    def __call__(self, block: pa.Table, cells: pa.Table) -> pa.Table:
-        pointers, ends = cell_array(block["pointers"][0], np.int64), cell_array(block["ends"][0], np.int64)
-        routes, weights = cell_array(block["routes"][0], np.int32), cell_array(block["row_weights"][0], np.float64)
-        numbers, n_rows = cell_array(cells["values"][0], self.layout.dtype), len(pointers) - 1
-        if self.transform is not None:
-            lines = self.layout.read(numbers, n_rows)
-            values = self.transform(weights if len(weights) else np.diff(pointers), lines)
-        elif self.layout.maps:
-            values = written(self.layout.read(numbers, n_rows))
-        else:
-            values = numbers.reshape(n_rows, -1)
-        sender = block["block"][0].as_py()
-        parts = [
-            binary_line(key=self.keys[to], place=OTHERS, sender=sender, values=values[routes[lo:hi]])
-            for to, (lo, hi) in enumerate(pairwise(ends))
-            if lo < hi
-        ]
-        return pa.Table.from_batches(parts) if parts else NO_CELLS
+def send_rows(
+    keys: NDArray[np.int32], layout: RowLayout, send: Sending | None, block: pa.Table, cells: pa.Table
+) -> pa.Table:
+    """Send each block of the other side the rows that it refers to."""
+    pointers, ends = cell_array(block["pointers"][0], np.int64), cell_array(block["ends"][0], np.int64)
+    routes, weights = cell_array(block["routes"][0], np.int32), cell_array(block["row_weights"][0], np.float64)
+    numbers, n_rows = cell_array(cells["values"][0], layout.dtype), len(pointers) - 1
+    if send is not None:
+        values = send.make(weights if len(weights) else np.diff(pointers), layout.read(numbers, n_rows))
+    elif layout.maps:
+        values = written(layout.read(numbers, n_rows))
+    else:
+        values = numbers.reshape(n_rows, -1)
+    sender = block["block"][0].as_py()
+    parts = [
+        binary_line(key=keys[to], place=OTHERS, sender=sender, values=values[routes[lo:hi]])
+        for to, (lo, hi) in enumerate(pairwise(ends))
+        if lo < hi
+    ]
+    return pa.Table.from_batches(parts) if parts else NO_CELLS
 
 
 @dataclass(frozen=True)
 class RunStep:
-    """Runs a step on each block, with its own rows and those of the other side."""
+    """Runs a step on each block, with its rows and those of the other side."""
 
     step: Step
     there: Placement
-    own: list[Source]
+    tables: list[Source]
     others: Source | None
 
     def __call__(self, blocks: pa.Table, cells: pa.Table) -> pa.Table:
@@ -325,9 +319,8 @@ class RunStep:
 
     def _result(self, block_cells: dict[str, Any], cells: pa.Table) -> pa.RecordBatch:
         block = read_block(block_cells)
-        own = _own_lines(cells, self.own, block.rows)
-        lines, sums = self.step(block, own, self._other_rows(block, cells))
-        return _result_line(block_cells["key"].as_py(), block, np.empty(0) if lines is None else written(lines), sums)
+        rows, sums = self.step(block, _block_rows(cells, self.tables, block.rows), self._other_rows(block, cells))
+        return _result_line(block_cells["key"].as_py(), block, np.empty(0) if rows is None else written(rows), sums)
 
     def _other_rows(self, block: PlacedBlock, cells: pa.Table) -> Rows | None:
         """The rows of the other side in the order of the block's columns. Columns, and rows of each sender, ascend.
@@ -360,69 +353,37 @@ def numbered_rows(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
     return pa.Table.from_batches(table.to_batches(max_chunksize=max(1, BATCH_BYTES // size)), table.schema)
 
 
-@dataclass(frozen=True)
-class ReadNumberedRows:
+def read_numbered_rows(dtype: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
     """Row numbers and values from the lines of ``numbered_rows``."""
-
-    dtype: str
-
-    def __call__(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
-        values = np.frombuffer(b"".join(batch.column("values").to_pylist()), self.dtype)
-        return batch.column("number").to_numpy(), values.reshape(batch.num_rows, -1)
+    values = np.frombuffer(b"".join(batch.column("values").to_pylist()), dtype)
+    return batch.column("number").to_numpy(), values.reshape(batch.num_rows, -1)
 
 
-@dataclass(frozen=True)
-class GroupByBlock:
-    """Groups lines in any order by the block of their rows."""
-
-    pack: ReadRows
-    placement: Placement
-    keys: NDArray[np.int32]
-
-    def __call__(self, batches: Batches) -> Batches:
-        for batch in batches:
-            numbers, values = self.pack(batch)
-            blocks = self.placement.of(numbers)
-            for block in np.unique(blocks):
-                here = blocks == block
-                yield binary_line(key=int(self.keys[block]), rows=numbers[here], values=values[here])
+def group_by_block(pack: ReadRows, placement: Placement, keys: NDArray[np.int32], batches: Batches) -> Batches:
+    """Group lines in any order by the block of their rows."""
+    for batch in batches:
+        numbers, values = pack(batch)
+        blocks = placement.of(numbers)
+        for block in np.unique(blocks):
+            here = blocks == block
+            yield binary_line(key=int(keys[block]), rows=numbers[here], values=values[here])
 
 
-@dataclass(frozen=True)
-class BuildTable:
-    """Makes one block of a table from values of some of its rows. The other rows get ``empty``."""
-
-    empty: FloatArray
-
-    def __call__(self, blocks: pa.Table, placed: pa.Table) -> pa.Table:
-        block = read_block({name: blocks[name][0] for name in blocks.schema.names})
-        values = np.repeat(self.empty, len(block.rows), axis=0)
-        for i in range(placed.num_rows):
-            numbers = cell_array(placed["rows"][i], np.int64)
-            places = np.searchsorted(block.rows, numbers)
-            values[places] = cell_array(placed["values"][i], values.dtype).reshape(len(numbers), -1)
-        return pa.Table.from_batches([_result_line(blocks["key"][0].as_py(), block, values, NO_SUMS)])
+def build_table(empty: FloatArray, blocks: pa.Table, placed: pa.Table) -> pa.Table:
+    """One block of a table from values of some of its rows. The other rows get ``empty``."""
+    block = read_block({name: blocks[name][0] for name in blocks.schema.names})
+    values = np.repeat(empty, len(block.rows), axis=0)
+    for i in range(placed.num_rows):
+        numbers = cell_array(placed["rows"][i], np.int64)
+        places = np.searchsorted(block.rows, numbers)
+        values[places] = cell_array(placed["values"][i], values.dtype).reshape(len(numbers), -1)
+    return pa.Table.from_batches([_result_line(blocks["key"][0].as_py(), block, values, NO_SUMS)])
 
 
-@dataclass(frozen=True)
-class EachRow:
-    """Applies ``work`` to the numbers of a block's rows and the rows of the tables."""
-
-    work: Callable[[NDArray[np.int64], list[Any]], pa.Table]
-    own: list[Source]
-
-    def __call__(self, blocks: pa.Table, cells: pa.Table) -> pa.Table:
-        return self._done(blocks["rows"][0], cells)
-
-    def alone(self, batches: Batches) -> Batches:
-        """The same for blocks without cells."""
-        for batch in batches:
-            for rows in batch.column("rows"):
-                yield from self._done(rows, NO_CELLS).to_batches()
-
-    def _done(self, rows: Any, cells: pa.Table) -> pa.Table:
-        numbers = read_ascending(rows)
-        return self.work(numbers, _own_lines(cells, self.own, numbers))
+def each_row(work: RowWork, tables: list[Source], blocks: pa.Table, cells: pa.Table) -> pa.Table:
+    """``work`` on the numbers of a block's rows and the rows of the tables."""
+    numbers = read_ascending(blocks["rows"][0])
+    return work(numbers, _block_rows(cells, tables, numbers))
 
 
 def _result_line(key: int, block: PlacedBlock, values: FloatArray, sums: Sums) -> pa.RecordBatch:
@@ -430,7 +391,7 @@ def _result_line(key: int, block: PlacedBlock, values: FloatArray, sums: Sums) -
     return binary_line(key=key, values=values, sums=sums, n=n, checksum=block.checksum)
 
 
-def _own_lines(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[Rows]:
+def _block_rows(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[Rows]:
     """The block's rows in each table of its side, in the order of their places."""
     at = {place: i for i, place in enumerate(cells["place"].to_pylist()) if place != OTHERS}
     return [

@@ -7,8 +7,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +27,7 @@ from onebit_spark.core.factor_tables import (
 )
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
-from onebit_spark.engines.engine import RowLayout, RowTransform
-from onebit_spark.engines.steps import Rows
+from onebit_spark.core.steps import RowLayout, Rows
 from onebit_spark.platform.binary_cells import sql_type
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import TemporaryFolders, forget, on_executors
@@ -43,25 +41,19 @@ class Broadcasts:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._numbers = count()
-        self._sent: dict[int, Broadcast[Any]] = {}
+        self._ends: list[weakref.finalize] = []
 
     def send(self, value: Any, owner: object = None) -> Broadcast[Any]:
         """Broadcast a value until the owner is garbage-collected; without an owner, until the end of the fit."""
-        number, sent = next(self._numbers), broadcast(self._spark, value)
-        self._sent[number] = sent
-        if owner is not None:
-            weakref.finalize(owner, self._destroy, number).atexit = False
+        sent = broadcast(self._spark, value)
+        end = weakref.finalize(owner or self, sent.destroy)
+        end.atexit = False
+        self._ends = [*(earlier for earlier in self._ends if earlier.alive), end]
         return sent
 
-    def _destroy(self, number: int) -> None:
-        sent = self._sent.pop(number, None)
-        if sent is not None:
-            sent.destroy()
-
     def close(self) -> None:
-        for number in list(self._sent):
-            self._destroy(number)
+        for end in self._ends:
+            end()  # once
 
 
 class Held:
@@ -69,17 +61,13 @@ class Held:
 
     def __init__(self, lines: Rows, broadcasts: Broadcasts) -> None:
         self.lines = lines
-        self._broadcasts = broadcasts
+        self.broadcasts = broadcasts
         self._sent: Broadcast[Rows] | None = None
-
-    def unsent(self) -> Held:
-        """The same rows, not broadcast yet."""
-        return Held(self.lines, self._broadcasts)
 
     @property
     def sent(self) -> Broadcast[Rows]:
         if self._sent is None:
-            self._sent = self._broadcasts.send(self.lines, self)
+            self._sent = self.broadcasts.send(self.lines, self)
         return self._sent
 
 
@@ -110,10 +98,7 @@ class Table:
 
     def copy(self) -> Table:
         """The same rows, which never change. A copy does not keep a broadcast alive."""
-        return replace(self, at=self.at.unsent()) if isinstance(self.at, Held) else self
-
-    def mapped(self, by: RowTransform) -> Table:
-        return replace(self, layout=self.layout.then(by))
+        return replace(self, at=Held(self.at.lines, self.at.broadcasts)) if isinstance(self.at, Held) else self
 
     @property
     def lines(self) -> Rows:
@@ -122,35 +107,29 @@ class Table:
         return self.layout.whole(self.at.lines)
 
 
-# ---- where stored tables are kept: in files, or on the executors that made them --------------------------------------
+@dataclass(frozen=True)
+class Storage:
+    """Stores DataFrames, so that neither their plan nor their lineage grows.
 
+    They are Parquet files in a folder that all executors can reach; a lost executor loses nothing. Without a folder,
+    they are on the disks of the executors; if one of these is lost, the fit ends.
+    """
 
-class Storage(Protocol):
-    """Stores DataFrames, so that neither their plan nor their lineage grows."""
+    folder: Location | None = None
 
     def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
         """The frame, computed now, and a function that deletes it."""
-
-    def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """The frame, computed now. It remains as long as a plan reads it."""
-
-    def clear(self) -> None:
-        """Delete all that ``keep`` has stored."""
-
-
-@dataclass(frozen=True)
-class InFiles:
-    """Stores DataFrames as Parquet, in a folder that all executors can reach. A lost executor loses nothing."""
-
-    folder: Location
-
-    def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
+        if self.folder is None:
+            kept = on_executors(frame)
+            return kept, partial(forget, kept)
         place = self.folder / f"table-{uuid.uuid4().hex}"
         frame.write.parquet(place.uri, compression="uncompressed")  # factors cannot be compressed
         return frame.sparkSession.read.schema(schema).parquet(place.uri), place.delete
 
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """In a folder beside this one: see ``plans.TemporaryFolders``."""
+        """The frame, computed now. It remains as long as a plan reads it: see ``plans.TemporaryFolders``."""
+        if self.folder is None:
+            return on_executors(frame)
         folder = self.folder.sibling(f"{self.folder.name}-model")
         part = folder / uuid.uuid4().hex
         frame.write.parquet(part.uri)
@@ -159,22 +138,9 @@ class InFiles:
         return stored
 
     def clear(self) -> None:
-        self.folder.delete()
-
-
-@dataclass(frozen=True)
-class OnExecutors:
-    """Stores DataFrames on the disks of the executors. If one of these is lost, the fit ends."""
-
-    def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
-        kept = on_executors(frame)
-        return kept, partial(forget, kept)
-
-    def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        return on_executors(frame)
-
-    def clear(self) -> None:
-        """Do nothing: a table is deleted when nothing refers to it."""
+        """Delete the files that ``keep`` has written. Tables on the executors end with the last reference to them."""
+        if self.folder is not None:
+            self.folder.delete()
 
 
 # ---- factor tables ---------------------------------------------------------------------------------------------------
@@ -228,13 +194,7 @@ def factor_lines(numbers: NDArray[np.int64], posteriors: list[RowPosterior]) -> 
     return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
 
 
-@dataclass(frozen=True)
-class PackRows:
-    """Turns a batch of a factor table into row numbers and packed rows."""
-
-    prior: RowPosterior
-    precision: str
-
-    def __call__(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
-        rows = read_factors(batch.drop_columns(["id", "number"]).to_struct_array(), self.prior)
-        return batch.column("number").to_numpy(), rows.packed().astype(self.precision)
+def pack_rows(prior: RowPosterior, precision: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
+    """Row numbers and packed rows from a batch of a factor table."""
+    rows = read_factors(batch.drop_columns(["id", "number"]).to_struct_array(), prior)
+    return batch.column("number").to_numpy(), rows.packed().astype(precision)

@@ -1,4 +1,8 @@
-"""ThreadRunner: the steps on the cores of this machine, without Spark. All ratings are one block."""
+"""ThreadRunner: the steps on the cores of this machine, without Spark. All ratings are one block.
+
+The runners of other exchanges have the same methods. ``layout`` is that of the new table, and ``send`` is what stored
+tables of the other side send: both are for Spark. Sums are in the order of the blocks.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,14 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats, repeats_of
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import available_cores
 from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
-from onebit_spark.engines.engine import BlockEngine, RowLayout, RowTransform
+from onebit_spark.core.steps import PlacedBlock, RowLayout, Rows, RowStep, RowTransform, Sending, Step, Sums
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
-from onebit_spark.engines.steps import PlacedBlock, Rows, RowStep, Step, Sums
 
 Part = TypeVar("Part")
 
@@ -56,12 +60,15 @@ class ThreadRunner:
         self._pool = None
 
     def count(self, side: Side) -> int:
+        """Number of rows with at least one rating."""
         return int(np.count_nonzero(self.counts(side)))
 
     def n_rows(self, side: Side) -> int:
+        """Number of rows."""
         return self.ratings[side].n_rows
 
     def counts(self, side: Side) -> NDArray[np.int64]:
+        """Number of ratings of every row."""
         return self.ratings[side].row_counts
 
     def positive_counts(self, side: Side) -> NDArray[np.int64]:
@@ -79,53 +86,66 @@ class ThreadRunner:
         return repeats_of(self.ratings["rows"])
 
     def held_rows(self, side: Side) -> CountedRows:
+        """The rows; None if the tables of this side are not in this process."""
         return self._block(side).counted_rows
 
     def run(
-        self, side: Side, step: Step, own: Sequence[Any], others: Any, layout: RowLayout, send: Any = None
+        self, side: Side, step: Step, tables: Sequence[Any], others: Any, layout: RowLayout, send: Sending | None = None
     ) -> tuple[Any, list[Sums]]:
-        rows, sums = step(self._block(side), list(own), others)
+        """The table that a step computes from tables of the side and one of the other side, and its sums."""
+        rows, sums = step(self._block(side), list(tables), others)
         return rows, [sums]
 
-    def sums(self, side: Side, step: Step, own: Sequence[Any], others: Any) -> list[Sums]:
-        return [step(self._block(side), list(own), others)[1]]
+    def sums(self, side: Side, step: Step, tables: Sequence[Any], others: Any) -> list[Sums]:
+        """The sums of a step alone."""
+        return [step(self._block(side), list(tables), others)[1]]
 
-    def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], layout: RowLayout) -> Any:
-        return step(self.held_rows(side), list(own))[0]
+    def run_rows(self, side: Side, step: RowStep, tables: Sequence[Any], layout: RowLayout) -> Any:
+        """The table that a step computes without reading ratings."""
+        return step(self.held_rows(side), list(tables))[0]
 
-    def row_sums(self, side: Side, step: RowStep, own: Sequence[Any] = ()) -> list[Sums]:
-        return [step(self.held_rows(side), list(own))[1]]
+    def row_sums(self, side: Side, step: RowStep, tables: Sequence[Any] = ()) -> list[Sums]:
+        """The sums of such a step alone."""
+        return [step(self.held_rows(side), list(tables))[1]]
 
     def table(self, side: Side, rows: Rows) -> Any:
+        """A table of rows in this process."""
         return rows
 
     def lines(self, table: Rows) -> Any:
+        """The rows of a table in this process."""
         return table
 
     def mapped(self, side: Side, table: RowPosterior, by: RowTransform) -> RowPosterior:
-        """Map the rows in place, with all threads."""
+        """The table with every row mapped: here in place with all threads, on Spark when a task reads it."""
         self._over_rows(side, partial(by.apply_to, table))
         return table
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
+        """Both posteriors at the start of a fit."""
         return start_posteriors(self, config, loss)
 
     def data_term(self, summed: float) -> float:
+        """The data term of the objective after a half step with ``want_data``, whose sums contain ``summed``."""
         return summed
 
     def shortage(self, config: FitConfig) -> str | None:
+        """Why there is no room for a fit with these settings; None if there is, or if that is not known."""
         return None
 
     def grown(self, posteriors: dict[Side, Any], config: FitConfig, loss: Loss) -> dict[Side, Any]:
+        """Both posteriors with more factors, as many as ``config`` says."""
         return grown_posteriors(self, posteriors, config, loss)
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[ThreadRunner]:
+        """A runner on the ratings that the split chooses. Rows keep their numbers, so both runners share tables."""
         rows = self._block("rows")
         with ThreadRunner(split.part_of(rows.ratings, rows.rows), self.threads).running() as runner:
             yield runner
 
     def described(self, what: str) -> AbstractContextManager[None]:
+        """Name the work, for Spark's UI."""
         return nullcontext()
 
     def _over_rows(self, side: Side, work: Callable[[int, int], Part]) -> list[Part]:
@@ -136,6 +156,6 @@ class ThreadRunner:
         return list(self._pool.map(work, *zip(*ranges, strict=True)))
 
 
-def local_engine(ratings: RatingBlock, threads: int | None = None) -> BlockEngine[Any]:
+def local_engine(ratings: RatingBlock, threads: int | None = None) -> Engine[Any]:
     """The engine of this process, on its cores."""
-    return BlockEngine(ThreadRunner(ratings, threads))
+    return Engine(ThreadRunner(ratings, threads))

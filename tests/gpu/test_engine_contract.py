@@ -7,12 +7,12 @@ import pytest
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior
 from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.core.steps import Confidences
 from onebit_spark.engines.cuda.runner import CudaRunner
-from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.steps import Confidences
 from onebit_spark.engines.threads import local_engine
 
 FORMS = {
@@ -43,7 +43,7 @@ class Both:
         block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
         self.loss, self.rng = self.config.make_loss(), np.random.default_rng(seed)
         self.here = local_engine(block, 1)
-        self.there = BlockEngine(CudaRunner.of_block(block, self.config.form))
+        self.there = Engine(CudaRunner.of_block(block, self.config.form))
 
     def disturb(self):
         """Both at the start of the CPU, moved a little."""

@@ -17,7 +17,7 @@ from onebit_spark import FitConfig, FitFailed, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.engines.spark_engine import executor_engine
-from onebit_spark.engines.tables import OnExecutors
+from onebit_spark.engines.tables import Storage
 from onebit_spark.engines.threads import local_engine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
@@ -348,7 +348,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
     held = frozenset(["rows", "cols"])
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_engine(spark, counted, blocks, config.form, OnExecutors(), held) as engine,
+        executor_engine(spark, counted, blocks, config.form, Storage(), held) as engine,
     ):
         first, second = (
             {side: engine.runner.table(side, rows.take(rated[side])) for side, rows in local.posteriors.items()}
@@ -380,6 +380,6 @@ def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange):
     with survey_ratings(source, Columns()) as counted:
         counted.packed.cached.unpersist()  # as if the executors that hold it were lost
         held = frozenset(["rows", "cols"] if exchange == "broadcast" else [])
-        engine = executor_engine(spark, counted, (2, 2), FitConfig(rank=2).form, OnExecutors(), held)
+        engine = executor_engine(spark, counted, (2, 2), FitConfig(rank=2).form, Storage(), held)
         with pytest.raises(FitFailed, match="not deterministic"):
             engine.__enter__()

@@ -15,11 +15,11 @@ from test_exchanges import assert_same_bits, data, estimator, ratings, weights  
 
 from onebit_spark import FitFailed, RequestError, fit_arrays
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.steps import total_weight
 from onebit_spark.engines.block_frames import default_blocks, default_tasks, multiple_of, placement_by_counts
 from onebit_spark.engines.blocking import number_ids, placements
 from onebit_spark.engines.spark_engine import executor_engine, work_folder
-from onebit_spark.engines.steps import total_weight
-from onebit_spark.engines.tables import InFiles, OnExecutors
+from onebit_spark.engines.tables import Storage
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
@@ -65,7 +65,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):  # noqa: F811
     """
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_engine(spark, counted, (3, 2), CONFIG.form, OnExecutors(), frozenset()) as engine,
+        executor_engine(spark, counted, (3, 2), CONFIG.form, Storage(), frozenset()) as engine,
     ):
         engine.start(CONFIG, CONFIG.make_loss())
         own, partners = (engine.posterior(side) for side in ("rows", "cols"))
@@ -84,7 +84,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):  # noqa: F811
 
 @pytest.mark.classic
 def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):  # noqa: F811
-    place = InFiles(Location(spark, str(tmp_path / "work")))
+    place = Storage(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
         executor_engine(spark, counted, (3, 2), CONFIG.form, place, frozenset(["cols"])) as engine,
@@ -102,7 +102,7 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):  # n
 @pytest.mark.connect
 def test_on_connect_ratings_stay_and_nothing_stays_behind(spark, ratings, tmp_path):  # noqa: F811
     """A half step sends factor lines and no rating, whatever the settings of the user's session."""
-    before, place = dict(spark.conf.getAll), InFiles(Location(spark, str(tmp_path / "work")))
+    before, place = dict(spark.conf.getAll), Storage(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
         executor_engine(spark, counted, (3, 2), CONFIG.form, place, frozenset()) as engine,

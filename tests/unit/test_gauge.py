@@ -15,6 +15,7 @@ from test_statistics import statistics
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import gauge, prediction
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.gauge import Gauge, GaugeStep
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES
@@ -22,7 +23,6 @@ from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Start, solve
-from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.threads import ThreadRunner, local_engine
 
 M1, M2 = 14, 11
@@ -310,7 +310,7 @@ def test_saved_factors_do_not_permute_with_the_numbering(loss):
     np.testing.assert_allclose(other.cols.mean[new_col], fit.cols.mean, atol=tolerance * np.abs(fit.cols.mean).max())
 
 
-class Eager(BlockEngine):
+class Eager(Engine):
     """Maps all rows after every iteration."""
 
     def apply(self, maps):
@@ -350,7 +350,7 @@ def test_a_map_that_would_magnify_rounding_does_not_wait(monkeypatch):
     engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
     solve(engine, config)
     assert engine._maps
-    monkeypatch.setattr("onebit_spark.engines.engine.MOST_STRETCH", 1.0 + 1e-6)
+    monkeypatch.setattr("onebit_spark.core.engine.MOST_STRETCH", 1.0 + 1e-6)
     solve(engine, config)
     assert not engine._maps
 

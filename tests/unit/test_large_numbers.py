@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.spectral import gram
+from onebit_spark.core.steps import PlacedBlock, RowLayout
 from onebit_spark.engines.block_frames import (
     Placement,
     ascending_cell,
@@ -17,9 +17,8 @@ from onebit_spark.engines.block_frames import (
     read_ascending,
 )
 from onebit_spark.engines.blocking import Build, Route, routes_of
-from onebit_spark.engines.engine import RowLayout
 from onebit_spark.engines.spark_runner import RunStep
-from onebit_spark.engines.steps import PlacedBlock, Product
+from onebit_spark.engines.start import Product
 from onebit_spark.input.batches import NO_WEIGHTS
 from onebit_spark.platform.binary_cells import MOST_BYTES, binary_line, cell_array
 
@@ -85,7 +84,7 @@ class TestABlockThatASplitHasEmptied:
         return line
 
     def test_its_lines_in_the_start_are_as_wide_as_those_of_the_others(self):
-        line = self.made(Product(3, gram), RowLayout("float32"))
+        line = self.made(Product(3, measures_gram=True), RowLayout("float32"))
         assert cell_array(line["values"][0], np.float32).tolist() == [0.0] * 6
         assert cell_array(line["sums"][0], np.float64).tolist() == [0.0] * 9
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from onebit_spark.core import steps
 from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import CUDA_MOST_RANK
@@ -18,7 +19,7 @@ from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowMap, RowPosterior, packed_size
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
-from onebit_spark.engines import steps
+from onebit_spark.core.steps import RowLayout, RowStep, RowTransform, Step, Sums
 from onebit_spark.engines.cuda import pairs
 from onebit_spark.engines.cuda.device import (
     bytes_needed,
@@ -46,8 +47,6 @@ from onebit_spark.engines.cuda.half_step import (
 from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, device_ratings, orientations_of
 from onebit_spark.engines.cuda.shapes import WARP, Shape
 from onebit_spark.engines.cuda.start import device_growth, device_start
-from onebit_spark.engines.engine import RowLayout, RowTransform
-from onebit_spark.engines.steps import RowStep, Step, Sums
 from onebit_spark.errors import RequestError
 
 FILL_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200
@@ -233,7 +232,7 @@ class CudaRunner:
 
 
 def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior, explained: Any) -> RowPosterior:
-    """The posterior with the prior in rows without ratings (``core.engine.with_prior``)."""
+    """The posterior with the prior in rows without ratings (``steps.FillUnrated``)."""
     filled, shape, deviation = posterior.copy(), Shape.of(posterior.form), prior.precision[0] ** -0.5
     line = deviation
     if not shape.spread:

@@ -49,7 +49,13 @@ def checked_ratings(
         lengths = {name: array.size for name, array in arrays.items()}
     if min(lengths.values()) == 0:
         problems.append("there is no rating" + (" of positive weight" if weights is not None else ""))
-    declared = _declared(shape, problems)
+    declared: tuple[int | None, int | None] = None, None
+    if shape is not None:
+        pair = np.asarray(shape)
+        if pair.shape != (2,) or pair.dtype.kind not in "iu" or pair.min() < 0 or pair.max() > MAX_COLUMNS:
+            problems.append(f"shape must be two integers from 0 to 2^30, not {shape!r}")
+        else:
+            declared = int(pair[0]), int(pair[1])
     size = []
     for name, limit in zip(("rows", "cols"), declared, strict=True):
         wrong, largest = _index_problems(name, arrays[name], limit)
@@ -64,17 +70,6 @@ def checked_ratings(
     row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
     carried = arrays["weights"].astype(np.float32) if weights is not None else None
     return CheckedRatings(row_index, col_index, arrays["labels"] > 0, (size[0], size[1]), carried)
-
-
-def _declared(shape: Sequence[int] | None, problems: list[str]) -> tuple[int, int] | tuple[None, None]:
-    """The declared shape as two integers. Problems with it are added to ``problems``."""
-    if shape is None:
-        return None, None
-    pair = np.asarray(shape)
-    if pair.shape != (2,) or pair.dtype.kind not in "iu" or pair.min() < 0 or pair.max() > MAX_COLUMNS:
-        problems.append(f"shape must be two integers from 0 to 2^30, not {shape!r}")
-        return None, None
-    return int(pair[0]), int(pair[1])
 
 
 def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tuple[list[str], int]:

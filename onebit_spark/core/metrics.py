@@ -17,10 +17,7 @@ _SMALLEST_PROBABILITY = 1e-15  # log_loss stays finite; 1 − 1e−15 is still b
 
 
 def error_rate(labels: ArrayLike, scores: ArrayLike) -> float:
-    """(1/n) Σ_l 1(y_l s_l ≤ 0).
-
-    With the strict "<" of the paper, the zero matrix would make no error.
-    """
+    """(1/n) Σ_l 1(y_l s_l ≤ 0). With the strict "<" of the paper, the zero matrix would make no error."""
     y, s = _checked(labels, scores, "scores")
     return int(np.count_nonzero(y * s <= 0)) / y.size
 

@@ -1,16 +1,5 @@
 """The kinds of output, and how each is recognised. Overwriting replaces an output of the same kind, and nothing else.
 
-    kind               how it is recognised
-    model              metadata.json of a model, or pyspark.ml's metadata/ of one
-    estimator          pyspark.ml's metadata/ of an estimator
-    predictions        Parquet part files, and no other files, with the columns score, std and probability
-    CSV of predictions a file whose header line has these columns
-    vectors            users/ and items/ of Parquet part files, and _SUCCESS
-    tuning             tasks/ with a ledger, or best.toml and a model
-    ledger             the results of tasks
-    reproduction       tasks/ with an experiment of the paper
-    metrics            a JSON file with n, error and majority_error
-
 Outputs of all earlier versions are recognised. An empty folder, or an empty file where a file is written, may be
 replaced by any kind.
 """

@@ -51,8 +51,8 @@ class RowPrior:
     def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
         """The prior of the rows at ``index``, in that order."""
         mean, precision = (lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision))
-        parts = (None if part is None else part[index] for part in (self.explained, self.implicit_mean))
-        return RowPrior(mean, precision, *parts, coupling=self.coupling)
+        explained, implicit = (None if part is None else part[index] for part in (self.explained, self.implicit_mean))
+        return RowPrior(mean, precision, explained, implicit, self.coupling)
 
     def shifted_by(self, explained: NDArray[np.float64], implicit_mean: NDArray[np.float64] | None = None) -> RowPrior:
         """The prior with ``explained`` (D columns) and ``implicit_mean`` (K columns) added to the means of all rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -21,8 +21,8 @@ from onebit_spark.core.hashes import CellSketch
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.columns import case_folding
 from onebit_spark.input.rating_checks import RatingCounts
+from onebit_spark.input.ratings import case_folding
 from onebit_spark.ml.evaluation import calibrate, certify, check_request, checked_ratings, diagnose
 from onebit_spark.ml.fold_in import NewFactors, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams
@@ -372,7 +372,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         The ratings must not have been fitted. Score, std and prediction do not change. The probability is above ½
         exactly where the score is above 0.
         """
-        return self.changed(calibration=calibrate(self.factors, ratings).as_dict())
+        return self.changed(calibration=asdict(calibrate(self.factors, ratings)))
 
     def certify(
         self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,

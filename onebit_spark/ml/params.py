@@ -34,10 +34,11 @@ CONVERTERS: dict[type, Callable[[Any], Any]] = {
     bool: TypeConverters.toBoolean,
 }  # fmt: skip
 
-REMOVED = {  # Params of earlier versions, and what to do instead
+REMOVED = {  # Params and methods of earlier versions, and what to do instead
     "blocksDir": "every fit reads the ratings; keep them as Parquet, which is read fastest",
     "calibrate": "the fit calibrates its probabilities where that pays; model.calibrate(ratings) uses held-out ratings",
     "patience": "a tenth of the ratings decides how long a fit runs; maxIter and tol bound it",
+    "prepare": "every fit reads the ratings; keep them as Parquet, which is read fastest",
     "shuffleStorage": "factors are stored in checkpointDir or the checkpoint folder of the SparkContext, else on the "
     "executors",
     "start": "every fit starts from the spectral start, or from setInitialModel(model)",

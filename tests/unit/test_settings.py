@@ -83,6 +83,11 @@ def test_a_removed_param_says_what_to_do_instead(name):
         getattr(OneBitCompletion(), f"set{name[0].upper()}{name[1:]}")(3)
 
 
+def test_a_removed_method_says_what_to_do_instead():
+    with pytest.raises(RequestError, match=r"^prepare was removed: .*Parquet"):
+        OneBitCompletion().prepare(None, "blocks")
+
+
 def test_arguments_are_keywords_and_known():
     with pytest.raises(TypeError, match="takes keyword arguments only"):
         OneBitCompletion("user")

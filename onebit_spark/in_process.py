@@ -30,7 +30,7 @@ from onebit_spark.core.factor_tables import FitFeatures, align_factors, digest, 
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, scale_fields
 from onebit_spark.core.model_selection import at_start_rank
-from onebit_spark.core.posterior import RowPosterior, effective_rank
+from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.settings import Problem
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration, PhaseTimer
@@ -195,14 +195,14 @@ def info_of_fit(
         iterations=len(fit.history),
         converged=fit.converged,
         reason=fit.reason,
-        effective_rank=effective_rank(row_norms, col_norms, n_users, n_items),
+        effective_rank=len(factors_in_use(row_norms, col_norms, n_users, n_items)),
         **scale_fields(scales, config.intercepts),
         side_features=features or None,
         draw_narrowing=None if fit.drawn is None else NARROWING,
         confidences=None if fit.confidence_thresholds is None else fit.confidence_thresholds.as_dict(),
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
         choice=fit.choice.as_dict(),
-        calibration=None if fit.choice.calibration is None else fit.choice.calibration.as_dict(),
+        calibration=None if fit.choice.calibration is None else asdict(fit.choice.calibration),
         repeats=asdict(engine.repeats),
     )
 

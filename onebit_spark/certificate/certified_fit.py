@@ -120,7 +120,7 @@ def _under_given_prior(
 ) -> CertifiedFit[P]:
     config, certificates = choice.config, list[Certificate]()
     hierarchy = outcome.hierarchy
-    learns = config.implicit_features or hierarchy.feature_coef
+    learns = config.implicit_features or hierarchy.features
     if terms is not None and not learns:  # features make the prior depend on the sample
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)

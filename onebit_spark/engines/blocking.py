@@ -135,7 +135,7 @@ class Transpose:
     def __call__(self, batches: Batches) -> Batches:
         dtype = np.int64 if self.wide else np.int32
         for block in read_blocks(batches):
-            ratings = block.ratings if self.split is None else self.split.chosen_of(block.ratings, block.rows)
+            ratings = block.ratings if self.split is None else self.split.part_of(block.ratings, block.rows)
             codes = ratings.codes
             block_of = self.placement.of(block.columns)
             rows = np.repeat(block.rows.astype(dtype), ratings.row_counts)
@@ -190,7 +190,7 @@ class Choose:
 
     def __call__(self, batches: Batches) -> Batches:
         for block in read_blocks(batches):
-            ratings = self.split.chosen_of(block.ratings, block.rows)
+            ratings = self.split.part_of(block.ratings, block.rows)
             kept = distinct(ratings.codes >> 1)
             codes = positions(kept, ratings.codes >> 1) << 1 | ratings.codes & 1
             ratings = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept), ratings.weights)

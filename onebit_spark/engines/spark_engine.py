@@ -34,15 +34,14 @@ from onebit_spark.engines.block_frames import (
     placement_by_counts,
 )
 from onebit_spark.engines.blocking import (
+    CHUNKS,
     WIDE,
     Blocking,
     SidePlan,
     SideTable,
-    check_count,
-    check_weight,
     encoded,
+    number_bundles,
     number_ids,
-    numbered_chunks,
     placements,
 )
 from onebit_spark.engines.cuda.runner import CudaRunner
@@ -57,9 +56,9 @@ from onebit_spark.engines.tables import (
     pack_rows,
 )
 from onebit_spark.engines.threads import ThreadRunner
-from onebit_spark.input.batches import CollectedRatings, SizeEstimate
+from onebit_spark.input.batches import BUNDLES, CollectedRatings, SizeEstimate
 from onebit_spark.input.collect import collect_ratings, estimate_size
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.rating_checks import Columns, not_deterministic
 from onebit_spark.input.survey import Ids, RatingSurvey, survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import TemporaryFolders, expect_long_lines, truncate_plan, working_session
@@ -191,9 +190,16 @@ def executor_engine(
             blocking = Blocking(session, storage, release, numbered.plans, numbered.wide)
             sides = blocking.blocked(truncate_plan(numbered.chunks, session))
             for blocked in sides.values():
-                check_count(survey.counts.n, blocked.n_ratings)
+                if blocked.n_ratings != survey.counts.n:
+                    raise not_deterministic(
+                        f"{survey.counts.n:,} ratings were counted but {blocked.n_ratings:,} blocked"
+                    )
         runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
-        check_weight(survey.weight, runner.total_weight)
+        counted, blocked_sum = survey.weight, runner.total_weight
+        if counted is not None and not abs(blocked_sum - counted) <= 1e-6 * counted:
+            raise not_deterministic(
+                f"the weights summed to {counted:.9g} when they were counted, and to {blocked_sum:.9g} later"
+            )
         yield Engine(runner, numbered.ids)
 
 
@@ -219,10 +225,8 @@ def _with_collected_ids(
         counted = CountedRows(rows, ids.counts, ids.positives) if survey.weight is None else None
         sent = broadcasts.send(table)
         plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent, counted)
-    users, items = (plan.ids for plan in plans.values())
-    assert users is not None
-    assert items is not None
-    return _NumberedRatings(all_ids, plans, numbered_chunks(survey.packed.bundles, users, items))
+    number = partial(number_bundles, *(plan.ids for plan in plans.values()))
+    return _NumberedRatings(all_ids, plans, survey.packed.bundles.select(*BUNDLES).mapInArrow(number, CHUNKS))
 
 
 def _with_sorted_ids(

@@ -149,7 +149,7 @@ class SparkRunner:
     def restricted(self, split: Split) -> Iterator[SparkRunner]:
         """A runner over the chosen ratings. It caches two more orientations, made from the cached row blocks."""
         with ExitStack() as release, self.described("prior split"):
-            sides = self._blocking.until(release).chosen(self.sides, split)
+            sides = self._blocking.chosen(self.sides, split, release)
             yield SparkRunner(self._blocking, sides, self._broadcasts, self.weighted)
 
     def described(self, what: str) -> AbstractContextManager[None]:

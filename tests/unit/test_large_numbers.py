@@ -1,5 +1,7 @@
 """What more than 2³¹ rows, columns and ratings rest on, without as many; and the routes between blocks."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +18,7 @@ from onebit_spark.engines.block_frames import (
     positions,
     read_ascending,
 )
-from onebit_spark.engines.blocking import Build, Route, routes_of
+from onebit_spark.engines.blocking import build, routed, routes_of
 from onebit_spark.engines.spark_runner import RunStep
 from onebit_spark.engines.start import Product
 from onebit_spark.input.batches import NO_WEIGHTS
@@ -79,7 +81,7 @@ class TestABlockThatASplitHasEmptied:
     def made(self, step, format):
         nothing, members = np.empty(0, np.int32), np.arange(2, dtype=np.int32)
         chunk = binary_line(block=0, rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
-        blocks = Route(Build(None), np.zeros(1, np.int32), self.THERE)([chunk])
+        blocks = routed(partial(build, None, False), np.zeros(1, np.int32), self.THERE, [chunk])
         [line] = RunStep(step, self.THERE, [], format).alone(blocks)
         return line
 

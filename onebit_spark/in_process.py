@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import certificate_document
-from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
+from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock
@@ -40,7 +40,7 @@ from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable
-from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
+from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
@@ -329,7 +329,9 @@ class TableFit:
             start = None if earlier is None else resumed(earlier, self.config, partial(_adopted, engine))
             checkpoints = None
             if folder is not None:
-                checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
+                checkpoints = Checkpoints(
+                    self.execution.checkpoint_interval, partial(folder.write, builder.at_checkpoint)
+                )
             timer.end("blocking")
             fit = certified_fit(engine, self.config, self.terms, counts.positives, on_iteration, start, checkpoints)
             timer.end("fit")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -216,16 +217,17 @@ def _with_collected_ids(
     survey: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, broadcasts: Broadcasts
 ) -> _NumberedRatings:
     """The driver numbers all ids, and broadcasts them."""
-    all_ids, plans = survey.ids(), {}
+    all_ids, plans, sent = survey.ids(), dict[Side, SidePlan](), list[Broadcast[SideTable]]()
     for (side, ids), given in zip(all_ids.items(), blocks, strict=True):
         n = len(ids)
         n_blocks = given or min(n, multiple_of(cores, default_blocks(survey.counts.n, n, cores)))
         placement, rows = placement_by_counts(ids.counts, n_blocks), np.arange(n)
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
         counted = CountedRows(rows, ids.counts, ids.positives) if survey.weight is None else None
-        sent = broadcasts.send(table)
-        plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent, counted)
-    number = partial(number_bundles, *(plan.ids for plan in plans.values()))
+        sent.append(broadcasts.send(table))
+        plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent[-1], counted)
+    users, items = sent
+    number = partial(number_bundles, users, items)
     return _NumberedRatings(all_ids, plans, survey.packed.bundles.select(*BUNDLES).mapInArrow(number, CHUNKS))
 
 

@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.losses import OTHER, Loss, Side
+from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import FloatArray
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
@@ -133,17 +133,13 @@ class SparkRunner:
         """The table with a pending map, which tasks apply when they read it. Nothing is broadcast or stored again."""
         return replace(table, layout=replace(table.layout, maps=(*table.layout.maps, by)))
 
-    def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
-        return start_posteriors(self, config, loss)
+    start, grown = start_posteriors, grown_posteriors
 
     def data_term(self, summed: float) -> float:
         return summed
 
     def shortage(self, config: FitConfig) -> str | None:
         return None
-
-    def grown(self, posteriors: dict[Side, Table], config: FitConfig, loss: Loss) -> dict[Side, Table]:
-        return grown_posteriors(self, posteriors, config, loss)
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[SparkRunner]:

@@ -16,8 +16,8 @@ import math
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
@@ -127,7 +127,7 @@ class CheckpointFolder:
         self, spark: SparkSession | None, folder: str, subject: dict[str, Any], load: Callable[[str], Any],
         save: Callable[[Any, str], None],
     ) -> None:  # fmt: skip
-        self.spark, self._folder = spark, Location(spark, folder)
+        self._spark, self._folder = spark, Location(spark, folder)
         self._subject = subject
         self._load, self._save = load, save
         self._token = uuid.uuid4().hex
@@ -172,39 +172,34 @@ class CheckpointFolder:
         ]
         if differing:
             raise RequestError(f"the checkpoint {complete[-1].uri} is of another fit: {'; '.join(differing)}")
-        model, history = self._load(complete[-1].uri), [_from_json(step) for step in content["history"]]
+        model = self._load(complete[-1].uri)
+        history = [
+            Iteration(**{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]})
+            for step in content["history"]
+        ]
         log.info("resuming after iteration %d, from the checkpoint %s", len(history), complete[-1].uri)
         return Checkpoint(model, history)
 
-    def write(self, model: Startable, history: list[Iteration]) -> None:
-        """Write a checkpoint, then delete the older ones."""
+    def write(self, make_model: Callable[[CertifiedFit[Any]], Any], fit: CertifiedFit[Any]) -> None:
+        """Write a checkpoint of an unfinished fit, then delete the older ones."""
         if self._owner() not in (self._token, None):
             raise FitFailed(f"another fit has resumed from the checkpoints in {self._folder.uri}: this one ends here")
-        spark, older = self.spark, complete_checkpoints(self._folder)
-        target = self._folder / f"{PREFIX}{len(history):06d}"
-        with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
-            content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
-            (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
-            self._save(model, folder)
-        for old in older:
-            if old.uri != target.uri:
-                old.delete()
-
-
-@dataclass(frozen=True)
-class Checkpointing(Generic[P]):
-    """Writes a checkpoint of a fit after every ``interval`` iterations (``certified_fit.Checkpoints``)."""
-
-    folder: CheckpointFolder
-    interval: int
-    make_model: Callable[[CertifiedFit[P]], Any]
-
-    def is_due(self, iterations: int) -> bool:
-        return iterations % self.interval == 0
-
-    def write(self, fit: CertifiedFit[P]) -> None:
-        with described(self.folder.spark, f"checkpoint of iteration {len(fit.history)}"):
-            self.folder.write(self.make_model(fit), fit.history)
+        spark, older, number = self._spark, complete_checkpoints(self._folder), len(fit.history)
+        target = self._folder / f"{PREFIX}{number:06d}"
+        with described(spark, f"checkpoint of iteration {number}"):
+            model = make_model(fit)
+            with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
+                # JSON has no infinity: the first iteration's decrease becomes null
+                history = [
+                    {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}
+                    for step in fit.history
+                ]
+                content = {"subject": self._subject, "history": history}
+                (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
+                self._save(model, folder)
+            for old in older:
+                if old.uri != target.uri:
+                    old.delete()
 
 
 def complete_checkpoints(folder: Location) -> list[Location]:
@@ -232,12 +227,3 @@ def subject_of(
         "prior_split": prior_split,
         **{f"fingerprint of the {who} features": value for who, value in (features or {}).items()},
     }
-
-
-def _as_json(step: Iteration) -> dict[str, Any]:
-    """JSON has no infinity: the first iteration's decrease becomes null."""
-    return {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}
-
-
-def _from_json(step: dict[str, Any]) -> Iteration:
-    return Iteration(**{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]})

@@ -102,8 +102,12 @@ def simulate(
     _check(kind, rank, shape, fraction, switch)
     (m1, m2), n_cells = shape, shape[0] * shape[1]
     matrix_rng, cell_rng, noise_rng = np.random.default_rng(seed).spawn(3)
-    truth = (_type_a if kind[0] == "A" else _type_b)(matrix_rng, m1, m2, rank)
-
+    if kind[0] == "A":
+        basis = matrix_rng.choice([-1.0, 1.0], size=(m1, rank))
+        copies = basis[:, matrix_rng.integers(rank, size=m2 - rank)] * matrix_rng.choice([-1.0, 1.0], size=m2 - rank)
+        truth = np.hstack([basis, copies])
+    else:
+        truth = matrix_rng.standard_normal((m1, rank)) @ matrix_rng.standard_normal((m2, rank)).T
     rows, cols = np.divmod(cell_rng.permutation(n_cells)[: round(fraction * n_cells)], m2)
     clean = truth[rows, cols]
     if kind[1] == "1":
@@ -156,16 +160,6 @@ def power_law_chunks(
         logit = np.einsum("lk,lk->l", np.take(row_factors, i, axis=0), np.take(col_factors, j, axis=0))
         logit += row_intercepts[i] + col_intercepts[j]
         yield i, j, np.where(rng.random(size, dtype=np.float32) < expit(logit), 1, -1).astype(np.int8)
-
-
-def _type_a(rng: np.random.Generator, m1: int, m2: int, rank: int) -> NDArray[np.float64]:
-    basis = rng.choice([-1.0, 1.0], size=(m1, rank))
-    copies = basis[:, rng.integers(rank, size=m2 - rank)] * rng.choice([-1.0, 1.0], size=m2 - rank)
-    return np.hstack([basis, copies])
-
-
-def _type_b(rng: np.random.Generator, m1: int, m2: int, rank: int) -> NDArray[np.float64]:
-    return rng.standard_normal((m1, rank)) @ rng.standard_normal((m2, rank)).T
 
 
 def _logistic_side(rng: np.random.Generator, size: int, rank: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

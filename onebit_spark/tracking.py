@@ -50,7 +50,7 @@ def log_model(folder: str | os.PathLike[str], name: str = "model") -> Any:
     """
     served = load(folder)
     mlflow.log_params({key: value for key, value in served.info.parameters.items() if value is not None})
-    mlflow.log_metrics(dict(_figures(served.info)) | dict(_bounds(served)))
+    mlflow.log_metrics(dict(_figures(served.info, served.certificate)))
     path = local_path(folder)
     for file in (CERTIFICATE, REPORT):
         if (path / file).is_file():
@@ -63,7 +63,7 @@ def log_model(folder: str | os.PathLike[str], name: str = "model") -> Any:
     )
 
 
-def _figures(info: ModelInfo) -> Iterator[tuple[str, float]]:
+def _figures(info: ModelInfo, certificate: dict[str, Any]) -> Iterator[tuple[str, float]]:
     yield "iterations", info.iterations
     yield "effective_rank", info.effective_rank
     yield "ratings", info.n_ratings
@@ -73,12 +73,8 @@ def _figures(info: ModelInfo) -> Iterator[tuple[str, float]]:
         yield "final_objective", info.objective_history[-1]
     for phase, seconds in info.seconds.items():
         yield f"seconds_{phase.replace(' ', '_')}", seconds
-
-
-def _bounds(served: FittedModel) -> Iterator[tuple[str, float]]:
-    """The certified limits on the error rate, of all ratings: those of groups are in the file."""
-    for item in served.certificate["certificates"]:
-        if not item.get("group"):
+    for item in certificate["certificates"]:
+        if not item.get("group"):  # certificates of groups are in the file
             request = f"_{item['request']:g}" if item.get("request") is not None else ""
             yield f"bound_{item['name']}{request}", item["bound"]
 

@@ -45,7 +45,8 @@ def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, 
     }
     if experiment in jobs:
         here = (HERE,) if HERE.is_dir() else ()  # in a zip, the workers have it already
-        job = Job("reproduce.py", *jobs[experiment], needs_classic=True, packages=here)
+        flags_of_job, work = jobs[experiment]
+        job = Job("reproduce.py", flags_of_job, lambda: work, needs_classic=True, packages=here)
         return job(flags, ship_package=ship_package, name=f"{name} {experiment}")
     usage = USAGE.format(name=name)
     print(f"error: name the experiment first, tables, noise or movielens, not {experiment!r}; {usage}", file=sys.stderr)

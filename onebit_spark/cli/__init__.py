@@ -5,46 +5,21 @@ runtime (what a job needs of it, shared checks) ◄ local_runtime (this process)
 fit_job, model_jobs (predict, evaluate), tune_job: on any runtime; progress (lines, bars and times)
 compile_ahead: kernels are compiled while Spark starts or a file is read
 
-A wrong argument is answered before numpy, Arrow or Spark is imported. So the functions below import what they need.
+A wrong argument is answered before numpy, Arrow or Spark is imported. So the modules of the jobs are imported later.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
 from onebit_spark.cli.running import LOCAL, Job
 
 
-def _fit(runtime: Any, request: FitRequest) -> None:
-    from onebit_spark.cli.fit_job import fit
-
-    fit(runtime, request)
-
-
-def _predict(runtime: Any, request: PredictRequest) -> None:
-    from onebit_spark.cli.model_jobs import predict
-
-    predict(runtime, request)
-
-
-def _evaluate(runtime: Any, request: EvaluateRequest) -> None:
-    from onebit_spark.cli.model_jobs import evaluate
-
-    evaluate(runtime, request)
-
-
-def _tune(runtime: Any, request: TuneRequest) -> None:
-    from onebit_spark.cli.tune_job import tune
-
-    tune(runtime, request)
-
-
-def _how_to_resume(runtime: Any, request: FitRequest) -> str:
-    from onebit_spark.cli.fit_job import how_to_resume
-
-    return how_to_resume(runtime, request)
+def _module(name: str) -> Any:
+    return import_module(f"onebit_spark.cli.{name}")
 
 
 def _warm_up(request: FitRequest, runtime: str) -> None:
@@ -54,17 +29,19 @@ def _warm_up(request: FitRequest, runtime: str) -> None:
             from onebit_spark.cli.compile_ahead import compile_ahead
 
             compile_ahead(request.fit_config, request.labels.weight_col is not None, request.execution.device)
-        if runtime == LOCAL:
-            import onebit_spark.cli.local_runtime
-        else:
-            import onebit_spark.cli.spark_runtime
-        import onebit_spark.cli.fit_job  # noqa: F401
-
+        _module("local_runtime" if runtime == LOCAL else "spark_runtime")
+        _module("fit_job")
         if request.report:
             import matplotlib.figure  # noqa: F401
 
 
-fit = Job("fit.py", FitRequest, _fit, advice=_how_to_resume, warm_up=_warm_up)
-predict = Job("predict.py", PredictRequest, _predict)
-evaluate = Job("evaluate.py", EvaluateRequest, _evaluate)
-tune = Job("tune.py", TuneRequest, _tune, needs_classic=True)
+fit = Job(
+    "fit.py",
+    FitRequest,
+    work=lambda: _module("fit_job").fit,
+    advice=lambda runtime, request: _module("fit_job").how_to_resume(runtime, request),
+    warm_up=_warm_up,
+)
+predict = Job("predict.py", PredictRequest, work=lambda: _module("model_jobs").predict)
+evaluate = Job("evaluate.py", EvaluateRequest, work=lambda: _module("model_jobs").evaluate)
+tune = Job("tune.py", TuneRequest, work=lambda: _module("tune_job").tune, needs_classic=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from onebit_spark import __version__
@@ -15,7 +14,7 @@ from onebit_spark.cli.flags import command_of
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest, RatingsRequest
 from onebit_spark.cli.running import failures_after
-from onebit_spark.cli.runtime import InputTable, Ratings, Runtime, Target, check_id_types
+from onebit_spark.cli.runtime import InputTable, Runtime, Target, check_id_types, read_features, refuse_outputs
 from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.input.rating_checks import Columns
@@ -27,52 +26,36 @@ from onebit_spark.report.page import REPORT
 MOST_STATEMENTS = 40  # certificates of groups that are printed
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """What a fit reads."""
-
-    ratings: Ratings
-    features: dict[Who, InputTable]
-    pairs: InputTable | None = None  # to predict after the fit
-    n_pairs: int = 0
-
-
 def fit(runtime: Runtime, request: FitRequest) -> None:
     """Ratings in, a certified model out."""
-    runtime.refuse(request)
+    refuse_outputs(runtime.session, request)
     clock, columns, config = Clock(), columns_of(request), request.fit_config
     with runtime.work_folder(request.output):
-        inputs = _read(runtime, request, columns, clock)
+        ratings, features, pairs, n_pairs = _read(runtime, request, columns, clock)
         with clock("preparing"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
-            model = runtime.fit(
-                inputs.ratings, columns, config, request.execution, request.terms, inputs.features, progress
-            )
+            model = runtime.fit(ratings, columns, request, features, progress)
         clock.move("preparing", "iterations", progress.seconds)
-        model = _judged(runtime, request, inputs, model, clock)
+        model = _judged(runtime, request, ratings, model, clock)
         if request.report:
-            model = runtime.noted(model, _facts(request, clock))
+            job = {
+                "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+                "version": __version__,
+                "input": request.ratings,
+                "command": command_of("fit", request),
+                "seconds": dict(clock.seconds),
+            }
+            model = runtime.changed(model, diagnostics={**(model.info.diagnostics or {}), "job": job})
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.execution.checkpoint_dir:
                 clear_checkpoints(runtime.session, checkpoints)
-        if inputs.pairs is not None:
+        if pairs is not None:
             with clock("predicting"), failures_after(f"the model is saved in {request.output}, but predicting failed"):
-                runtime.predict(model, inputs.pairs, inputs.n_pairs, Target.of(request))
+                runtime.predict(model, pairs, n_pairs, Target.of(request))
     drawn = not request.quiet and (Location(runtime.session, request.output) / REPORT).exists()  # needs matplotlib
     report = f"{request.output.rstrip('/')}/{REPORT}" if drawn else None
     places = {"report": report, "model": request.output, **Target.of(request).places}
     print_summary(fit_summary(model.info, model.certificate), clock, request.quiet, places)
-
-
-def _facts(request: FitRequest, clock: Clock) -> dict[str, Any]:
-    """What the report shows about the job."""
-    return {
-        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "version": __version__,
-        "input": request.ratings,
-        "command": command_of("fit", request),
-        "seconds": dict(clock.seconds),
-    }
 
 
 def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
@@ -91,27 +74,31 @@ def columns_of(request: RatingsRequest) -> Columns:
     return Columns(request.user_col, request.item_col, labels.label_col, labels.threshold, labels.weight_col)
 
 
-def _read(runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock) -> Inputs:
-    """Read, check and hold out. The pairs are counted while the ratings are read."""
-    ids, pairs, counted, by = (columns.user, columns.item), None, None, request.certify_by
+def _read(
+    runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock
+) -> tuple[Any, dict[Who, InputTable], InputTable | None, int]:
+    """The ratings, checked and partly held out; side features; pairs to predict after the fit, and their number.
+
+    The pairs are counted while the ratings are read.
+    """
+    ids, pairs, count, by = (columns.user, columns.item), None, None, request.certify_by
     with ThreadPoolExecutor(1) as executor:
         with clock("reading"):
             names = dict.fromkeys((*columns.names, *([] if by is None else [by])))
             table = runtime.table(request, "ratings", tuple(names))
-            features = runtime.features(request, columns.ids)
+            features = read_features(runtime, request, columns.ids)
             if request.predict:
                 pairs = runtime.table(request, "predict", ids)
-                types = runtime.types(pairs, ids), runtime.types(table, ids)
-                check_id_types(*types, "predict", runtime.is_text(request, "predict"))
-                counted = executor.submit(runtime.count_pairs, pairs, ids)
+                check_id_types(runtime, request, "predict", pairs, runtime.types(table, ids))
+                count = executor.submit(runtime.count_pairs, pairs, ids)
         with clock("holding out" if request.holdout is not None and runtime.session is not None else "reading"):
-            ratings = runtime.ratings(table, columns, request.holdout, request.fit_config.seed, by)
-        return Inputs(ratings, features, pairs, 0 if counted is None else counted.result())
+            ratings = runtime.ratings(table, columns, request)
+        return ratings, features, pairs, 0 if count is None else count.result()
 
 
-def _judged(runtime: Runtime, request: FitRequest, inputs: Inputs, model: Any, clock: Clock) -> Any:
+def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clock: Clock) -> Any:
     """The model with its certificates, its calibration and the figures of its report."""
-    held_out = inputs.ratings.held_out
+    held_out = ratings.held_out
     if held_out is not None:
         with clock("certifying"):
             wanted = CertificateRequest(request.terms, request.max_error, request.certify_by)
@@ -123,9 +110,7 @@ def _judged(runtime: Runtime, request: FitRequest, inputs: Inputs, model: Any, c
         if request.calibrate and held_out is not None:
             model = runtime.calibrated(model, held_out)
             source = "the held-out ratings that calibrated it"
-        if request.report:
-            model = runtime.diagnosed(model, inputs.ratings, source)
-    return model
+        return runtime.diagnosed(model, ratings, source) if request.report else model
 
 
 # ---- what they print -------------------------------------------------------------------------------------------------
@@ -167,22 +152,27 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     else:
         yield f"Not converged after {last}. The predictions can be used; a larger --max-iter may improve them."
     rank = info.parameters["rank"]
-    off, full = rank - info.effective_rank, "a larger --rank may predict better"
-    chosen = (
-        "more factors did not lower the loss of the held-back tenth"
-        if rank < info.config.max_rank
-        else "--max-rank allows no more"
-    )
-    advice = chosen if chose_rank(info.choice) else f"{full}; --rank auto tries it"
-    yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
+    if info.effective_rank < rank:
+        advice = f"{rank - info.effective_rank} not needed"
+    elif not chose_rank(info.choice):
+        advice = "a larger --rank may predict better; --rank auto tries it"
+    elif rank < info.config.max_rank:
+        advice = "more factors did not lower the loss of the held-back tenth"
+    else:
+        advice = "--max-rank allows no more"
+    yield f"Effective rank {info.effective_rank} of {rank}: {advice}."
     if info.choice:
         yield from sentences(info.choice)
         yield from (f"    {line}" for line in trial_table(info.choice))
-    certified = headline_of(certificate)
-    if not certified:
-        yield _why_no_certificate(info)
-    else:
+    if certified := headline_of(certificate):
         yield f"Certificate ({certificate['headline']}): {certified}"
+    else:
+        used = ["implicit features"] if info.config.implicit_features else []
+        used += [f"side features of the {who}s" for who in info.side_features or ()]
+        yield (
+            f"No certificate, because the prior depends on {' and '.join(used)}: --holdout 0.1 keeps some ratings out "
+            "of the fit and certifies the model on them."
+        )
     yield from further_statements(certificate["certificates"])
     for one in certificate["certificates"]:
         if one["name"] == "prior_split":
@@ -195,16 +185,6 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
 def counted(n: int, noun: str) -> str:
     """1 rating, 2 ratings"""
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
-
-
-def _why_no_certificate(info: ModelInfo) -> str:
-    """Which features the fit used, and which flag certifies the model."""
-    used = ["implicit features"] if info.config.implicit_features else []
-    used += [f"side features of the {who}s" for who in info.side_features or ()]
-    return (
-        f"No certificate, because the prior depends on {' and '.join(used)}: --holdout 0.1 keeps some ratings out of "
-        "the fit and certifies the model on them."
-    )
 
 
 def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:

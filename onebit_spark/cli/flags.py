@@ -20,10 +20,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from textwrap import fill, wrap
 from types import NoneType
-from typing import Any, ClassVar, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from onebit_spark.core.execution import RARE, RESUMING
-from onebit_spark.core.settings import Problem, Setting, declared, words_in
+from onebit_spark.core.settings import Problem, declared, words_in
 from onebit_spark.errors import RequestError
 
 REMOVED = {
@@ -36,6 +36,8 @@ INPUT, MODEL, CERTIFICATES, OUTPUT, SPARK = (
     "input", "model", "certificates and probabilities", "output", "Spark and devices"
 )  # fmt: skip
 GROUPS = (MAIN, INPUT, MODEL, CERTIFICATES, OUTPUT, RESUMING, SPARK)  # of --help, which names those of RARE in one line
+
+Request = TypeVar("Request")
 
 _WANTED = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
 
@@ -55,17 +57,6 @@ def settings(table: type, group: str, *only: str, **help: str) -> Any:
     return field(default_factory=table, metadata={"table": table, "group": group, "only": only, "help": help})
 
 
-class Checked(Protocol):
-    """A dataclass of flags that can check their values."""
-
-    main: ClassVar[tuple[str, ...]]  # the flags that --help shows first
-
-    def problems(self) -> Iterator[str]: ...
-
-
-Request = TypeVar("Request", bound=Checked)
-
-
 def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) -> Request:
     """The request, or one RequestError with all problems. A flag has priority over the config file."""
     flags = flags_of(request)
@@ -73,7 +64,8 @@ def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) 
     path = given.get("config")
     in_file, file_problems = _from_file(flags, path) if path else ({}, [])
     problems += file_problems
-    values: dict[str, Any] = {}
+    required = [name for name, item in flags.items() if item.required]
+    values: dict[str, Any] = dict.fromkeys(required, "")  # an empty path is not checked
     for source, name, raw in (
         *((f"{name} in {path}", name, raw) for name, raw in in_file.items()),
         *((as_flag(name), name, raw) for name, raw in given.items()),
@@ -82,12 +74,19 @@ def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) 
             values[name] = flags[name].converted(raw)
         except ValueError as error:
             problems.append(f"{source} {error}")
-    required = [name for name, item in flags.items() if item.required]
     problems += [f"{as_flag(name)} is required" for name in required if name not in given and name not in in_file]
-    checked = _filled(request, flags, {**dict.fromkeys(required, ""), **values})  # an empty path is not checked
+    own = {name: value for name, value in values.items() if flags[name].setting is None}
+    for item in fields(request):  # type: ignore[arg-type]
+        if table := item.metadata.get("table"):
+            places = {name: flags[name].setting or ("", "") for name in values}
+            own[item.name] = table(**{places[name][1]: values[name] for name in values if places[name][0] == item.name})
+    checked: Any = request(**own)
     problems += checked.problems()
+    if len(problems) > 1:
+        listed = "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems, 1))
+        raise RequestError(f"{len(problems)} problems: {listed}")
     if problems:
-        raise RequestError(_in_one_line(problems))
+        raise RequestError(problems[0])
     return checked
 
 
@@ -129,7 +128,7 @@ class Flag:
     choices: tuple[str, ...]
     metavar: str
     group: str  # of --help
-    words: tuple[str, ...] = ()  # that are allowed beside numbers
+    words: tuple[str, ...]  # that are allowed beside numbers
     setting: tuple[str, str] | None = None  # the field of the request and the setting in its table
 
     @property
@@ -163,53 +162,36 @@ class Flag:
         return value
 
 
-def flags_of(request: type[Checked]) -> dict[str, Flag]:
+def flags_of(request: type) -> dict[str, Flag]:
     """The flags of a request by name."""
     hints = get_type_hints(request)
     flags = {}
-    for item in fields(request):  # type: ignore[arg-type]
-        if table := item.metadata.get("table"):
+    for item in fields(request):
+        about = item.metadata
+        if table := about.get("table"):
             names = _flag_names(table)
-            for key, setting in _keyed(table).items():
-                if setting.name in (item.metadata["only"] or names):
-                    text = item.metadata["help"].get(setting.name) or setting.described(names)
-                    flags[key] = Flag(
+            for setting in declared(table).values():
+                if setting.key and setting.name in (about["only"] or names):
+                    text = about["help"].get(setting.name) or setting.described(names)
+                    flags[setting.key] = Flag(
                         setting.kind, setting.default, False, text, setting.choices,
-                        _metavar(key, setting.kind, setting.choices, setting.words),
-                        setting.group or item.metadata["group"], setting.words, (item.name, setting.name),
+                        _metavar(setting.key, setting.kind, setting.choices, setting.words),
+                        setting.group or about["group"], setting.words, (item.name, setting.name),
                     )  # fmt: skip
             continue
-        hint = hints[item.name]
-        kind = (
-            get_origin(hint)
-            if get_origin(hint) in (dict, tuple)
-            else next((option for option in get_args(hint) if option is not NoneType), hint)
-        )
+        hint, choices, words = hints[item.name], about["choices"], words_in(hints[item.name])
+        kind = get_origin(hint)
+        if kind not in (dict, tuple):
+            kind = next((option for option in get_args(hint) if option is not NoneType), hint)
         required = item.default is MISSING and item.default_factory is MISSING
-        text, choices, group = item.metadata["help"], item.metadata["choices"], item.metadata["group"]
-        metavar = item.metadata["metavar"] or _metavar(item.name, kind, choices)
-        flags[item.name] = Flag(kind, item.default, required, text, choices, metavar, group, words_in(hint))
+        metavar = about["metavar"] or _metavar(item.name, kind, choices)
+        flags[item.name] = Flag(kind, item.default, required, about["help"], choices, metavar, about["group"], words)
     return flags
 
 
-def _filled(request: type[Request], flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Request:
-    """The request with its tables of settings."""
-    own = {name: value for name, value in values.items() if flags[name].setting is None}
-    for item in fields(request):  # type: ignore[arg-type]
-        if table := item.metadata.get("table"):
-            places = {
-                name: flag.setting for name, flag in flags.items() if flag.setting and flag.setting[0] == item.name
-            }
-            own[item.name] = table(**{place[1]: values[name] for name, place in places.items() if name in values})
-    return request(**own)
-
-
-def _keyed(table: type) -> dict[str, Setting]:
-    return {item.key: item for item in declared(table).values() if item.key is not None}
-
-
 def _flag_names(table: type) -> dict[str, str]:
-    return {item.name: as_flag(key) for key, item in _keyed(table).items()}
+    """Field ─► its flag, for the settings that have one."""
+    return {name: as_flag(item.key) for name, item in declared(table).items() if item.key is not None}
 
 
 # ---- where values come from ------------------------------------------------------------------------------------------
@@ -234,21 +216,9 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def _from_command_line(
-    request: type[Checked], flags: Mapping[str, Flag], prog: str, argv: Sequence[str] | None
+    request: type, flags: Mapping[str, Flag], prog: str, argv: Sequence[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The given flags, as text, and the problems with the other arguments."""
-    parser = _parser(request, flags, prog)
-    for name in REMOVED.keys() - flags.keys():
-        parser.add_argument(as_flag(name), nargs="?", help=argparse.SUPPRESS)
-    found, extra = parser.parse_known_args(argv)
-    given = vars(found)
-    problems = [f"{as_flag(name)} was removed: {REMOVED[name]}" for name in given if name not in flags]
-    problems += [_unknown(argument, [as_flag(name) for name in flags]) for argument in extra]
-    return {name: value for name, value in given.items() if name in flags}, problems
-
-
-def _parser(request: type[Checked], flags: Mapping[str, Flag], prog: str) -> argparse.ArgumentParser:
-    """The flags in the groups of --help."""
     needed = [f"{as_flag(name)} {item.metavar}" for name, item in flags.items() if item.required]
     rare = [f"{as_flag(name)} {item.metavar}" for name, item in flags.items() if item.group == RARE]
     parser = _Parser(
@@ -261,18 +231,28 @@ def _parser(request: type[Checked], flags: Mapping[str, Flag], prog: str) -> arg
         add_help=False,
         formatter_class=_Formatter,
     )
-    groups: dict[str, dict[str, Flag]] = {title: {} for title in (*GROUPS, RARE)}
-    for name in sorted(flags, key=lambda name: (*request.main, name).index(name)):
-        groups[MAIN if name in request.main else flags[name].group][name] = flags[name]
-    for title, members in groups.items():
-        group = parser.add_argument_group(title)
-        for name, item in members.items():
-            _add(group, name, item, argparse.SUPPRESS if title == RARE else item.described)
+    groups = {title: parser.add_argument_group(title) for title in (*GROUPS, RARE)}
+    main: tuple[str, ...] = request.main  # type: ignore[attr-defined]
+    for name in sorted(flags, key=lambda name: (*main, name).index(name)):
+        item = flags[name]
+        _add(groups[MAIN if name in main else item.group], name, item)
     parser.add_argument_group("help").add_argument("-h", "--help", action="help", help="show this text")
-    return parser
+    for name in REMOVED.keys() - flags.keys():
+        parser.add_argument(as_flag(name), nargs="?", help=argparse.SUPPRESS)
+    found, extra = parser.parse_known_args(argv)
+    problems = [f"{as_flag(name)} was removed: {REMOVED[name]}" for name in vars(found) if name not in flags]
+    for argument in extra:
+        near = get_close_matches(argument.partition("=")[0], map(as_flag, flags), 1)
+        if not argument.startswith("-"):
+            problems.append(f"unexpected argument {argument!r}")
+        else:
+            hint = f": did you mean {near[0]}?" if near else "; --help lists all flags"
+            problems.append(f"unknown flag {argument}{hint}")
+    return {name: value for name, value in vars(found).items() if name in flags}, problems
 
 
-def _add(group: Any, name: str, item: Flag, help: str) -> None:
+def _add(group: Any, name: str, item: Flag) -> None:
+    help = argparse.SUPPRESS if item.group == RARE else item.described
     if item.kind is not bool:
         action = "append" if item.kind is dict else "store"
         group.add_argument(as_flag(name), action=action, help=help, metavar=item.metavar)
@@ -289,13 +269,6 @@ def _metavar(name: str, kind: type, choices: Sequence[str], words: Sequence[str]
         return f"{{{','.join(choices)}}}"
     named = {dict: "KEY=VALUE", tuple: "X[,X…]", int: "N", float: "X"}.get(kind)
     return "|".join([named or ("COLUMN" if name.endswith("_col") else "PATH"), *words])
-
-
-def _unknown(argument: str, known: list[str]) -> str:
-    if not argument.startswith("-"):
-        return f"unexpected argument {argument!r}"
-    near = get_close_matches(argument.partition("=")[0], known, 1)
-    return f"unknown flag {argument}" + (f": did you mean {near[0]}?" if near else "; --help lists all flags")
 
 
 def _from_file(flags: Mapping[str, Flag], path: str) -> tuple[dict[str, Any], list[str]]:
@@ -337,9 +310,3 @@ def _numbers(raw: Any) -> tuple[float, ...]:
         return tuple(float(part) for part in parts)
     except (TypeError, ValueError):
         raise ValueError(f"must be a number, or several numbers separated by commas, not {raw!r}") from None
-
-
-def _in_one_line(problems: list[str]) -> str:
-    if len(problems) == 1:
-        return problems[0]
-    return f"{len(problems)} problems: " + "; ".join(f"({i}) {problem}" for i, problem in enumerate(problems, 1))

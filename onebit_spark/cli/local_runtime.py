@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +17,9 @@ import pyarrow.parquet as pq
 from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli import runtime
 from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest, is_csv
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, is_csv
 from onebit_spark.cli.runtime import Target
 from onebit_spark.core.arrow import spark_name
-from onebit_spark.core.config import FitConfig, Terms
-from onebit_spark.core.execution import Execution
 from onebit_spark.core.hashes import HIGHEST, CellSketch
 from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.output_kinds import PREDICTIONS, PREDICTIONS_CSV
@@ -49,30 +46,18 @@ from onebit_spark.predictor.scored import (
     with_rates,
 )
 from onebit_spark.report.page import REPORT, page_of
-from onebit_spark.tuning.cross_validation import CrossValidation, local_validation
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 EXAMPLES = 3
 
 
-@dataclass(frozen=True)
-class LocalRatings:
+class LocalRatings(NamedTuple):
     """Ratings to fit, and those that were held out."""
 
     to_fit: CollectedRatings
     held_out: KeptRatings | None
     id_types: dict[str, str]
     seconds: float  # that it took to read them
-
-    @cached_property
-    def fitted_pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Row, column and label of the fitted ratings, or of a sample of them for a report."""
-        block = self.to_fit.ratings
-        places = np.arange(block.n_ratings)
-        if len(places) > SAMPLE:
-            places = np.sort(np.random.default_rng(0).choice(block.n_ratings, SAMPLE, replace=False))
-        rows = np.searchsorted(block.row_pointers, places, side="right") - 1
-        return rows, (block.codes[places] >> 1).astype(np.int64), (block.codes[places] & 1).astype(bool)
 
 
 class LocalRuntime:
@@ -82,57 +67,51 @@ class LocalRuntime:
 
     def __init__(self, why: str = "") -> None:
         self._why = why
-        self._formats: dict[str, str | None] = {}  # of the inputs, by their fields in the request
-
-    def refuse(self, request: JobRequest) -> None:
-        runtime.refuse_outputs(None, request)
 
     # ---- tables ------------------------------------------------------------------------------------------------------
 
     def table(self, request: JobRequest, name: str, columns: Sequence[str], optional: Sequence[str] = ()) -> ArrowTable:
-        table = self._opened(request, name, dict(request.option))
-        self._formats[name] = table.format
-        self._check_columns(table, request, name, columns)
+        """These columns of the input in the request's field ``name``, and ``optional`` ones if there.
+
+        Two columns that differ only in upper and lower case are refused, as Spark does.
+        """
+        table = self._opened(request, name, columns)
         wanted = [*columns, *(column for column in optional if column not in columns and table.matching(column))]
-        return table.named({column: _one_of(table, column) for column in wanted})
+        found = {column: table.matching(column) for column in wanted}
+        for column, ones in found.items():
+            if len(ones) > 1:
+                raise RequestError(f"{column_count_problem(len(ones), column, '', table.schema.names)}")
+        return table.named({column: ones[0] for column, ones in found.items()})
 
-    def features(self, request: FitRequest | PredictRequest, columns: Mapping[Who, str]) -> dict[Who, ArrowTable]:
-        return {
-            who: self._features(request, f"{who}_features", column)
-            for who, column in columns.items()
-            if getattr(request, f"{who}_features")
-        }
-
-    def _features(self, request: JobRequest, name: str, column: str) -> ArrowTable:
-        """Of a CSV, columns of numbers become numbers; the ids stay text."""
-        table = self._opened(request, name, dict(request.option))
-        self._check_columns(table, request, name, (column,))
+    def features(self, request: JobRequest, name: str, column: str) -> ArrowTable:
+        """All columns of a table of side features. Of a CSV, columns of numbers become numbers; the ids stay text."""
+        table = self._opened(request, name, (column,))
         if table.format != "csv" or any(key.lower() == "inferschema" for key in request.option):
             return table
         own, whole = table.matching(column)[0], table.table()
         names = whole.schema.names
         return ArrowTable.of(pa.table({name: whole[name] if name == own else inferred(whole[name]) for name in names}))
 
-    def _opened(self, request: JobRequest, name: str, options: dict[str, str]) -> ArrowTable:
+    def _opened(self, request: JobRequest, name: str, columns: Sequence[str]) -> ArrowTable:
+        """The input, which has these columns."""
         path, flag = getattr(request, name), as_flag(name)
         if (request.format or FILES[0]) in FILES and (lake := table_format(None, path)):
             raise runtime.is_lake_table(request, name, lake)
         try:
-            return open_table(path, request.format, options)
+            table = open_table(path, request.format, dict(request.option))
         except FileNotFoundError:
             raise RequestError(f"{flag} {path} does not exist") from None
         except Unreadable as error:
             raise RequestError(f"{flag} {path} {error}") from error
-
-    def _check_columns(self, table: ArrowTable, request: JobRequest, name: str, columns: Sequence[str]) -> None:
         if absent := [column for column in columns if not table.matching(column)]:
             raise runtime.no_columns(request, name, absent, table.schema.names, table.format == "csv")
+        return table
 
     def types(self, table: ArrowTable, columns: Sequence[str]) -> dict[str, str]:
         return {column: spark_name(table.schema.field(column).type) for column in columns}
 
-    def is_text(self, request: JobRequest, name: str) -> bool:
-        return self._formats[name] == "csv"
+    def is_csv(self, request: JobRequest, name: str, table: ArrowTable) -> bool:
+        return table.format == "csv"
 
     def count_pairs(self, pairs: ArrowTable, ids: Sequence[str]) -> int:
         n, counts = 0, dict.fromkeys(ids, 0)
@@ -152,24 +131,25 @@ class LocalRuntime:
     def work_folder(self, output: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def ratings(
-        self, table: ArrowTable, columns: Columns, holdout: float | None, seed: int, by: str | None
-    ) -> LocalRatings:
-        began, source = time.perf_counter(), ArrowRatings(table, columns, by)
-        part = None if holdout is None else Holdout(holdout, seed)
-        read = source.divided(part, runtime.nothing_held_out(holdout or 0.0))
+    def ratings(self, table: ArrowTable, columns: Columns, request: FitRequest) -> LocalRatings:
+        """The ratings of a table, of which a share is held out."""
+        began, source = time.perf_counter(), ArrowRatings(table, columns, request.certify_by)
+        part = None if request.holdout is None else Holdout(request.holdout, request.fit_config.seed)
+        read = source.divided(part, runtime.nothing_held_out(request.holdout or 0.0))
         return LocalRatings(read.to_fit, read.kept, source.id_types, time.perf_counter() - began)
 
     def fit(
-        self, ratings: LocalRatings, columns: Columns, config: FitConfig, execution: Execution, terms: Terms,
-        features: Mapping[Who, ArrowTable], progress: Callable[[Iteration], None],
+        self, ratings: LocalRatings, columns: Columns, request: FitRequest, features: Mapping[Who, ArrowTable],
+        progress: Callable[[Iteration], None],
     ) -> FittedModel:  # fmt: skip
+        """A model of the ratings that are not held out."""
         tables = {
             who: checked_features(table, columns.roles[who], ratings.id_types[who], who)
             for who, table in features.items()
         }
         where = {"exchange": "local", "reason": self._why}
-        fit = TableFit(config, terms, columns, ratings.id_types, tables, execution, where)
+        terms, types = request.terms, ratings.id_types
+        fit = TableFit(request.fit_config, terms, columns, types, tables, request.execution, where)
         return fit.model(ratings.to_fit, progress, ratings.seconds)
 
     def load(self, path: str) -> FittedModel:
@@ -182,11 +162,6 @@ class LocalRuntime:
     def with_featured_ids(self, model: FittedModel, features: ArrowTable, who: Who) -> FittedModel:
         column = model.info.columns[who]
         return model.fold_in_features(checked_features(features, column, model.info.id_types[who], who), who)
-
-    def validation(
-        self, table: ArrowTable, columns: Columns, folds: int, seed: int, worker_limit: int
-    ) -> AbstractContextManager[CrossValidation]:
-        return local_validation(table, columns, folds, seed, worker_limit)
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 
@@ -205,7 +180,7 @@ class LocalRuntime:
         return ratings.kept()
 
     def measure(self, model: FittedModel, on: KeptRatings) -> dict[str, Any]:
-        figures = self._with_rates(model, on, figures_of(_scored(model, on))[0])
+        figures = _with_rates(model, on, figures_of(_scored(model, on))[0])
         return figures | {"warning": seen_in_fit(model.fitted, _sketch(model, on))}
 
     def certify(
@@ -215,28 +190,24 @@ class LocalRuntime:
         if freshness is None:
             freshness = fresh_to(model.fitted, _sketch(model, on))
         figures, certificates = model.certified(_scored(model, on), request, freshness)
-        return self._with_rates(model, on, figures), certificates
-
-    @staticmethod
-    def _with_rates(model: FittedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
-        return with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
+        return _with_rates(model, on, figures), certificates
 
     def certified(self, model: FittedModel, certificates: Sequence[Certificate]) -> FittedModel:
         return replace(model, certificate=with_certificates(model.certificate, certificates))
 
     def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
-        calibration = calibrated(_scored(model, on.sample(CALIBRATING)))
-        return replace(model, info=replace(model.info, calibration=calibration.as_dict()))
+        return self.changed(model, calibration=calibrated(_scored(model, on.sample(CALIBRATING))).as_dict())
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
+        """The model with the figures of its report: of the held-out ratings, or else of the fitted ones."""
         kept = ratings.held_out
         n = ratings.to_fit.counts.n if kept is None else kept.counts.n
-        scored = model.scored(*ratings.fitted_pairs) if kept is None else _scored(model, kept.sample(SAMPLE))
-        figures = diagnosed(scored, f"a sample of {source}" if n > SAMPLE else source, kept is None)
-        return replace(model, info=replace(model.info, diagnostics=figures))
+        scored = _scored_in_fit(model, ratings.to_fit) if kept is None else _scored(model, kept.sample(SAMPLE))
+        source = f"a sample of {source}" if n > SAMPLE else source
+        return self.changed(model, diagnostics=diagnosed(scored, source, kept is None))
 
-    def noted(self, model: FittedModel, facts: Mapping[str, Any]) -> FittedModel:
-        return replace(model, info=replace(model.info, diagnostics={**(model.info.diagnostics or {}), "job": facts}))
+    def changed(self, model: FittedModel, **info: Any) -> FittedModel:
+        return replace(model, info=replace(model.info, **info))
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
@@ -278,31 +249,38 @@ def _write(lines: Iterator[pa.Table], target: Target) -> None:
     path, first = target.path, next(lines)
     assert path is not None
     if is_csv(path):
-        with PREDICTIONS_CSV.written_beside(Location(None, path), path, target.overwrite) as file:
-            _write_tables(pacsv.CSVWriter(local_path(file.uri), first.schema), first, lines)
+        with (
+            PREDICTIONS_CSV.written_beside(Location(None, path), path, target.overwrite) as file,
+            pacsv.CSVWriter(local_path(file.uri), first.schema) as writer,
+        ):
+            for table in chain([first], lines):
+                writer.write_table(table)
         return
     with replaced_folder(path, PREDICTIONS, target.overwrite) as folder:
-        _write_tables(pq.ParquetWriter(folder / "part-00000.parquet", first.schema), first, lines)
+        with pq.ParquetWriter(folder / "part-00000.parquet", first.schema) as writer:
+            for table in chain([first], lines):
+                writer.write_table(table)
         (folder / "_SUCCESS").touch()
-
-
-def _write_tables(writer: Any, first: pa.Table, others: Iterator[pa.Table]) -> None:
-    with writer:
-        for table in chain([first], others):
-            writer.write_table(table)
-
-
-def _one_of(table: ArrowTable, column: str) -> str:
-    """The column that is meant. Two that differ only in upper and lower case are refused, as Spark does."""
-    matching = table.matching(column)
-    if len(matching) > 1:
-        raise RequestError(f"{column_count_problem(len(matching), column, '', table.schema.names)}")
-    return matching[0]
 
 
 def _scored(model: FittedModel, on: KeptRatings) -> pa.Table:
     rows, cols = model.users.positions(on.users), model.items.positions(on.items)
     return model.scored(rows, cols, on.positive, on.groups)
+
+
+def _scored_in_fit(model: FittedModel, ratings: CollectedRatings) -> pa.Table:
+    """The fitted ratings, or a sample of them."""
+    block = ratings.ratings
+    places = np.arange(block.n_ratings)
+    if len(places) > SAMPLE:
+        places = np.sort(np.random.default_rng(0).choice(block.n_ratings, SAMPLE, replace=False))
+    rows = np.searchsorted(block.row_pointers, places, side="right") - 1
+    codes = block.codes[places]
+    return model.scored(rows, (codes >> 1).astype(np.int64), (codes & 1).astype(bool))
+
+
+def _with_rates(model: FittedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
+    return with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
 
 
 def _sketch(model: FittedModel, on: KeptRatings) -> CellSketch:

@@ -9,26 +9,26 @@ from typing import Any
 from onebit_spark.cli.fit_job import counted, further_statements, print_summary
 from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PredictRequest
-from onebit_spark.cli.runtime import Runtime, Target, check_id_types
+from onebit_spark.cli.runtime import Runtime, Target, check_id_types, read_features, refuse_outputs
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.scored import CertificateRequest
 
 
 def predict(runtime: Runtime, request: PredictRequest) -> None:
     """Predict pairs, or recommend the best items to every user."""
-    runtime.refuse(request)
+    refuse_outputs(runtime.session, request)
     clock, target = Clock(), Target.of(request)
     asked = "pairs" if request.pairs else "exclude_seen" if request.exclude_seen else None
     pairs, n = None, 0
     with clock("reading"):
         model = runtime.load(request.model)
         user, item = model.info.columns["user"], model.info.columns["item"]
-        for who, features in runtime.features(request, {"user": user, "item": item}).items():
+        for who, features in read_features(runtime, request, {"user": user, "item": item}).items():
             model = runtime.with_featured_ids(model, features, who)
         if asked:
             pairs = runtime.table(request, asked, (user, item))
             expected = {user: model.info.id_types["user"], item: model.info.id_types["item"]}
-            check_id_types(runtime.types(pairs, (user, item)), expected, asked, runtime.is_text(request, asked))
+            check_id_types(runtime, request, asked, pairs, expected)
             n = runtime.count_pairs(pairs, (user, item))
     with clock("predicting"):
         if request.top is None:
@@ -43,7 +43,7 @@ def predict(runtime: Runtime, request: PredictRequest) -> None:
 
 def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
     """Measure a model on ratings, and certify it."""
-    runtime.refuse(request)
+    refuse_outputs(runtime.session, request)
     clock = Clock()
     wanted = CertificateRequest(request.terms, request.max_error, request.certify_by)
     with clock("reading"):
@@ -54,8 +54,7 @@ def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
         needed = tuple(dict.fromkeys((columns["user"], columns["item"], columns["label"], *by)))
         table = runtime.table(request, "ratings", needed, weight)
         expected = {columns[who]: types[who] for who in ("user", "item")}
-        csv = runtime.is_text(request, "ratings")
-        check_id_types(runtime.types(table, tuple(expected)), expected, "ratings", csv)
+        check_id_types(runtime, request, "ratings", table, expected)
         ratings = runtime.judged_by(model, table, request.labels.threshold, wanted)
     with clock("evaluating"):
         if request.certify:

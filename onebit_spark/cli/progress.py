@@ -40,19 +40,16 @@ class Clock:
         began, compiled = time.perf_counter(), compile_seconds()
         yield
         seconds = time.perf_counter() - began
-        self.add(phase, seconds)
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
         compiling = min(seconds, compile_seconds() - compiled)
         if compiling > 0.0:
             self.move(phase, "compiling", compiling)
-
-    def add(self, phase: str, seconds: float) -> None:
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def move(self, phase: str, part: str, seconds: float) -> None:
         """Book some seconds of a phase under another name, after it."""
         seconds = min(seconds, self.seconds[phase])
         self.seconds[phase] -= seconds
-        self.add(part, seconds)
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
     def __str__(self) -> str:
         return ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in self.seconds.items())
@@ -79,9 +76,6 @@ class _Display:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End the bar, or show the last step if its line was skipped."""
         if self._bar is not None:
             self._bar.close()

@@ -41,7 +41,7 @@ from onebit_spark.cli.requests import (
     under_spark_submit,
 )
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.execution import Execution, available_memory
+from onebit_spark.core.execution import available_memory
 from onebit_spark.errors import FitFailed, RequestError, reason_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ class Job(Generic[Request]):
 
     name: str
     request: type[Request]  # the dataclass of its flags
-    work: Callable[[Any, Request], None]  # work(runtime, request)
+    # Gives the function work(runtime, request). It is imported when the arguments have been checked.
+    work: Callable[[], Callable[[Any, Request], None]]
     advice: Callable[[Any, Request], str] | None = None  # advice(runtime, request): how to go on after an interrupt
     # warm_up(request, name of the runtime): runs in a thread while Spark starts or a file is read
     warm_up: Callable[[Request, str], None] | None = None
@@ -81,43 +82,27 @@ class Job(Generic[Request]):
         ``runtime`` is where it runs if the request does not say. ``ship_package``: the workers lack this package.
         """
         job = replace(self, name=name or self.name, packages=self.packages + (PACKAGE,) * ship_package)
-        code, last_line = DONE, ""
-        with Interrupts() as interrupts:
-            try:
-                job._run(argv, runtime, interrupts)
-            except BaseException as error:
-                if isinstance(error, SystemExit):  # --help
-                    raise
-                if isinstance(error, KeyboardInterrupt) or interrupts.received is not None:
-                    interrupts.handled()
-                    advice = str(error) if isinstance(error, KeyboardInterrupt) else ""
-                    code, last_line = interrupts.exit_code, f"interrupted. {advice}"
-                elif isinstance(error, RequestError | FitFailed):
-                    code, last_line = REFUSED if isinstance(error, RequestError) else FAILED, f"error: {error}"
-                else:
-                    print_traceback()
-                    code, last_line = FAILED, f"error: {reason_of(error)}"
-            if last_line:
-                print(" ".join(last_line.split()), file=sys.stderr, flush=True)
-        return code
-
-    def _run(self, argv: Sequence[str] | None, default_runtime: str, interrupts: Interrupts) -> None:
-        request = parse(self.request, self.name, argv)
-        _set_up_logging(request.quiet)
-        chosen = choose(request, default_runtime)
-        if chosen.name == LOCAL or default_runtime != SPARK:
-            log.info("runtime: %s (%s)", *chosen)
-        if self.warm_up is not None:
-            in_background(self.warm_up, request, chosen.name)
-        with (
-            self._runtime(request, chosen, interrupts) as runtime,
-            interrupts.with_advice(partial(self.advice or _no_advice, runtime, request)),
-            explained_failures(),
-        ):
-            self.work(runtime, request)
+        with Ending() as ending:
+            request = parse(job.request, job.name, argv)
+            logging.basicConfig(format="%(message)s")
+            log.setLevel(logging.WARNING if request.quiet else logging.INFO)
+            for talkative in ("py4j", "matplotlib"):
+                logging.getLogger(talkative).setLevel(logging.ERROR)
+            chosen = choose(request, runtime)
+            if chosen.name == LOCAL or runtime != SPARK:
+                log.info("runtime: %s (%s)", *chosen)
+            if job.warm_up is not None:
+                in_background(job.warm_up, request, chosen.name)
+            with (
+                job._runtime(request, chosen, ending) as place,
+                ending.with_advice(partial(job.advice or _no_advice, place, request)),
+                explained_failures(),
+            ):
+                job.work()(place, request)
+        return ending.code
 
     @contextmanager
-    def _runtime(self, request: Request, chosen: Chosen, interrupts: Interrupts) -> Iterator[Any]:
+    def _runtime(self, request: Request, chosen: Chosen, ending: Ending) -> Iterator[Any]:
         """The runtime that was chosen."""
         if chosen.name == LOCAL:
             from onebit_spark.cli.local_runtime import LocalRuntime
@@ -132,7 +117,7 @@ class Job(Generic[Request]):
         with spark_session(f"onebit_spark {self.name}", self.packages, request.log_level, remote) as spark:
             from onebit_spark.cli.spark_runtime import SparkRuntime
 
-            interrupts.listen(lambda: _silence(spark))
+            ending.listen(lambda: _silence(spark))
             yield SparkRuntime(spark)
 
 
@@ -142,13 +127,6 @@ def _no_advice(*_: Any) -> str:
 
 def in_background(task: Callable[..., None], *arguments: Any) -> None:
     threading.Thread(target=task, args=arguments, name="warm-up", daemon=True).start()
-
-
-def _set_up_logging(quiet: bool) -> None:
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("onebit_spark").setLevel(logging.WARNING if quiet else logging.INFO)
-    for talkative in ("py4j", "matplotlib"):
-        logging.getLogger(talkative).setLevel(logging.ERROR)
 
 
 # ---- where a job runs ------------------------------------------------------------------------------------------------
@@ -214,8 +192,16 @@ def needs_spark(request: JobRequest) -> Iterator[str]:
             yield f"{name} {path} is not on this machine"
     if isinstance(request, FitRequest | PredictRequest) and request.output_table:
         yield f"--output-table {request.output_table} is a table of a catalog"
-    if isinstance(request, FitRequest):
-        yield from _needs_executors(request.execution)
+    if not isinstance(request, FitRequest):
+        return
+    execution = request.execution
+    if execution.exchange not in ("auto", "driver"):
+        yield f"--exchange {execution.exchange} fits on executors"
+    for name in ("row_blocks", "col_blocks"):
+        if getattr(execution, name) is not None:
+            yield f"{as_flag(name)} divides the ratings for executors"
+    if execution.driver_ratings == 0:
+        yield "--driver-ratings 0 fits on executors"
 
 
 def _unreadable(request: JobRequest, name: str, path: str) -> Iterator[str]:
@@ -235,29 +221,23 @@ def _unreadable(request: JobRequest, name: str, path: str) -> Iterator[str]:
         yield from option_problems(format, request.option)
 
 
-def _needs_executors(execution: Execution) -> Iterator[str]:
-    if execution.exchange not in ("auto", "driver"):
-        yield f"--exchange {execution.exchange} fits on executors"
-    for name in ("row_blocks", "col_blocks"):
-        if getattr(execution, name) is not None:
-            yield f"{as_flag(name)} divides the ratings for executors"
-    if execution.driver_ratings == 0:
-        yield "--driver-ratings 0 fits on executors"
-
-
 def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
     """Why the ratings do not fit the memory. Whatever else is wrong with them is left to the job."""
     if not isinstance(request, RatingsRequest):
         return
     from onebit_spark.engines.decide import driver_exchange
     from onebit_spark.input.batches import SizeEstimate
-    from onebit_spark.input.tables import count_rows
+    from onebit_spark.input.tables import count_rows, format_of, id_text_bytes, open_table
     from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
 
     rows, ids = None, 0.0
     with suppress(Exception):
         rows = count_rows(request.ratings, request.format, request.option)
-        ids = _id_bytes(request, rows or 0)
+        # The types of JSON lines are known only after reading them all: the job checks the ids of these.
+        if rows is not None and (request.format or format_of(request.ratings).name) != "json":
+            options = {key: value for key, value in request.option.items() if key.lower() != "inferschema"}  # reads all
+            table = open_table(request.ratings, request.format, options)
+            ids = id_text_bytes(table, (request.user_col, request.item_col), rows)
     if rows is None:
         return
     most = request.execution.driver_ratings if isinstance(request, FitRequest) else None
@@ -271,17 +251,6 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
         return
     if isinstance(answer, str):
         yield answer
-
-
-def _id_bytes(request: RatingsRequest, rows: int) -> float:
-    """Of ids that are text. The types of JSON lines are known only after reading them all: the job checks these."""
-    from onebit_spark.input.tables import format_of, id_text_bytes, open_table
-
-    if (request.format or format_of(request.ratings).name) == "json":
-        return 0.0
-    options = {key: value for key, value in request.option.items() if key.lower() != "inferschema"}  # reads all
-    table = open_table(request.ratings, request.format, options)
-    return id_text_bytes(table, (request.user_col, request.item_col), rows)
 
 
 # ---- Spark sessions --------------------------------------------------------------------------------------------------
@@ -408,32 +377,48 @@ AGAIN_SECONDS = 0.3
 SILENCE_SECONDS = 2.0  # the longest wait for a busy or dead JVM
 
 
-class Interrupts:
-    """Within it, the first signal raises KeyboardInterrupt and is recorded; a second one ends the process at once.
+class Ending:
+    """Turns what a job raises within it into an exit code and one last line on stderr.
 
-    Only the main thread can handle signals. In another thread nothing changes.
+    The first signal raises KeyboardInterrupt and is recorded; a second one ends the process at once. Only the main
+    thread can handle signals. In another thread nothing changes.
     """
 
     def __init__(self) -> None:
+        self.code = DONE
         self.received: int | None = None
         self._before: dict[int, Any] = {}
         self._silence: Callable[[], None] | None = None
         self._handled = threading.Event()
+        self._insisting = threading.Thread(target=self._insist, daemon=True)
         self._unraisable_hook = sys.unraisablehook
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> Ending:
         self._before = {number: signal.getsignal(number) for number in (*SIGNALS, AGAIN)}
         self.listen()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.handled()
+    ) -> bool:
+        self._handled.set()
+        last_line = ""
+        if isinstance(error, KeyboardInterrupt) or (error is not None and self.received is not None):
+            self.code = 128 + (self.received or signal.SIGINT)
+            last_line = f"interrupted. {error if isinstance(error, KeyboardInterrupt) else ''}"
+        elif isinstance(error, RequestError | FitFailed):
+            self.code, last_line = REFUSED if isinstance(error, RequestError) else FAILED, f"error: {error}"
+        elif error is not None and not isinstance(error, SystemExit):
+            print_traceback()
+            self.code, last_line = FAILED, f"error: {reason_of(error)}"
+        if last_line:
+            print(" ".join(last_line.split()), file=sys.stderr, flush=True)
         if self.received is not None:
+            self._insisting.join()  # a signal of its own must find its handler
             logging.disable(logging.NOTSET)
             sys.unraisablehook = self._unraisable_hook
         self._install(self._before)
+        return not isinstance(error, SystemExit)  # --help
 
     def listen(self, silence: Callable[[], None] | None = None) -> None:
         """Install the handlers; again after a Spark session has started, which installs its own.
@@ -444,10 +429,6 @@ class Interrupts:
         self._silence = silence
         if self.received is None:
             self._install(dict.fromkeys(SIGNALS, self._receive))
-
-    def handled(self) -> None:
-        """KeyboardInterrupt has been caught and is not raised again."""
-        self._handled.set()
 
     @contextmanager
     def with_advice(self, advice: Callable[[], str]) -> Iterator[None]:
@@ -460,16 +441,11 @@ class Interrupts:
         except BaseException as error:
             if self.received is None and not isinstance(error, KeyboardInterrupt):
                 raise
-            self.handled()
+            self._handled.set()
             words = ""
             with suppress(Exception):
                 words = advice()
             raise KeyboardInterrupt(words) from error
-
-    @property
-    def exit_code(self) -> int:
-        """130 after SIGINT, 143 after SIGTERM."""
-        return 128 + (self.received or signal.SIGINT)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
@@ -481,7 +457,7 @@ class Interrupts:
             silencing.start()
             silencing.join(SILENCE_SECONDS)
         self._install({AGAIN: self._raise_again})
-        threading.Thread(target=self._insist, daemon=True).start()
+        self._insisting.start()
         raise KeyboardInterrupt
 
     def _insist(self) -> None:

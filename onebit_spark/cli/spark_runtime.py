@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -15,20 +15,10 @@ from pyspark.sql.types import StructField, StructType
 from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli import runtime
 from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.requests import (
-    FILES,
-    FitRequest,
-    JobRequest,
-    PredictRequest,
-    exists_already,
-    is_csv,
-    is_table_name,
-)
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, is_csv, is_table_name
 from onebit_spark.cli.runtime import Target
-from onebit_spark.core.config import FitConfig, Terms
-from onebit_spark.core.execution import Execution
 from onebit_spark.core.model_info import Who
-from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS, PREDICTIONS_CSV
+from onebit_spark.core.output_kinds import PREDICTIONS, PREDICTIONS_CSV
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
@@ -59,13 +49,11 @@ from onebit_spark.ml.evaluation import (
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder, table_format
 from onebit_spark.predictor.scored import CertificateRequest, seen_in_fit
-from onebit_spark.tuning.cross_validation import CrossValidation, spark_validation
 
 CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 
 
-@dataclass(frozen=True)
-class SparkRatings:
+class SparkRatings(NamedTuple):
     """Ratings to fit, and those that were held out."""
 
     to_fit: DataFrame
@@ -80,28 +68,93 @@ class SparkRuntime:
         self.session = session
         self._work: Location | None = None
 
-    def refuse(self, request: JobRequest) -> None:
-        runtime.refuse_outputs(self.session, request)
-        if isinstance(request, FitRequest | PredictRequest):
-            refuse_table(self.session, Target.of(request))
-
     # ---- tables ------------------------------------------------------------------------------------------------------
 
     def table(self, request: JobRequest, name: str, columns: Sequence[str], optional: Sequence[str] = ()) -> DataFrame:
-        return read_table(self.session, request, name, columns, optional)
+        """These columns of the path or table in the request's field ``name``, and ``optional`` ones if there."""
+        table = self._opened(request, name, self._format(request, name), columns)
+        more = [column for column in optional if matching(table, column) and column not in columns]
+        return table.select(*map(quoted, (*columns, *more)))
 
-    def features(self, request: FitRequest | PredictRequest, columns: Mapping[Who, str]) -> dict[Who, DataFrame]:
-        return read_features(self.session, request, columns)
+    def features(self, request: JobRequest, name: str, column: str) -> DataFrame:
+        """All columns of a table of side features. Of a CSV, columns of numbers become numbers; the ids stay text."""
+        format = self._format(request, name)
+        table = self._opened(request, name, format, (column,))
+        if format.name != "csv" or any(key.lower() == "inferschema" for key in request.option):
+            return table
+        types = self._loaded(request, name, format, {**request.option, "inferSchema": "true"}).dtypes
+        own = matching(table, column)[0].name
+        return table.select(
+            *(F.col(quoted(one)) if one == own else F.col(quoted(one)).cast(kind) for one, kind in types)
+        )
 
     def types(self, table: DataFrame, columns: Sequence[str]) -> dict[str, str]:
         chosen = table.select(*map(quoted, columns))
         return {column: field.dataType.simpleString() for column, field in zip(columns, chosen.schema, strict=True)}
 
-    def is_text(self, request: JobRequest, name: str) -> bool:
-        return format_here(self.session, request, name).name == "csv"
+    def is_csv(self, request: JobRequest, name: str, table: DataFrame) -> bool:
+        return self._format(request, name).name == "csv"
 
     def count_pairs(self, pairs: DataFrame, ids: Sequence[str]) -> int:
-        return count_pairs(pairs, ids)
+        """The number of pairs. Raises a RequestError with counts and examples if an id is null or NaN."""
+        absent = {column: missing(pairs, column) for column in ids}
+        line = pairs.select(F.count(F.lit(1)), *map(F.count_if, absent.values())).first()
+        assert line is not None
+        n, *numbers = line
+        counts = dict(zip(ids, numbers, strict=True))
+        runtime.check_pairs(counts, {column: pairs.where(absent[column]).take(3) for column in ids if counts[column]})
+        return int(n)
+
+    def _format(self, request: JobRequest, name: str) -> Format:
+        """The format of an input: as given, or by its ending, or by the files in its folder."""
+        path = getattr(request, name)
+        if request.format is not None:
+            return Format(request.format, {})
+        if ending(path) is not None or is_table_name(path):
+            return format_of(path)
+        try:
+            files = list(_files_in(Location(self.session, path)))
+        except RequestError:
+            files = []  # whatever is wrong with the path shows when it is read
+        try:
+            return format_of(path, files)
+        except Unreadable as error:
+            raise RequestError(f"{as_flag(name)} {path} {error}") from None
+
+    def _opened(self, request: JobRequest, name: str, format: Format, columns: Sequence[str]) -> DataFrame:
+        """The input, which has these columns. CSV has a header, and its columns are text."""
+        table = self._loaded(request, name, format, request.option)
+        if format.name == "json" and CORRUPT in table.columns:
+            raise RequestError(f"{as_flag(name)} {getattr(request, name)} {NOT_JSON}")
+        if format.name == "csv" and not table.columns:
+            raise RequestError(f"{as_flag(name)} {getattr(request, name)} {EMPTY_CSV}")
+        if absent := [column for column in columns if not matching(table, column)]:
+            raise runtime.no_columns(request, name, absent, table.columns, format.name == "csv")
+        return table
+
+    def _loaded(self, request: JobRequest, name: str, format: Format, options: Mapping[str, str]) -> DataFrame:
+        path, flag = getattr(request, name), as_flag(name)
+        if format.name in FILES and (lake := table_format(self.session, path)):
+            raise runtime.is_lake_table(request, name, lake)
+        options = {**format.options, **options}
+        if format.name == "csv":
+            if problems := csv_problems(options):
+                raise RequestError(f"{flag} {path} cannot be read: {'; '.join(problems)}")
+            options = spark_csv(options)
+        try:
+            table = self.session.read.format(format.name).options(**options).load(path)
+            return _of_one_header(table, path, options) if format.name == "csv" else table
+        except Exception as error:
+            if "PATH_NOT_FOUND" in str(error):
+                if is_table_name(path) and self.session.catalog.tableExists(path):
+                    return self.session.table(path)
+                kind = ", neither as a path nor as a table" if is_table_name(path) else ""
+                raise RequestError(f"{flag} {path} does not exist{kind}") from error
+            if "UNABLE_TO_INFER_SCHEMA" in str(error):
+                reason = f"holds no {format.name} file: check the path and the format"
+            else:
+                reason = f"cannot be read as {format.name} (check the format and its options): {reason_of(error)}"
+            raise RequestError(f"{flag} {path} {reason}") from error
 
     # ---- fits --------------------------------------------------------------------------------------------------------
 
@@ -116,10 +169,9 @@ class SparkRuntime:
             with suppress(Exception):
                 self._work.delete()
 
-    def ratings(
-        self, table: DataFrame, columns: Columns, holdout: float | None, seed: int, by: str | None
-    ) -> SparkRatings:
-        ratings = with_weight(table, columns)
+    def ratings(self, table: DataFrame, columns: Columns, request: FitRequest) -> SparkRatings:
+        """The ratings of a table, of which a share is held out, checked and counted."""
+        ratings, holdout, seed = with_weight(table, columns), request.holdout, request.fit_config.seed
         if holdout is None:
             return SparkRatings(ratings)
         counted = check_split(ratings, columns, holdout, seed)
@@ -129,15 +181,15 @@ class SparkRuntime:
         return SparkRatings(to_fit, CheckedRatings(held_out, columns, counted.held_out), counted)
 
     def fit(
-        self, ratings: SparkRatings, columns: Columns, config: FitConfig, execution: Execution, terms: Terms,
-        features: Mapping[Who, DataFrame], progress: Callable[[Iteration], None],
+        self, ratings: SparkRatings, columns: Columns, request: FitRequest, features: Mapping[Who, DataFrame],
+        progress: Callable[[Iteration], None],
     ) -> OneBitCompletionModel:  # fmt: skip
-        """The fitted ratings must be those that were counted before."""
-        execution = replace(execution, work_dir=None if self._work is None else self._work.uri)
+        """A model of the ratings that are not held out. They must be those that were counted before."""
+        execution = replace(request.execution, work_dir=None if self._work is None else self._work.uri)
         counted = ratings.division
         size = None if counted is None else counted.to_fit
         model = fit_ratings(
-            ratings.to_fit, columns, config, execution, terms, features, progress, counted=size
+            ratings.to_fit, columns, request.fit_config, execution, request.terms, features, progress, counted=size
         ).setUserCol(columns.user).setItemCol(columns.item)  # fmt: skip
         if counted is not None:
             whole, info = counted.whole, model.info
@@ -159,11 +211,6 @@ class SparkRuntime:
 
     def with_featured_ids(self, model: OneBitCompletionModel, features: DataFrame, who: Who) -> OneBitCompletionModel:
         return model.foldInFeatures(features, who)
-
-    def validation(
-        self, table: DataFrame, columns: Columns, folds: int, seed: int, worker_limit: int
-    ) -> AbstractContextManager[CrossValidation]:
-        return spark_validation(table, columns, folds, seed, worker_limit)
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 
@@ -196,36 +243,47 @@ class SparkRuntime:
             return model.diagnose(ratings.to_fit, source, fitted=True)
         return model.diagnose(ratings.held_out.ratings, source, counts=ratings.held_out.counts)
 
-    def noted(self, model: OneBitCompletionModel, facts: Mapping[str, Any]) -> OneBitCompletionModel:
-        return model.changed(diagnostics={**(model.info.diagnostics or {}), "job": facts})
+    def changed(self, model: OneBitCompletionModel, **info: Any) -> OneBitCompletionModel:
+        return model.changed(**info)
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     def predict(self, model: OneBitCompletionModel, pairs: DataFrame, n: int, target: Target) -> None:
-        write_lines(self.session, predictions(model, pairs, n), target)
+        """Write user, item, score, std, probability, prediction, and ``answered`` if an error rate was certified."""
+        predicted, label = predicted_pairs(model.factors, pairs, n), F.col("prediction")
+        label = label > 0 if model.info.label_coding == "boolean" else label.cast("int")
+        ids = [F.col(quoted(column)) for column in pairs.columns]
+        answered = [model.answers(F.col("score"), F.col("std")).alias("answered")] if model.certifiedErrors else []
+        lines = predicted.select(*ids, "score", "std", "probability", label.alias("prediction"), *answered)
+        self._write(lines, target)
 
     def recommend(self, model: OneBitCompletionModel, n: int, seen: DataFrame | None, target: Target) -> None:
-        write_lines(self.session, recommendations(model, n, seen), target)
+        """Write user, item, rank (1 is the best), score, std, probability, for every user."""
+        user, item = model.getUserCol(), model.getItemCol()
+        lists = model.recommendForAllUsers(n, excludeSeen=seen)
+        lines = lists.select(F.col(quoted(user)), F.posexplode("recommendations").alias("rank", "best"))
+        figures = {"score": "rating", "std": "std", "probability": "probability"}
+        best = lines.select(
+            F.col(quoted(user)),
+            F.col("best")[item].alias(item),
+            (F.col("rank") + 1).alias("rank"),
+            *(F.col("best")[field].cast("double").alias(name) for name, field in figures.items()),
+        )
+        self._write(best, target)
 
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def format_here(spark: SparkSession, request: JobRequest, name: str) -> Format:
-    """The format of an input: as given, or by its ending, or by the files in its folder."""
-    path = getattr(request, name)
-    if request.format is not None:
-        return Format(request.format, {})
-    if ending(path) is not None or is_table_name(path):
-        return format_of(path)
-    try:
-        files = list(_files_in(Location(spark, path)))
-    except RequestError:
-        files = []  # whatever is wrong with the path shows when it is read
-    try:
-        return format_of(path, files)
-    except Unreadable as error:
-        raise RequestError(f"{as_flag(name)} {path} {error}") from None
+    def _write(self, lines: DataFrame, target: Target) -> None:
+        if target.table is not None:
+            lines.write.mode("overwrite" if target.overwrite else "errorifexists").saveAsTable(target.table)
+        if target.path is not None and is_csv(target.path):
+            place = Location(self.session, target.path)
+            with PREDICTIONS_CSV.written_beside(place, target.path, target.overwrite) as file:
+                parts = file.sibling(f"{file.name}-parts")
+                lines.coalesce(1).write.csv(parts.uri, header=True, escape='"')
+                next(part for part in parts.children() if part.name.startswith("part-")).move_to(file)
+                parts.delete()
+        elif target.path is not None:
+            with replace_folder(self.session, target.path, PREDICTIONS, target.overwrite) as folder:
+                lines.write.parquet(folder)
 
 
 def _files_in(folder: Location) -> Iterator[str]:
@@ -234,69 +292,6 @@ def _files_in(folder: Location) -> Iterator[str]:
             yield from _files_in(folder / name)
         elif ending(name) is not None or "." not in name or not (folder / name).is_folder():
             yield name
-
-
-def read_table(
-    spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str], optional: Sequence[str] = ()
-) -> DataFrame:
-    """Read these columns from the path or table in the request's field ``name``, and ``optional`` ones if there.
-
-    CSV has a header, and its columns are text.
-    """
-    format = format_here(spark, request, name)
-    table = _loaded(spark, request, name, format, dict(request.option))
-    _check_columns(table, request, name, format, columns)
-    more = [column for column in optional if matching(table, column) and column not in columns]
-    return table.select(*map(quoted, (*columns, *more)))
-
-
-def read_features(
-    spark: SparkSession, request: FitRequest | PredictRequest, columns: Mapping[Who, str]
-) -> dict[Who, DataFrame]:
-    """All columns of the tables of side features that the request names; ``columns`` are those of the ids."""
-    return {
-        who: _read_features(spark, request, f"{who}_features", column)
-        for who, column in columns.items()
-        if getattr(request, f"{who}_features")
-    }
-
-
-def _read_features(spark: SparkSession, request: JobRequest, name: str, id_column: str) -> DataFrame:
-    """One of them. Of a CSV, columns of numbers become numbers; the ids stay text."""
-    format, options = format_here(spark, request, name), dict(request.option)
-    table = _loaded(spark, request, name, format, options)
-    _check_columns(table, request, name, format, (id_column,))
-    if format.name != "csv" or any(key.lower() == "inferschema" for key in options):
-        return table
-    types = _loaded(spark, request, name, format, {**options, "inferSchema": "true"}).dtypes
-    own = matching(table, id_column)[0].name
-    return table.select(
-        *(F.col(quoted(column)) if column == own else F.col(quoted(column)).cast(kind) for column, kind in types)
-    )
-
-
-def _loaded(spark: SparkSession, request: JobRequest, name: str, format: Format, options: dict[str, str]) -> DataFrame:
-    path, flag = getattr(request, name), as_flag(name)
-    if format.name in FILES and (lake := table_format(spark, path)):
-        raise runtime.is_lake_table(request, name, lake)
-    options = {**format.options, **options}
-    if format.name == "csv":
-        if problems := csv_problems(options):
-            raise RequestError(f"{flag} {path} cannot be read: {'; '.join(problems)}")
-        options = spark_csv(options)
-    try:
-        table = spark.read.format(format.name).options(**options).load(path)
-        return _of_one_header(table, path, options) if format.name == "csv" else table
-    except Exception as error:
-        if "PATH_NOT_FOUND" in str(error):
-            if is_table_name(path) and spark.catalog.tableExists(path):
-                return spark.table(path)
-            kind = ", neither as a path nor as a table" if is_table_name(path) else ""
-            raise RequestError(f"{flag} {path} does not exist{kind}") from error
-        if "UNABLE_TO_INFER_SCHEMA" in str(error):
-            raise RequestError(f"{flag} {path} holds no {format.name} file: check the path and the format") from error
-        reason = f"{flag} {path} cannot be read as {format.name} (check the format and its options): {reason_of(error)}"
-        raise RequestError(reason) from error
 
 
 def _of_one_header(table: DataFrame, path: str, options: Mapping[str, str]) -> DataFrame:
@@ -311,80 +306,3 @@ def _of_one_header(table: DataFrame, path: str, options: Mapping[str, str]) -> D
     fields = [StructField("" if f.name == f"_c{n}" else f.name, f.dataType) for n, f in enumerate(table.schema)]
     reader = table.sparkSession.read.format("csv").schema(StructType(fields))
     return reader.options(**{**options, "enforceSchema": "false"}).load(path).toDF(*table.columns)
-
-
-def _check_columns(table: DataFrame, request: JobRequest, name: str, format: Format, columns: Sequence[str]) -> None:
-    if format.name == "json" and CORRUPT in table.columns:
-        raise RequestError(f"{as_flag(name)} {getattr(request, name)} {NOT_JSON}")
-    if format.name == "csv" and not table.columns:
-        raise RequestError(f"{as_flag(name)} {getattr(request, name)} {EMPTY_CSV}")
-    if absent := [column for column in columns if not matching(table, column)]:
-        raise runtime.no_columns(request, name, absent, table.columns, format.name == "csv")
-
-
-def count_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
-    """The number of pairs. Raises a RequestError with a count and examples if an id is null or NaN."""
-    absent = {column: missing(pairs, column) for column in ids}
-    line = pairs.select(F.count(F.lit(1)), *map(F.count_if, absent.values())).first()
-    assert line is not None
-    n, *numbers = line
-    counts = dict(zip(ids, numbers, strict=True))
-    runtime.check_pairs(counts, {column: pairs.where(absent[column]).take(3) for column in ids if counts[column]})
-    return int(n)
-
-
-# ---- predictions -----------------------------------------------------------------------------------------------------
-
-
-def refuse_table(spark: SparkSession, target: Target) -> None:
-    """Refuse, before any work is done, a table that exists and may not be overwritten, or cannot be created."""
-    if target.table is None:
-        return
-    if spark.catalog.tableExists(target.table):
-        if not target.overwrite:
-            raise RequestError(exists_already("--output-table", target.table))
-        if not set(spark.table(target.table).columns) >= PREDICTED:
-            raise RequestError(
-                f"--output-table {target.table} is not a table of predictions, and nothing else is overwritten: "
-                "choose another name, or drop it yourself"
-            )
-    database = target.table.rpartition(".")[0]
-    if database and not spark.catalog.databaseExists(database):
-        raise RequestError(f"--output-table {target.table} cannot be made: there is no database {database}")
-
-
-def write_lines(spark: SparkSession, lines: DataFrame, target: Target) -> None:
-    if target.table is not None:
-        lines.write.mode("overwrite" if target.overwrite else "errorifexists").saveAsTable(target.table)
-    if target.path is not None and is_csv(target.path):
-        with PREDICTIONS_CSV.written_beside(Location(spark, target.path), target.path, target.overwrite) as file:
-            parts = file.sibling(f"{file.name}-parts")
-            lines.coalesce(1).write.csv(parts.uri, header=True, escape='"')
-            next(part for part in parts.children() if part.name.startswith("part-")).move_to(file)
-            parts.delete()
-    elif target.path is not None:
-        with replace_folder(spark, target.path, PREDICTIONS, target.overwrite) as folder:
-            lines.write.parquet(folder)
-
-
-def predictions(model: OneBitCompletionModel, pairs: DataFrame, n: int) -> DataFrame:
-    """User, item, score, std, probability, prediction, and ``answered`` if an error rate was certified."""
-    predicted = predicted_pairs(model.factors, pairs, n)
-    prediction = F.col("prediction") > 0 if model.info.label_coding == "boolean" else F.col("prediction").cast("int")
-    ids = [F.col(quoted(column)) for column in pairs.columns]
-    answered = [model.answers(F.col("score"), F.col("std")).alias("answered")] if model.certifiedErrors else []
-    return predicted.select(*ids, "score", "std", "probability", prediction.alias("prediction"), *answered)
-
-
-def recommendations(model: OneBitCompletionModel, n: int, seen: DataFrame | None) -> DataFrame:
-    """User, item, rank (1 is the best), score, std, probability."""
-    user, item = model.getUserCol(), model.getItemCol()
-    lists = model.recommendForAllUsers(n, excludeSeen=seen)
-    lines = lists.select(F.col(quoted(user)), F.posexplode("recommendations").alias("rank", "best"))
-    figures = {"score": "rating", "std": "std", "probability": "probability"}
-    return lines.select(
-        F.col(quoted(user)),
-        F.col("best")[item].alias(item),
-        (F.col("rank") + 1).alias("rank"),
-        *(F.col("best")[field].cast("double").alias(name) for name, field in figures.items()),
-    )

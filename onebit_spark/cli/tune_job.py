@@ -14,7 +14,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,11 +27,8 @@ from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.output_kinds import TUNING
 from onebit_spark.core.settings import declared
 from onebit_spark.platform.files import Location, continued_folder
-from onebit_spark.tuning.cross_validation import Task, TaskResult, run_tasks
+from onebit_spark.tuning.cross_validation import Task, TaskResult, local_validation, run_tasks, spark_validation
 from onebit_spark.tuning.grid import VARIED, Score, choose, plotted, read_grid, score
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 TYPES = {str: pa.string(), float: pa.float64(), int: pa.int32(), bool: pa.bool_()}
 VARIED_COLUMNS = [(name, TYPES[declared(FitConfig)[name].kind]) for name in VARIED]
@@ -46,14 +43,14 @@ SCORE_COLUMNS = [
 
 def tune(runtime: Runtime, request: TuneRequest) -> None:
     configs = [replace(request.fit_config, **varied) for varied in read_grid(request.grid)]
-    spark = runtime.session
-    _refuse_output(spark, request)
-    columns = columns_of(request)
+    spark, columns, seed = runtime.session, columns_of(request), request.fit_config.seed
+    there = writable(spark, "--output", request.output)
+    killed = (there / "tasks").exists() and not (there / "model").exists()
+    refuse_output(spark, "--output", request.output, TUNING, request.overwrite or killed)
     ratings = runtime.table(request, "ratings", columns.names)
+    validate = local_validation if spark is None else spark_validation
     with (
-        runtime.validation(
-            ratings, columns, request.folds, request.fit_config.seed, request.worker_limit
-        ) as validation,
+        validate(ratings, columns, request.folds, seed, request.worker_limit) as validation,
         continued_folder(spark, request.output, TUNING, request.overwrite) as folder,
     ):
         tasks = validation.tasks(configs)
@@ -87,13 +84,6 @@ def as_toml(config: FitConfig, settings: int) -> str:
     values = {keys[name].replace("_", "-"): getattr(config, name) for name in (*VARIED, *others)}
     values["certificate-grid"] = settings
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None)
-
-
-def _refuse_output(spark: SparkSession | None, request: TuneRequest) -> None:
-    """Refuse an output folder that is neither new, nor that of a killed run, nor may be overwritten."""
-    folder = writable(spark, "--output", request.output)
-    killed = (folder / "tasks").exists() and not (folder / "model").exists()
-    refuse_output(spark, "--output", request.output, TUNING, request.overwrite or killed)
 
 
 def _write_results(

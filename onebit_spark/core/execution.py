@@ -24,7 +24,10 @@ def available_cores() -> int:
 
 def available_memory() -> int:
     """Bytes that this process can still take: the machine's free memory, or what its container leaves of it."""
-    free = _free_memory()
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # not Linux: all of it
+    with suppress(OSError, StopIteration):
+        line = next(line for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
+        free = int(line.split()[1]) * 1024
     limit = _container_memory()
     return free if limit is None else max(0, min(free, limit))
 
@@ -51,13 +54,6 @@ def _container_memory() -> int | None:
             lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
             return left + sum(int(value) for name, value in lines if name == cached)
     return None
-
-
-def _free_memory() -> int:
-    with suppress(OSError, StopIteration):
-        line = next(line for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
-        return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # not Linux: all of it
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------

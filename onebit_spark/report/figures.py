@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -39,8 +38,6 @@ STYLE: dict[Any, Any] = {
 
 MOST_FEATURES, LONGEST_NAME = 14, 28
 
-Draw = Callable[["Axes", ModelInfo], None]
-
 
 @dataclass(frozen=True)
 class Plot:
@@ -49,12 +46,22 @@ class Plot:
     title: str
     caption: str
     alt: str  # what it shows, for those who do not see it
-    draw: Draw
+    draw: Callable[[Axes], None]
 
-    def svg(self, info: ModelInfo) -> str:
+    def svg(self) -> str:
         """The markup. Colours are names of the page's style sheet."""
-        with _axes(self.title) as (axes, text):
-            self.draw(axes, info)
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        text = io.StringIO()
+        with rc_context({**STYLE, "svg.hashsalt": self.title, "svg.fonttype": "path"}):  # ids differ between plots
+            figure = Figure(figsize=SIZE)
+            FigureCanvasSVG(figure)
+            self.draw(figure.add_subplot())
+            ConstrainedLayoutEngine().execute(figure)  # once: a figure with a layout engine is drawn twice
+            figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
         markup = text.getvalue()
         markup = markup[markup.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(self.alt)}"', 1)
         for colour, name in CSS_NAMES.items():
@@ -69,21 +76,21 @@ def plots(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> It
         "Convergence",
         "The objective is minimised. The plot shows how far it is above its last value.",
         f"Line plot: the objective fell from {history[0]:,.6g} to {history[-1]:,.6g} in {len(history)} iterations.",
-        _objective,
+        partial(_objective, info),
     )
     off = len(info.inverse_gamma) - info.effective_rank
     yield Plot(
         "Factors",
         "The scale of a factor is 1/E[1/γ]." + (" The prior has switched off the orange ones." if off else ""),
         f"Bar plot: the scales of {len(info.inverse_gamma)} factors, of which {info.effective_rank} are in use.",
-        _spectrum,
+        partial(_spectrum, info),
     )
     for who in (name for name in SIDE_OF if name in (info.side_features or ())):
         yield Plot(
             f"Features of {who}s",
             "The change of the score by a category, or by one standard deviation of a number.",
             f"Bar plot: how the side features of {who}s change the score.",
-            partial(_effects, who),
+            partial(_effects, who, info),
         )
     seen = info.diagnostics
     if not seen:
@@ -95,13 +102,13 @@ def plots(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> It
         "agree. The bars show how many ratings there are.",
         f"Line plot: observed frequencies by predicted probability; they differ by {seen['calibration_error']:.3f} on "
         "average.",
-        _reliability,
+        partial(_reliability, seen["reliability"]),
     )
     yield Plot(
         "Scores",
         f"Scores by class, on {source}. A score on the wrong side of 0 is an error.",
         f"Histograms of the scores of positive and negative ratings; {seen['error']:.1%} are on the wrong side of 0.",
-        _scores,
+        partial(_scores, _wider(seen["scores"])),
     )
     if "risk_coverage" in seen:
         points = [item for item in certificates if item["name"] == "selective" and not item["group"]]
@@ -112,31 +119,11 @@ def plots(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> It
             "Answering only confident pairs",
             f"Error rate if only the most confident pairs are answered, on {source}.{certified}",
             f"Line plot: the error rate rises to {seen['error']:.1%} as the share of answered pairs rises to 100%.",
-            partial(_risk_coverage, points),
+            partial(_risk_coverage, points, seen["risk_coverage"]),
         )
 
 
-@contextmanager
-def _axes(salt: str) -> Iterator[tuple[Axes, io.StringIO]]:
-    """Axes whose figure is written into the text at the end. The salt makes the ids of two plots different.
-
-    The layout is computed here, once: a figure with a layout engine is drawn twice.
-    """
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    text = io.StringIO()
-    with rc_context({**STYLE, "svg.hashsalt": salt, "svg.fonttype": "path"}):
-        figure = Figure(figsize=SIZE)
-        FigureCanvasSVG(figure)
-        yield figure.add_subplot(), text
-        ConstrainedLayoutEngine().execute(figure)
-        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
-
-
-def _objective(axes: Axes, info: ModelInfo) -> None:
+def _objective(info: ModelInfo, axes: Axes) -> None:
     values = np.array(info.objective_history)
     above = values - values[-1]
     at = np.arange(1, len(values) + 1)
@@ -149,7 +136,7 @@ def _objective(axes: Axes, info: ModelInfo) -> None:
     axes.locator_params(axis="x", integer=True)
 
 
-def _spectrum(axes: Axes, info: ModelInfo) -> None:
+def _spectrum(info: ModelInfo, axes: Axes) -> None:
     scale = np.sort(1.0 / np.array(info.inverse_gamma))[::-1]
     colours = [BLUE if k < info.effective_rank else ORANGE for k in range(len(scale))]
     axes.bar(np.arange(1, len(scale) + 1), scale, color=colours)
@@ -159,8 +146,7 @@ def _spectrum(axes: Axes, info: ModelInfo) -> None:
     axes.locator_params(axis="x", integer=True)
 
 
-def _reliability(axes: Axes, info: ModelInfo) -> None:
-    curve = _diagnostics(info)["reliability"]
+def _reliability(curve: Mapping[str, Any], axes: Axes) -> None:
     n, said, came = (np.array(curve[name]) for name in ("n", "probability", "frequency"))
     axes.plot([0, 1], [0, 1], color=LIGHT, linewidth=1)
     # Two standard errors of a frequency.
@@ -176,8 +162,7 @@ def _reliability(axes: Axes, info: ModelInfo) -> None:
     below.spines["right"].set_visible(False)
 
 
-def _scores(axes: Axes, info: ModelInfo) -> None:
-    scores = _wider(_diagnostics(info)["scores"])
+def _scores(scores: Mapping[str, Any], axes: Axes) -> None:
     centres = scores["low"] + scores["width"] / 2
     total = sum(scores["positive"]) + sum(scores["negative"])
     for name, colour in (("negative", ORANGE), ("positive", BLUE)):
@@ -194,7 +179,7 @@ def _scores(axes: Axes, info: ModelInfo) -> None:
     axes.legend(loc="upper left")
 
 
-def _effects(who: Who, axes: Axes, info: ModelInfo) -> None:
+def _effects(who: Who, info: ModelInfo, axes: Axes) -> None:
     """Draw the features with the largest effects."""
     effects = sorted(feature_effects(info, who), key=lambda one: abs(one[1]))[-MOST_FEATURES:]
     sizes = np.array([one[1] for one in effects])
@@ -205,9 +190,8 @@ def _effects(who: Who, axes: Axes, info: ModelInfo) -> None:
     axes.set_xlabel("change of the score")
 
 
-def _risk_coverage(points: Sequence[Mapping[str, Any]], axes: Axes, info: ModelInfo) -> None:
+def _risk_coverage(points: Sequence[Mapping[str, Any]], curve: Mapping[str, Any], axes: Axes) -> None:
     """Draw the curve, and ``points``, selective certificates. A request that was not met is a line without a point."""
-    curve = _diagnostics(info)["risk_coverage"]
     shares, errors = np.array(curve["share"]), np.array(curve["error"])
     shown = shares >= 0.01  # for a smaller share the error is too noisy
     axes.plot(shares[shown], errors[shown], color=BLUE, linewidth=1.5)
@@ -238,8 +222,3 @@ def _wider(scores: dict[str, Any]) -> dict[str, Any]:
     first = place.min()
     merged = {name: np.bincount(place - first, weights=values) for name, values in counts.items()}
     return {"width": width, "low": (first + np.arange(len(merged["positive"]))) * width, **merged}
-
-
-def _diagnostics(info: ModelInfo) -> dict[str, Any]:
-    assert info.diagnostics is not None
-    return info.diagnostics

@@ -63,6 +63,11 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
     """The page. ``certificate`` has the content of ``certificate.json``."""
     users, items = info.rated
     title = f"{info.n_ratings:,} ratings of {users:,} users on {items:,} items"
+    seconds = (info.diagnostics or {}).get("job", {}).get("seconds") or info.seconds  # of the job, else of the fit
+    tiles = "".join(
+        f'<div class="tile"><b>{escape(figure)}</b><span>{escape(what)}</span></div>'
+        for figure, what in _headline(info, certificate)
+    )
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -73,11 +78,11 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             f"<h1>{escape(title)}</h1>",
             f'<p class="subtitle">{escape(_fitted(info))}</p>',
             *_job(info),
-            _tiles(_headline(info, certificate)),
+            f'<div class="tiles">{tiles}</div>',
             *_notes(info),
             '<h2>The fit and its quality</h2><div class="plots">',
             *(
-                f"<figure><h3>{escape(plot.title)}</h3>{plot.svg(info)}"
+                f"<figure><h3>{escape(plot.title)}</h3>{plot.svg()}"
                 f"<figcaption>{escape(plot.caption)}</figcaption></figure>"
                 for plot in plots(info, certificate["certificates"] if certificate else ())
             ),
@@ -86,7 +91,7 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             '<h2>In detail</h2><div class="columns">',
             _table("Data", _data(info)),
             _table("Settings", _settings(info)),
-            _table("Seconds", {phase: f"{seconds:.2f}" for phase, seconds in _seconds(info).items()}),
+            _table("Seconds", {phase: f"{value:.2f}" for phase, value in seconds.items()}),
             "</div></body></html>",
         ]
     )
@@ -107,11 +112,6 @@ def _job(info: ModelInfo) -> Iterable[str]:
         yield f"<p><code>{escape(job['command'])}</code></p>"
 
 
-def _seconds(info: ModelInfo) -> dict[str, float]:
-    """The seconds of a job, under the names that it prints; else those of the fit."""
-    return (info.diagnostics or {}).get("job", {}).get("seconds") or info.seconds
-
-
 def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
     """Pairs of a figure and its meaning."""
     seen = info.diagnostics
@@ -122,22 +122,13 @@ def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[t
         yield f"{off_majority:.1%}", "of the same ratings are wrong if the majority class is always predicted"
         yield f"{seen['calibration_error']:.3f}", "average error of the probabilities"
     yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
-    headline = _best(certificate)
-    if headline is not None:
-        of_predictions = headline["name"] in OF_PREDICTIONS
-        whose = "the model's predictions" if of_predictions else "draws from the posterior, not predictions"
-        yield (
-            f"≤ {headline['bound']:.1%}",
-            f"errors of {whose}: certified with confidence {100 * (1 - headline['delta']):.6g}%",
-        )
-
-
-def _best(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The certificate of the headline, unless it is vacuous."""
     for one in certificate["certificates"] if certificate else ():
         if one["name"] == certificate["headline"] and not one["vacuous"] and not one.get("group"):  # type: ignore[index]
-            return dict(one)
-    return None
+            of_predictions = one["name"] in OF_PREDICTIONS
+            whose = "the model's predictions" if of_predictions else "draws from the posterior, not predictions"
+            confidence = f"{100 * (1 - one['delta']):.6g}%"
+            yield f"≤ {one['bound']:.1%}", f"errors of {whose}: certified with confidence {confidence}"
+            return
 
 
 def _notes(info: ModelInfo) -> Iterable[str]:
@@ -188,21 +179,11 @@ def _data(info: ModelInfo) -> dict[str, str]:
 
 def _settings(info: ModelInfo) -> dict[str, str]:
     names = (name for name in declared(FitConfig) if name in info.parameters)
-    shown = {name.replace("_", " "): _plain(info.parameters[name]) for name in names}
+    values = {name.replace("_", " "): info.parameters[name] for name in names}
+    shown = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
     if info.calibration:
         shown["calibration"] = f"learnt, {len(info.calibration['knots'])} knots"
     return shown
-
-
-def _plain(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _tiles(tiles: Iterable[tuple[str, str]]) -> str:
-    inside = "".join(
-        f'<div class="tile"><b>{escape(figure)}</b><span>{escape(what)}</span></div>' for figure, what in tiles
-    )
-    return f'<div class="tiles">{inside}</div>'
 
 
 def _table(caption: str, rows: dict[str, str]) -> str:

@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,8 +12,8 @@ from modelfolders import FOLDERS
 from running import run_here, write
 
 FULL = (
-    "error: the disk is full: free some space on the disk of the output, or on that of spark.local.dir, where Spark "
-    "keeps its own files"
+    "error: the disk is full: free some space on the disk of the output, or of temporary files "
+    f"({tempfile.gettempdir()})"
 )
 WRITE = Path.write_bytes
 

@@ -7,7 +7,8 @@ from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.spark_runtime import read_features, read_table
+from onebit_spark.cli.runtime import read_features
+from onebit_spark.cli.spark_runtime import SparkRuntime
 from onebit_spark.estimator import OneBitCompletion
 
 
@@ -51,9 +52,9 @@ def test_case_does_not_count_in_the_tables_of_jobs(spark, tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("USER,Item\n01,2\n")
     request = FitRequest(ratings=str(table), user_features=str(table), output="unused", format="csv")
-    assert read_table(spark, request, "ratings", ["user", "item"]).columns == ["user", "item"]
+    assert SparkRuntime(spark).table(request, "ratings", ["user", "item"]).columns == ["user", "item"]
     assert (
-        read_features(spark, request, {"user": "user", "item": "item"})["user"].first()["USER"] == "01"
+        read_features(SparkRuntime(spark), request, {"user": "user", "item": "item"})["user"].first()["USER"] == "01"
     )  # an id stays text
 
 

@@ -9,7 +9,7 @@ from onebit_spark import RequestError
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.running import explained_failures
-from onebit_spark.cli.spark_runtime import read_table
+from onebit_spark.cli.spark_runtime import SparkRuntime
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.ratings import check_ratings
@@ -22,7 +22,7 @@ def by_spark(spark, path, options):
     flags = [flag for key, value in options.items() for flag in ("--option", f"{key}={value}")]
     request = parse(FitRequest, "fit", ["--ratings", path, "--output", "model", *flags])
     with explained_failures():
-        table = read_table(spark, request, "ratings", NAMES)
+        table = SparkRuntime(spark).table(request, "ratings", NAMES)
         return table, table.toArrow()
 
 

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from onebit_spark import RequestError
 from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.spark_runtime import read_features
+from onebit_spark.cli.runtime import read_features
+from onebit_spark.cli.spark_runtime import SparkRuntime
 from onebit_spark.core.factor_tables import IMPLICIT
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
@@ -223,11 +224,11 @@ def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path
     file = tmp_path / "users.csv"
     file.write_text("user,age,sex\n007,30,m\n8,40,f\n")
     request = FitRequest(ratings="r", output="o", user_features=str(file), format="csv")
-    frame = read_features(spark, request, {"user": "user", "item": "item"})["user"]
+    frame = read_features(SparkRuntime(spark), request, {"user": "user", "item": "item"})["user"]
     assert dict(frame.dtypes) == {"user": "string", "age": "int", "sex": "string"}
     assert sorted(line["user"] for line in frame.collect()) == ["007", "8"]
     with pytest.raises(RequestError, match=r"--user-features .* has no column 'who'"):
-        read_features(spark, request, {"user": "who", "item": "item"})
+        read_features(SparkRuntime(spark), request, {"user": "who", "item": "item"})
 
 
 # ---- implicit features ----------------------------------------------------------------------------------------------

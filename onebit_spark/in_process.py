@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -344,25 +344,8 @@ class TableFit:
         digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
         split = None if self.terms is None else self.terms.prior_split
         return CheckpointFolder(
-            None, folder, subject_of(self.config, ratings.counts, split, digests), _Earlier.of, _write
+            None, folder, subject_of(self.config, ratings.counts, split, digests), load, _write
         )
-
-
-class _Earlier(NamedTuple):
-    """The model of a checkpoint: see ``ml.checkpoint.Startable``."""
-
-    model: FittedModel
-
-    @classmethod
-    def of(cls, uri: str) -> _Earlier:
-        return cls(load(uri))
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.model.info
-
-    def factorsOf(self, who: Who) -> ModelSide:
-        return self.model.side(who)
 
 
 def _write(model: FittedModel, uri: str) -> None:
@@ -387,9 +370,10 @@ def _factors(engine: Engine[Any], side: Side, fit: CertifiedFit[Any]) -> pa.Tabl
     return factor_table(engine.ids[side], *map(engine.runner.lines, parts))
 
 
-def _adopted(engine: Engine[Any], side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
+def _adopted(engine: Engine[Any], model: FittedModel, who: Who, prior: RowPosterior, precision: str) -> Any:
     """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
-    return engine.runner.table(side, align_factors(factors.table, engine.ids[side], prior, precision))
+    side = SIDE_OF[who]
+    return engine.runner.table(side, align_factors(model.side(who).table, engine.ids[side], prior, precision))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import DEVICES, Execution
 from onebit_spark.core.factor_tables import align_factors, factor_table
 from onebit_spark.core.losses import OTHER, SIDES, Side
+from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.spectral import CountedRows
@@ -291,8 +292,9 @@ def factors_of(
     return engine.runner.persist(frame, schema) if persist else frame
 
 
-def adopted_factors(engine: Engine[Any], side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> Any:
-    """The posterior of the engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
+def adopted_factors(engine: Engine[Any], model: Any, who: Who, prior: RowPosterior, precision: str) -> Any:
+    """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
+    side, factors = SIDE_OF[who], model.factorsOf(who)
     if engine.runner.held_rows(side) is not None:
         rows = align_factors(collected_factors(factors), engine.ids[side].values, prior, precision)
         return engine.runner.table(side, rows)

@@ -398,7 +398,5 @@ def _block_rows(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64])
     ]
 
 
-NO_CELLS = pa.table(
-    {"key": pa.array([], pa.int32()), "place": pa.array([], pa.int32()), "sender": pa.array([], pa.int32()),
-     "values": pa.array([], pa.binary())}
-)  # fmt: skip
+_NUMBERS = [(name, pa.int32()) for name in ("key", "place", "sender")]
+NO_CELLS = pa.schema([*_NUMBERS, ("values", pa.binary())]).empty_table()

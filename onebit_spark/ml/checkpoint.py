@@ -17,13 +17,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
 from onebit_spark.core.factor_tables import prior_row
-from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
+from onebit_spark.core.losses import SIDES
+from onebit_spark.core.model_info import METADATA, SIDE_OF, Who
 from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.settings import param_names
@@ -46,22 +46,12 @@ OWNER = "fit-in-progress"  # a file with the token of the fit that uses the fold
 MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
 
 
-# (side, factors, prior, precision) ─► the posterior of the engine's ids from a model's factors, in the engine's form
-Adopt = Callable[[Side, Any, RowPosterior, str], Any]
-
-
-class Startable(Protocol):
-    """A model that a fit can start from: one of Spark, or one in this process."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def factorsOf(self, who: Who) -> Any:
-        """The factors of the users or of the items, as ``Adopt`` takes them."""
+# (model, "user" or "item", prior, precision) ─► the posterior of the engine's ids from a model, in the engine's form
+Adopt = Callable[[Any, Who, RowPosterior, str], Any]
 
 
 def warm_start(
-    model: Startable, config: FitConfig, adopt: Adopt, vectors: int = MODEL_VECTORS
+    model: Any, config: FitConfig, adopt: Adopt, vectors: int = MODEL_VECTORS
 ) -> Start[Any]:  # fmt: skip
     """The model's posterior of the engine's ids. Ids that the model does not know get its prior.
 
@@ -72,9 +62,7 @@ def warm_start(
     priors = {
         side: prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors) for side in SIDES
     }  # fmt: skip
-    posteriors = {
-        side: adopt(side, model.factorsOf(who), priors[side], config.precision) for who, side in SIDE_OF.items()
-    }
+    posteriors = {side: adopt(model, who, priors[side], config.precision) for who, side in SIDE_OF.items()}
     settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
     return Start(posteriors, info.scales.without_feature_coef(), settings=settings)
 
@@ -90,7 +78,7 @@ def resumed(checkpoint: Checkpoint, config: FitConfig, adopt: Adopt) -> Start[An
     return replace(start, record=info.choice, earlier=info.choice["earlier"], planned=plan)
 
 
-def _check_form(model: Startable, config: FitConfig) -> None:
+def _check_form(model: Any, config: FitConfig) -> None:
     there, names = model.info.config, param_names(FitConfig)
     differing = [
         f"{names[name]} is {getattr(there, name)} there and {getattr(config, name)} here"
@@ -112,7 +100,7 @@ def _chosen(name: str, config: FitConfig) -> bool:
 class Checkpoint(NamedTuple):
     """The state of a fit after some iterations."""
 
-    model: Startable  # the model at this iteration
+    model: Any  # the model at this iteration
     history: list[Iteration]  # the iterations so far
 
 

@@ -24,7 +24,7 @@ from onebit_spark.platform.arrow_stream import Batches
 from onebit_spark.platform.binary_cells import cell_array, schema_of
 from onebit_spark.platform.plans import JOB_ERRORS, rows_are_lost
 
-RATINGS_PER_BLOCK = 8_000_000  # 32 MB of codes; a task holds a few copies of them, and its partners once per block
+RATINGS_PER_BLOCK = 8_000_000  # 32 MB of codes; a task holds a few copies of them
 BLOCKS_PER_TASK = 4
 HEAVY = 4  # a row with more than n/(4P) ratings is heavy; there are at most 4P of them
 

@@ -252,9 +252,9 @@ def _with_sorted_ids(
 
 
 def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: int) -> int:
-    """So many blocks that neither the partners of a block nor its own rows need much memory.
+    """So many blocks that neither the rows of a block nor those of the other side that it needs take much memory.
 
-    ``n_sent`` is the number of partners that may be sent to a block.
+    ``n_sent`` is the number of rows of the other side that may be sent to a block.
     """
     few = n_sent * form.sent.row_bytes <= PARTNER_BYTES
     ratings = RATINGS_PER_BLOCK if few else min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.sent.row_bytes)

@@ -31,12 +31,10 @@ from onebit_spark.engines.spark_engine import adopted_factors, factors_of, load_
 from onebit_spark.engines.tables import factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.batches import SizeEstimate
-from onebit_spark.input.columns import collected_features, type_of
 from onebit_spark.input.rating_checks import Columns, RatingCounts
-from onebit_spark.input.ratings import with_weight
+from onebit_spark.input.ratings import collected_features, type_of, with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
-from onebit_spark.ml.fit_params import FitParams
-from onebit_spark.ml.params import refuse_removed
+from onebit_spark.ml.params import FitParams, refuse_removed
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter, write_model
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.predictor.fit_info import info_of_fit
@@ -124,6 +122,10 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
     def setNumBlocks(self, value: int) -> Self:
         """Set both numUserBlocks and numItemBlocks, as in ALS."""
         return self._set(numUserBlocks=value, numItemBlocks=value)
+
+    def prepare(self, *_: Any, **__: Any) -> None:
+        """Raise a RequestError: it was removed."""
+        refuse_removed(["prepare"])
 
     def setParams(self, **params: Any) -> Self:
         """Set Params by the names that the constructor knows; None leaves one as it is."""

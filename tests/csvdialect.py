@@ -37,6 +37,17 @@ DIALECT = {  # name: (content by file, options, users or words)
         {},
         ["ann", "bob"],
     ),
+    "two columns of one name in two files": (
+        {"a.csv": "user,item,label,n,N\nann,tea,1,2,3\n", "b.csv": "user,item,label,n,N\nbob,tea,1,2,3\n"},
+        {},
+        "has several columns named 'n': give each column of a folder its own name",
+    ),
+    "two columns of one name in one file": ({"a.csv": "user,item,label,n,N\nann,tea,1,2,3\n"}, {}, ["ann"]),
+    "numbered columns of two files": (
+        {"a.csv": "user,item,label,n3,n4\nann,tea,1,2,3\n", "b.csv": "user,item,label,n3,n4\nbob,tea,1,2,3\n"},
+        {},
+        ["ann", "bob"],
+    ),
     "another header": (
         {"a.csv": LIKED, "b.csv": "item,user,label\ntea,eve,0\n"},
         {},

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 
 from onebit_spark import FitConfig
-from onebit_spark.cli.compile_ahead import compile_ahead
+from onebit_spark.cli import compile_ahead
 from onebit_spark.core.compiled import nothing_is_compiled
 
 VARIANTS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from onebit_spark.tuning.grid import as_png
+from onebit_spark.tuning import as_png
 
 
 def noise(records: pd.DataFrame) -> bytes:

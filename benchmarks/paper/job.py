@@ -95,7 +95,7 @@ def _run(
     from onebit_spark.cli.progress import TaskProgress
     from onebit_spark.cli.runtime import refuse_output
     from onebit_spark.platform.files import continued_folder
-    from onebit_spark.tuning.cross_validation import on_workers, run_tasks
+    from onebit_spark.tuning import on_workers, run_tasks
     from paper.provenance import provenance
 
     folder = refuse_output(spark, "--output", request.output, REPRODUCTION, overwrite=True)  # a killed run continues

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.in_process import fit_arrays
-from onebit_spark.tuning.cross_validation import Sample
+from onebit_spark.tuning import Sample
 from paper.baselines.davenport import fit_davenport
 from paper.baselines.simple import fit_logistic, fit_majority
 from paper.samples import folds

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onebit_spark.tuning.cross_validation import Sample
+from onebit_spark.tuning import Sample
 
 
 def split(sample: Sample, held_out: int, seed: int) -> tuple[Sample, Sample]:

@@ -3,7 +3,6 @@
 flags ◄ requests (flags of each job) ◄ running (the runtime of a job, failures, signals, exit codes)
 runtime (what a job needs of it, shared checks) ◄ local_runtime (this process), spark_runtime (a session)
 fit_job, model_jobs (predict, evaluate), tune_job: on any runtime; progress (lines, bars and times)
-compile_ahead: kernels are compiled while Spark starts or a file is read
 
 A wrong argument is answered before numpy, Arrow or Spark is imported. So the modules of the jobs are imported later.
 """
@@ -11,23 +10,38 @@ A wrong argument is answered before numpy, Arrow or Spark is imported. So the mo
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
 from onebit_spark.cli.running import LOCAL, Job
+from onebit_spark.core.config import FitConfig, Terms
 
 
 def _module(name: str) -> Any:
     return import_module(f"onebit_spark.cli.{name}")
 
 
+def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> None:
+    """Compile the kernels that a fit with these settings needs, or load them from the cache, by a fit of 16 ratings.
+
+    This happens while Spark starts or a file is read. No result depends on it.
+    """
+    import numpy as np
+
+    from onebit_spark.in_process import fit_arrays
+
+    rows, cols = np.divmod(np.arange(16), 4)
+    labels, weights = np.where((rows + cols) % 3 > 0, 1, -1), np.ones(16, np.float32) if weighted else None
+    short = replace(config, max_iter=2, tol=0.0)
+    fit_arrays(rows, cols, labels, short, weights=weights, certify=Terms(), device=device)
+
+
 def _warm_up(request: FitRequest, runtime: str) -> None:
     """Compile the kernels of these settings, and import what the job imports."""
     with suppress(Exception):  # the fit itself reports what is wrong
         if request.execution.exchange in ("auto", "driver"):
-            from onebit_spark.cli.compile_ahead import compile_ahead
-
             compile_ahead(request.fit_config, request.labels.weight_col is not None, request.execution.device)
         _module("local_runtime" if runtime == LOCAL else "spark_runtime")
         _module("fit_job")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli import runtime
@@ -23,9 +23,8 @@ from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
 from onebit_spark.input.collect import SplitCounts, check_split, split_off
-from onebit_spark.input.columns import matching, missing, quoted
 from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, total_of
-from onebit_spark.input.ratings import with_weight
+from onebit_spark.input.ratings import matching, missing, quoted, with_weight
 from onebit_spark.input.tables import (
     EMPTY_CSV,
     NOT_JSON,
@@ -35,6 +34,7 @@ from onebit_spark.input.tables import (
     ending,
     format_of,
     is_data,
+    shared_name,
     spark_csv,
 )
 from onebit_spark.ml.evaluation import (
@@ -143,7 +143,9 @@ class SparkRuntime:
             options = spark_csv(options)
         try:
             table = self.session.read.format(format.name).options(**options).load(path)
-            return _of_one_header(table, path, options) if format.name == "csv" else table
+            return _of_one_header(table, flag, path, options) if format.name == "csv" else table
+        except RequestError:
+            raise
         except Exception as error:
             if "PATH_NOT_FOUND" in str(error):
                 if is_table_name(path) and self.session.catalog.tableExists(path):
@@ -294,15 +296,23 @@ def _files_in(folder: Location) -> Iterator[str]:
             yield name
 
 
-def _of_one_header(table: DataFrame, path: str, options: Mapping[str, str]) -> DataFrame:
+def _of_one_header(table: DataFrame, flag: str, path: str, options: Mapping[str, str]) -> DataFrame:
     """The table. If it has several files, a file with another header line than the first one ends the job.
 
     Spark reads CSV by the position of its columns. It compares header lines if a schema is given, in which a column
-    without a name has an empty one.
+    without a name has an empty one. Spark has numbered the columns that share a name: a, a becomes a0, a1.
     """
     given = {key.lower(): value.strip().lower() for key, value in options.items()}
     if given.get("header") != "true" or "enforceschema" in given or len(table.inputFiles()) < 2:
         return table
-    fields = [StructField("" if f.name == f"_c{n}" else f.name, f.dataType) for n, f in enumerate(table.schema)]
+    names = ["" if name == f"_c{n}" else name for n, name in enumerate(table.columns)]
+    stems = [name.removesuffix(str(n)).lower() for n, name in enumerate(names) if name.endswith(str(n))]
+    if len(set(stems)) < len(stems):  # perhaps they share a name: the header line decides
+        text = StructType([StructField(name, StringType()) for name in table.columns])
+        plain = {**{key: value for key, value in options.items() if key.lower() != "header"}, "mode": "PERMISSIVE"}
+        first = table.sparkSession.read.format("csv").schema(text).options(**plain).load(path).first()
+        if problem := shared_name([name or "" for name in first or ()]):
+            raise RequestError(f"{flag} {path} {problem}")
+    fields = [StructField(name, field.dataType) for name, field in zip(names, table.schema, strict=True)]
     reader = table.sparkSession.read.format("csv").schema(StructType(fields))
     return reader.options(**{**options, "enforceSchema": "false"}).load(path).toDF(*table.columns)

@@ -27,8 +27,19 @@ from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.output_kinds import TUNING
 from onebit_spark.core.settings import declared
 from onebit_spark.platform.files import Location, continued_folder
-from onebit_spark.tuning.cross_validation import Task, TaskResult, local_validation, run_tasks, spark_validation
-from onebit_spark.tuning.grid import VARIED, Score, choose, plotted, read_grid, score
+from onebit_spark.tuning import (
+    VARIED,
+    Score,
+    Task,
+    TaskResult,
+    choose,
+    local_validation,
+    plotted,
+    read_grid,
+    run_tasks,
+    score,
+    spark_validation,
+)
 
 TYPES = {str: pa.string(), float: pa.float64(), int: pa.int32(), bool: pa.bool_()}
 VARIED_COLUMNS = [(name, TYPES[declared(FitConfig)[name].kind]) for name in VARIED]

@@ -1,7 +1,7 @@
 """A setting is declared once, as a field of a frozen dataclass: its type, default, help and check.
 
     rank: int = setting(10, "largest number of factors", check=at_least(1))
-          ─►  --rank and the key `rank` (cli/flags.py), the Param `rank` (ml/fit_params.py), the report's row,
+          ─►  --rank and the key `rank` (cli/flags.py), the Param `rank` (ml/params.py), the report's row,
               and the parameter in the documentation of the class (``documented``)
 
 ``declared`` lists the settings of a class. ``problems_of`` checks the values of an object. A problem is a field and a

@@ -11,10 +11,8 @@ Checks, messages, held-out ratings and the numbers of the ids are the same as on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +39,6 @@ from onebit_spark.input.batches import (
 from onebit_spark.input.rating_checks import (
     BIT,
     Columns,
-    Kind,
     RatingCounts,
     as_examples,
     column_count_problem,
@@ -51,11 +48,11 @@ from onebit_spark.input.rating_checks import (
     type_problems,
 )
 from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, text_to_numbers
+from onebit_spark.platform.binary_cells import one_ahead
 
 GROUP = "__onebit_group"
 EXAMPLES = 3
 
-T = TypeVar("T")
 Mask = NDArray[np.bool_]
 
 
@@ -113,13 +110,11 @@ class ArrowRatings:
         if by is not None:
             names[GROUP] = self._column(table, by, " to group by")
         self.table = table.named(names)
-        kinds = {
-            role: column_kind(self.table.schema.field(inside).type) for role, inside in roles.items() if inside in names
-        }
-        if problems := type_problems(columns, kinds):
+        types = {role: spark_name(self.table.schema.field(roles[role]).type) for role in columns.roles}
+        if problems := type_problems(columns, types):
             raise RequestError("; ".join(problems))
-        self.id_types = {who: kinds[who].name for who in ("user", "item")}
-        self._boolean = kinds["label"].use == "boolean"
+        self.id_types = {who: types[who] for who in ("user", "item")}
+        self._boolean = types["label"] == "boolean"
 
     @staticmethod
     def _column(table: ArrowTable, name: str, role: str) -> str:
@@ -296,26 +291,3 @@ class Defects:
 
     def examples(self, name: str) -> str:
         return as_examples(self._examples[name])
-
-
-def column_kind(kind: pa.DataType) -> Kind:
-    """What a column of this type can be used for."""
-    name = spark_name(kind)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return Kind(name, "number")
-    if pa.types.is_boolean(kind):
-        return Kind(name, "boolean")
-    if pa.types.is_string(kind):
-        return Kind(name, "text")
-    is_id = pa.types.is_binary(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-    return Kind(name, "id" if is_id else "none")
-
-
-def one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """The items, each next one made by another thread while the last is used."""
-    source, end = iter(items), object()
-    with ThreadPoolExecutor(1) as pool:
-        ahead = pool.submit(next, source, end)
-        while (item := ahead.result()) is not end:
-            ahead = pool.submit(next, source, end)
-            yield item  # type: ignore[misc]

@@ -22,9 +22,8 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.hashes import HASH_PARTS, limit_for
 from onebit_spark.core.settings import declared
 from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_ratings import Holdout, one_ahead
+from onebit_spark.input.arrow_ratings import Holdout
 from onebit_spark.input.batches import ITEM, USER, Batches, CollectedRatings, RatingCollector, SizeEstimate
-from onebit_spark.input.columns import quoted, type_of
 from onebit_spark.input.rating_checks import (
     Columns,
     RatingCounts,
@@ -33,7 +32,7 @@ from onebit_spark.input.rating_checks import (
     not_deterministic,
     of_both_classes,
 )
-from onebit_spark.input.rating_files import mark_as_derived, rating_files
+from onebit_spark.input.rating_files import rating_files
 from onebit_spark.input.ratings import (
     aggregated,
     check_columns,
@@ -41,10 +40,14 @@ from onebit_spark.input.ratings import (
     checked_counts,
     count_ratings,
     fingerprint,
+    mark_as_derived,
     positive,
+    quoted,
+    type_of,
     unchecked_ratings,
 )
 from onebit_spark.platform.arrow_stream import cached_rows, collect_in_parts
+from onebit_spark.platform.binary_cells import one_ahead
 
 WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}  # bytes of an id; else 8
 

@@ -5,9 +5,10 @@ This module imports no Spark.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +20,11 @@ from onebit_spark.core.model_info import Who
 from onebit_spark.errors import FitFailed, RequestError
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
-Use = Literal["number", "boolean", "text", "id", "none"]  # what a column can be used for; the first three are ids, too
 
 INTEGRAL = ("tinyint", "smallint", "int", "bigint")  # as ids they interchange
+NUMBERS = (*INTEGRAL, "float", "double", "decimal")  # types as Spark names them, without their parameters
+OTHER_IDS = ("boolean", "string", "binary", "date", "timestamp", "timestamp_ntz", "time", "interval", "char", "varchar")
+EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,6 @@ class Columns:
 
     @property
     def ids(self) -> dict[Who, str]:
-        """The columns of the ids."""
         return {"user": self.user, "item": self.item}
 
     @property
@@ -86,16 +88,6 @@ def not_deterministic(what: str) -> FitFailed:
     )
 
 
-# ---- columns ---------------------------------------------------------------------------------------------------------
-
-
-class Kind(NamedTuple):
-    """The type of a column: Spark's name for it, and what the column can be used for."""
-
-    name: str
-    use: Use
-
-
 def column_count_problem(n: int, column: str, role: str, columns: Sequence[str]) -> str | None:
     """Why a table that has n such columns does not have just one; ``role`` says what it is for."""
     listed = f"(columns: {', '.join(columns)})"
@@ -104,21 +96,20 @@ def column_count_problem(n: int, column: str, role: str, columns: Sequence[str])
     return f"there are {n} columns named {column!r}{role} {listed}: keep one" if n > 1 else None
 
 
-def type_problems(columns: Columns, kinds: Mapping[str, Kind]) -> list[str]:
-    """Columns, by their roles, of a type that cannot be what they are for."""
-    problems = []
-    for role in ("user", "item"):
-        if kinds[role].use == "none":
-            name = columns.roles[role]
-            problems.append(f"column {name!r} is of type {kinds[role].name}, which cannot be an id: cast it")
-    label = kinds["label"]
-    if label.use not in ("number", "boolean", "text"):
-        problems.append(f"column {columns.label!r} is of type {label.name}, not a number or a boolean")
-    if label.use == "boolean" and columns.threshold is not None:
+def type_problems(columns: Columns, types: Mapping[str, str]) -> list[str]:
+    """Columns, by their roles, of a type (as Spark names it) that cannot be what they are for."""
+    bare = {role: re.split("[( ]", name)[0] for role, name in types.items()}
+    problems = [
+        f"column {columns.roles[role]!r} is of type {types[role]}, which cannot be an id: cast it"
+        for role in ("user", "item")
+        if bare[role] not in NUMBERS + OTHER_IDS
+    ]
+    if bare["label"] not in (*NUMBERS, "boolean", "string"):
+        problems.append(f"column {columns.label!r} is of type {types['label']}, not a number or a boolean")
+    if bare["label"] == "boolean" and columns.threshold is not None:
         problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
-    weight = kinds.get("weight")
-    if weight is not None and weight.use not in ("number", "text"):
-        problems.append(f"column {columns.weight!r} of the weights is of type {weight.name}, not a number")
+    if "weight" in bare and bare["weight"] not in (*NUMBERS, "string"):
+        problems.append(f"column {columns.weight!r} of the weights is of type {types['weight']}, not a number")
     return problems
 
 
@@ -140,16 +131,8 @@ def counts_if_sound(
 ) -> RatingCounts:
     """The counts, or a RequestError with every defect, its count and three examples.
 
-    Parameters
-    ----------
-    columns : Columns
-        The columns of the ratings.
-    totals : mapping
-        ``n``, how many ratings have each flag of ``BIT``, and the sums of HASH_PARTS.
-    boolean : bool
-        Whether the labels are booleans.
-    examples : callable
-        From a flag to three ratings that have it, in words.
+    ``totals`` are ``n``, how many ratings have each flag of ``BIT``, and the sums of HASH_PARTS. ``boolean`` is true if
+    the labels are booleans. ``examples`` makes a text of three ratings that have a flag.
     """
     if totals["n"] == 0:
         kind = "" if columns.weight is None else " of positive weight"
@@ -212,8 +195,6 @@ def as_examples(lines: Sequence[Sequence[object]]) -> str:
 
 
 # ---- side features ---------------------------------------------------------------------------------------------------
-
-EXAMPLES = 3
 
 
 def check_id_type(column: str, given: str, id_type: str, whose: str) -> None:

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -27,13 +26,22 @@ from pyspark.sql.types import DecimalType, StructType
 from onebit_spark.core.arrow import as_spark, in_spark_type, spark_name
 from onebit_spark.input.arrow_ratings import Holdout, is_incomplete, plain_numbers, without_zeros
 from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT, Batches
-from onebit_spark.input.columns import matching, quoted
 from onebit_spark.input.rating_checks import INTEGRAL, Columns
+from onebit_spark.input.ratings import derivation, matching, quoted
 from onebit_spark.input.tables import ROWS_PER_BATCH, DataFile
 from onebit_spark.platform.binary_cells import schema_of
-from onebit_spark.platform.file_systems import file_system
+from onebit_spark.platform.files import file_system
 from onebit_spark.platform.plans import parquet_files
 from onebit_spark.platform.sessions import parallelism
+
+RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
+MOST_HERE = 100  # files that one process reads
+SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
+TYPES = (*INTEGRAL, "float", "double", "boolean", "string")  # and decimals: those that no setting of Spark changes
+INSIDE = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}  # role of a column ─► its name inside
+FOOTER = schema_of("footer string")
+
+log = logging.getLogger("onebit_spark")
 
 
 class RowGroup(NamedTuple):
@@ -45,14 +53,58 @@ class RowGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RatingReader:
-    """Reads ratings under the names of ``batches``, as ``ratings.unchecked_ratings`` has them."""
+class RatingFiles:
+    """The files of some ratings, read as ``ratings.unchecked_ratings`` has them, under the names of ``batches``."""
 
+    files: Mapping[str, int]  # path ─► length in bytes
     columns: Mapping[str, str]  # name inside ─► column of the files
     types: Mapping[str, str]  # column ─► its type as Spark names it
     holdout: Holdout | None = None  # ratings that are left out
 
-    def row_groups(self, path: str, length: int) -> list[RowGroup]:
+    def mapped(self, spark: SparkSession, work: Callable[[Batches], Batches], schema: StructType) -> DataFrame | None:
+        """``work`` on the ratings of every task; None if the executors cannot read them.
+
+        One small job opens all files on the executors and reads their footers.
+        """
+        cores, n_files = parallelism(spark), len(self.files)
+        tasks = min(n_files, cores)
+
+        def read_footers(batches: Batches) -> Batches:
+            for first in _numbers(batches):
+                for place in range(first, n_files, tasks):
+                    yield pa.RecordBatch.from_pydict({"footer": [json.dumps(self._footer(place))]})
+
+        lines = spark.range(0, tasks, 1, tasks).mapInArrow(read_footers, FOOTER).toArrow()
+        groups = _row_groups([json.loads(line) for line in lines["footer"].to_pylist()])
+        if not groups:
+            return None
+        runs = even_tasks(groups, max(cores, sum(group.n for group in groups) // RATINGS_PER_TASK))
+        log.debug("ratings: read by Arrow in %s tasks", f"{len(runs):,}")
+
+        def read(batches: Batches) -> Batches:
+            return work(self._ratings(group for number in _numbers(batches) for group in runs[number]))
+
+        return spark.range(0, len(runs), 1, len(runs)).mapInArrow(read, schema)
+
+    def batches(self) -> Batches | None:
+        """The ratings, read in this process; None if it cannot, or if it has too much to open."""
+        if len(self.files) > MOST_HERE:
+            return None
+        groups = _row_groups([self._footer(place) for place in range(len(self.files))])
+        if not groups:
+            return None
+        log.debug("ratings: read by Arrow on the driver")
+        return self._ratings(groups, threads=True)
+
+    def _footer(self, place: int) -> dict[str, Any]:
+        """The row groups of a file, or why Arrow cannot read it."""
+        path, length = list(self.files.items())[place]
+        try:
+            return {"file": place, "groups": self._groups_of(path, length)}
+        except Exception as error:  # whatever it is, Spark may still be able to read the file
+            return {"problem": f"{path}: {' '.join(str(error).split())}"}
+
+    def _groups_of(self, path: str, length: int) -> list[RowGroup]:
         """The row groups of a file. Raises an exception if Arrow cannot read it as Spark would."""
         file = _opened(path)
         if file.size != length:
@@ -68,7 +120,7 @@ class RatingReader:
             pa.Codec(codec)  # raises if Arrow was built without it
         return [RowGroup(path, number, group.num_rows) for number, group in enumerate(groups)]
 
-    def batches(self, groups: Iterable[RowGroup], threads: bool = False) -> Batches:
+    def _ratings(self, groups: Iterable[RowGroup], threads: bool = False) -> Batches:
         """The ratings of some row groups. A task of Spark has no ``threads`` of its own."""
         for path, number, _ in groups:
             file = _opened(path)
@@ -76,20 +128,28 @@ class RatingReader:
                 part = pq.ParquetFile(file.open(), pre_buffer=True)
                 wanted = list(self.types)
                 for batch in part.iter_batches(ROWS_PER_BATCH, [number], columns=wanted, use_threads=threads):
-                    yield from self._raw(batch).to_batches()
-
-    def _raw(self, batch: pa.RecordBatch) -> pa.Table:
-        values = {inside: batch[column] for inside, column in self.columns.items()}
-        given = pa.table({inside: in_spark_type(column, inside) for inside, column in values.items()})
-        plain = plain_numbers(without_zeros(given))
-        if self.holdout is None or any(map(is_incomplete, (plain[USER], plain[ITEM]))):  # the latter are refused
-            return plain
-        return plain.filter(~self.holdout.drawn(plain))
+                    values = {inside: in_spark_type(batch[name], inside) for inside, name in self.columns.items()}
+                    plain = plain_numbers(without_zeros(pa.table(values)))
+                    # Ratings without an id are refused.
+                    if self.holdout is not None and not any(map(is_incomplete, (plain[USER], plain[ITEM]))):
+                        plain = plain.filter(~self.holdout.drawn(plain))
+                    yield from plain.to_batches()
 
 
-def _opened(path: str) -> DataFile:
-    system, inside = file_system(path)
-    return DataFile(system, inside, system.get_file_info(inside).size)
+def rating_files(ratings: DataFrame, columns: Columns) -> RatingFiles | None:
+    """The files of ratings that are columns of Parquet files and nothing else, according to their plan."""
+    source = derivation(ratings)
+    if source.columns not in (None, columns):
+        return None
+    fields = {INSIDE[role]: matching(source.table, column)[0] for role, column in columns.roles.items()}
+    if not all(isinstance(f.dataType, DecimalType) or f.dataType.simpleString() in TYPES for f in fields.values()):
+        return None
+    files = parquet_files(source.table.select(*(quoted(field.name) for field in fields.values())))
+    if not files or any(path.partition(":")[0] not in SCHEMES for path in files):
+        return None
+    names = {name: field.name for name, field in fields.items()}
+    types = {field.name: field.dataType.simpleString() for field in fields.values()}
+    return RatingFiles(files, names, types, source.holdout)
 
 
 def even_tasks(groups: Sequence[RowGroup], n_tasks: int) -> list[list[RowGroup]]:
@@ -100,102 +160,9 @@ def even_tasks(groups: Sequence[RowGroup], n_tasks: int) -> list[list[RowGroup]]
     return [[groups[place] for place in run] for run in runs if rows[run].sum()]
 
 
-# ---- which files, which tasks ----------------------------------------------------------------------------------------
-
-RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
-MOST_HERE = 100  # files that one process reads
-SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
-TYPES = (*INTEGRAL, "float", "double", "boolean", "string")  # and decimals: those that no setting of Spark changes
-FOOTER = schema_of("footer string")
-
-log = logging.getLogger("onebit_spark")
-
-
-@dataclass(frozen=True)
-class DerivedRatings:
-    """What ratings were derived from: a table of which some are held out, or have the weight 0, by its columns."""
-
-    table: DataFrame
-    columns: Columns | None = None  # None: nothing is missing
-    holdout: Holdout | None = None
-
-
-_DERIVED: WeakKeyDictionary[DataFrame, DerivedRatings] = WeakKeyDictionary()
-
-
-def mark_as_derived(
-    ratings: DataFrame, table: DataFrame, columns: Columns, holdout: Holdout | None = None
-) -> DataFrame:
-    """Record that ratings are those of a table without the held-out ones and those of weight 0, and return them.
-
-    Their plan only shows a filter.
-    """
-    before = _DERIVED.get(table, DerivedRatings(table))
-    if before.columns in (None, columns) and None in (before.holdout, holdout):
-        _DERIVED[ratings] = DerivedRatings(before.table, columns, before.holdout or holdout)
-    return ratings
-
-
-@dataclass(frozen=True)
-class RatingFiles:
-    """The files of some ratings, and how they are read."""
-
-    reader: RatingReader
-    files: dict[str, int]  # path ─► length in bytes
-
-    def mapped(
-        self, spark: SparkSession, work: Callable[[Batches], Batches], schema: StructType
-    ) -> DataFrame | None:  # fmt: skip
-        """``work`` on the ``unchecked_ratings`` of every task; None if the executors cannot read them.
-
-        One small job opens all files on the executors and reads their footers.
-        """
-        cores, files = parallelism(spark), list(self.files.items())
-        tasks = min(len(files), cores)
-        lines = _numbered(spark, tasks).mapInArrow(_Footers(self.reader, files, tasks), FOOTER).toArrow()
-        groups = _row_groups([json.loads(line) for line in lines["footer"].to_pylist()])
-        if not groups:
-            return None
-        runs = even_tasks(groups, max(cores, sum(group.n for group in groups) // RATINGS_PER_TASK))
-        log.debug("ratings: read by Arrow in %s tasks", f"{len(runs):,}")
-        return _numbered(spark, len(runs)).mapInArrow(_Reading(self.reader, runs, work), schema)
-
-    def batches(self) -> Batches | None:
-        """The ratings, read in this process; None if it cannot, or if it has too much to open."""
-        if len(self.files) > MOST_HERE:
-            return None
-        groups = _row_groups([_footer(self.reader, place, *file) for place, file in enumerate(self.files.items())])
-        if not groups:
-            return None
-        log.debug("ratings: read by Arrow on the driver")
-        return self.reader.batches(groups, threads=True)
-
-
-def rating_files(ratings: DataFrame, columns: Columns) -> RatingFiles | None:
-    """The files of ratings that are columns of Parquet files and nothing else, according to their plan."""
-    source = _DERIVED.get(ratings, DerivedRatings(ratings))
-    if source.columns not in (None, columns):
-        return None
-    fields = {name: matching(source.table, column)[0] for name, column in _inside(columns).items()}
-    if not all(isinstance(f.dataType, DecimalType) or f.dataType.simpleString() in TYPES for f in fields.values()):
-        return None
-    files = parquet_files(source.table.select(*(quoted(field.name) for field in fields.values())))
-    if not files or any(path.partition(":")[0] not in SCHEMES for path in files):
-        return None
-    names = {name: field.name for name, field in fields.items()}
-    types = {field.name: field.dataType.simpleString() for field in fields.values()}
-    return RatingFiles(RatingReader(names, types, source.holdout), files)
-
-
-def _inside(columns: Columns) -> dict[str, str]:
-    """Name inside ─► column."""
-    names = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}
-    return {names[role]: column for role, column in columns.roles.items()}
-
-
-def _numbered(spark: SparkSession, n_tasks: int) -> DataFrame:
-    """The number of every task, in a partition of its own."""
-    return spark.range(0, n_tasks, 1, n_tasks)
+def _opened(path: str) -> DataFile:
+    system, inside = file_system(path)
+    return DataFile(system, inside, system.get_file_info(inside).size)
 
 
 def _row_groups(footers: list[dict[str, Any]]) -> list[RowGroup]:
@@ -206,45 +173,6 @@ def _row_groups(footers: list[dict[str, Any]]) -> list[RowGroup]:
     return [RowGroup(*group) for each in sorted(footers, key=lambda each: each["file"]) for group in each["groups"]]
 
 
-def _footer(reader: RatingReader, place: int, path: str, length: int) -> dict[str, Any]:
-    """The row groups of a file, or why Arrow cannot read it."""
-    try:
-        return {"file": place, "groups": reader.row_groups(path, length)}
-    except Exception as error:  # whatever it is, Spark may still be able to read the file
-        return {"problem": f"{path}: {' '.join(str(error).split())}"}
-
-
-# ---- what the tasks do -----------------------------------------------------------------------------------------------
-
-
 def _numbers(batches: Batches) -> Iterator[int]:
     for batch in batches:
         yield from batch["id"].to_pylist()
-
-
-@dataclass(frozen=True)
-class _Footers:
-    """The row groups of every n-th file, or why Arrow cannot read them."""
-
-    reader: RatingReader
-    files: list[tuple[str, int]]
-    n: int
-
-    def __call__(self, batches: Batches) -> Batches:
-        for first in _numbers(batches):
-            for place in range(first, len(self.files), self.n):
-                footer = _footer(self.reader, place, *self.files[place])
-                yield pa.RecordBatch.from_pydict({"footer": [json.dumps(footer)]})
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """``work`` on the ratings of the tasks with these numbers."""
-
-    reader: RatingReader
-    tasks: list[list[RowGroup]]
-    work: Callable[[Batches], Batches]
-
-    def __call__(self, batches: Batches) -> Batches:
-        groups = (group for number in _numbers(batches) for group in self.tasks[number])
-        return self.work(self.reader.batches(groups))

@@ -1,45 +1,137 @@
-"""The ratings of a DataFrame: under the internal names of ``batches``, and every defect counted in one pass."""
+"""The ratings of a DataFrame: columns and their types, defects counted in one pass; and tables of side features."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
+from weakref import WeakKeyDictionary
 
+import pyarrow as pa
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
-from pyspark.sql.types import DecimalType, DoubleType, FloatType, StringType
+from pyspark.sql.types import BooleanType, DataType, DecimalType, DoubleType, FloatType, StringType, StructField
 
 from onebit_spark.core.hashes import HASH_PARTS, PART_BITS, SALT
 from onebit_spark.errors import RequestError
+from onebit_spark.input.arrow_ratings import Holdout
 from onebit_spark.input.batches import HASH, ITEM, LABEL, USER, WEIGHT
-from onebit_spark.input.columns import (
-    bad_weight,
-    column_problem,
-    matching,
-    missing,
-    not_zero,
-    quoted,
-    refuse_stream,
-    type_of,
-    weight_number,
-)
 from onebit_spark.input.rating_checks import (
     BIT,
+    EXAMPLES,
     INTEGRAL,
     Columns,
-    Kind,
     RatingCounts,
     as_examples,
+    check_id_type,
+    checked_lines,
+    column_count_problem,
     counts_if_sound,
     may_be_refused,
     type_problems,
 )
-from onebit_spark.input.rating_files import mark_as_derived
 
 MARKS = "__onebit_marks"
 
-_NOT_IDS = (T.ArrayType, T.MapType, T.StructType, T.VariantType, T.NullType, T.UserDefinedType)
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+def quoted(name: str) -> str:
+    """A column name in backticks, so that dots in it have no meaning."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def missing(table: DataFrame, name: str) -> Column:
+    """Null, or NaN in a floating column."""
+    value = F.col(quoted(name))
+    floating = isinstance(type_of(table, name), FloatType | DoubleType)
+    return value.isNull() | F.isnan(value) if floating else value.isNull()
+
+
+def case_folding(table: DataFrame) -> Callable[[str], str]:
+    """How the session compares column names."""
+    return str if table.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
+
+
+def matching(table: DataFrame, column: str) -> list[StructField]:
+    """The fields of this name. Whether case counts is a setting of the session."""
+    fields = [field for field in table.schema if field.name.lower() == column.lower()]
+    if [field.name for field in fields] == [column]:
+        return fields  # whether or not case counts
+    folded = case_folding(table)
+    return [field for field in fields if folded(field.name) == folded(column)]
+
+
+def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
+    """Why the table does not have just one such column, in words; ``role`` says what it is for."""
+    return column_count_problem(len(matching(table, column)), column, role, table.columns)
+
+
+def type_of(table: DataFrame, column: str) -> DataType:
+    """The type of a column, from the schema. Without a column "user", Spark takes ``col("user")`` for a function."""
+    if problem := column_problem(table, column):
+        raise RequestError(problem)
+    return matching(table, column)[0].dataType
+
+
+def refuse_stream(table: DataFrame, what: str = "the ratings") -> None:
+    """Refuse a streaming DataFrame where a whole table is needed."""
+    if table.isStreaming:
+        raise RequestError(
+            f"{what} are a stream, which has no end: give a table, or the batches of the stream one by one, with "
+            "foreachBatch (docs/streaming.md)"
+        )
+
+
+def checked_ids(table: DataFrame, columns: Sequence[str]) -> list[Column]:
+    """The columns, checked lazily: if an id is null or NaN, the first action fails with the number of such ids.
+
+    The counts are one subquery for all columns. There is none if the schema excludes such ids.
+    """
+    absent = [missing(table, column) for column in columns]
+    counts = None
+    if not table.isStreaming:  # a stream has no total
+        counts = table.select(F.array(*map(F.count_if, absent))).scalar()
+    checked = []
+    for place, (column, is_absent) in enumerate(zip(columns, absent, strict=True)):
+        number = F.lit("some") if counts is None else F.format_number(counts[place], 0)
+        message = F.lit(f"column {column!r} holds "), number, F.lit(" null or NaN ids: drop or fill such rows")
+        checked.append(F.when(is_absent, F.raise_error(F.concat(*message))).otherwise(F.col(quoted(column))))
+    return checked
+
+
+# ---- ratings ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DerivedRatings:
+    """What ratings were derived from: a table of which some are held out, or have the weight 0, by its columns."""
+
+    table: DataFrame
+    columns: Columns | None = None  # None: nothing is missing
+    holdout: Holdout | None = None
+
+
+_DERIVED: WeakKeyDictionary[DataFrame, DerivedRatings] = WeakKeyDictionary()
+
+
+def mark_as_derived(
+    ratings: DataFrame, table: DataFrame, columns: Columns, holdout: Holdout | None = None
+) -> DataFrame:
+    """Record that ratings are those of a table without the held-out ones and those of weight 0, and return them.
+
+    Their plan only shows a filter.
+    """
+    before = derivation(table)
+    if before.columns in (None, columns) and None in (before.holdout, holdout):
+        _DERIVED[ratings] = DerivedRatings(before.table, columns, before.holdout or holdout)
+    return ratings
+
+
+def derivation(ratings: DataFrame) -> DerivedRatings:
+    return _DERIVED.get(ratings, DerivedRatings(ratings))
 
 
 def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
@@ -48,7 +140,8 @@ def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
     if columns.weight is None:
         return df
     check_columns(df, columns)
-    return mark_as_derived(df.where(not_zero(columns.weight)), df, columns)
+    is_there = F.coalesce(weight_number(columns.weight) != 0, F.lit(True))  # a bad weight is refused later
+    return mark_as_derived(df.where(is_there), df, columns)
 
 
 def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
@@ -102,22 +195,23 @@ def flag_bits(df: DataFrame, columns: Columns) -> Column:
 
 def _flags(df: DataFrame, columns: Columns) -> dict[str, Column]:
     """One boolean column per name of ``BIT``."""
-    value = label_number(df, columns.label)
-    absent = missing(df, columns.label)
-    unreadable = ~absent & value.isNull()
+    value, absent = label_number(df, columns.label), missing(df, columns.label)
     usable = ~absent & value.isNotNull() & ~F.isnan(value)
     flags = {
         "bad_user": missing(df, columns.user),
         "bad_item": missing(df, columns.item),
         "bad_label": absent | (value.isNotNull() & F.isnan(value)),
-        "text_label": unreadable,
-        "bad_weight": bad_weight(columns.weight) if columns.weight is not None else F.lit(False),
+        "text_label": ~absent & value.isNull(),
+        "bad_weight": F.lit(False),
         "plus": usable & (value == 1),
         "minus": usable & (value == -1),
         "zero": usable & (value == 0),
         "other": usable & ~value.isin(1.0, -1.0, 0.0),
         "above": usable & (value > F.lit(float(columns.threshold or 0.0))),
     }
+    if columns.weight is not None:
+        weight = weight_number(columns.weight)
+        flags["bad_weight"] = weight.isNull() | (weight < 0) | (weight >= F.lit(float("inf")))  # NaN is above infinity
     return {name: F.coalesce(flags[name], F.lit(False)).alias(name) for name in BIT}
 
 
@@ -147,13 +241,18 @@ def cell_hash(df: DataFrame, columns: Columns) -> Column:
 def label_number(df: DataFrame, label_col: str) -> Column:
     """The label as a double. Text that is no number becomes null; true and false are 1 and 0."""
     column = F.col(quoted(label_col))
-    if isinstance(type_of(df, label_col), T.BooleanType):
+    if isinstance(type_of(df, label_col), BooleanType):
         return column.cast("int").cast("double")
     number = column.try_cast("double")
-    if not isinstance(type_of(df, label_col), T.StringType):
+    if not isinstance(type_of(df, label_col), StringType):
         return number
     word = F.lower(F.trim(column))
     return F.when(word == "true", F.lit(1.0)).when(word == "false", F.lit(0.0)).otherwise(number)
+
+
+def weight_number(name: str) -> Column:
+    """A weight as a 32-bit float. Text that is no number becomes null, and 1e39 infinite."""
+    return F.col(quoted(name)).try_cast("double").cast("float")
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -167,29 +266,19 @@ def check_columns(df: DataFrame, columns: Columns) -> None:
     if not problems and len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
         problems.append("user, item and label must be three different columns")
     if not problems:
-        problems = type_problems(columns, {role: spark_kind(type_of(df, name)) for role, name in columns.roles.items()})
+        problems = type_problems(
+            columns, {role: type_of(df, name).simpleString() for role, name in columns.roles.items()}
+        )
     if problems:
         raise RequestError("; ".join(problems))
 
 
-def spark_kind(kind: T.DataType) -> Kind:
-    """What a column of this type can be used for."""
-    name = kind.simpleString()
-    if isinstance(kind, T.NumericType):
-        return Kind(name, "number")
-    if isinstance(kind, T.BooleanType):
-        return Kind(name, "boolean")
-    if isinstance(kind, T.StringType):
-        return Kind(name, "text")
-    return Kind(name, "none" if isinstance(kind, _NOT_IDS) else "id")
-
-
 def checked_counts(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -> RatingCounts:
     """The counts, or a RequestError: see ``rating_checks.counts_if_sound``."""
-    boolean = isinstance(type_of(df, columns.label), T.BooleanType)
+    boolean = isinstance(type_of(df, columns.label), BooleanType)
 
     def examples(flag: str) -> str:
-        return as_examples(df.where(_flags(df, columns)[flag]).select(*map(quoted, columns.names)).take(3))
+        return as_examples(df.where(_flags(df, columns)[flag]).select(*map(quoted, columns.names)).take(EXAMPLES))
 
     return counts_if_sound(columns, totals, boolean, examples)
 
@@ -230,3 +319,29 @@ def _id(df: DataFrame, name: str) -> Column:
     if isinstance(type_of(df, name), FloatType | DoubleType):
         return F.when(value == 0, F.lit(0.0).cast(type_of(df, name))).otherwise(value)
     return value
+
+
+# ---- side features ---------------------------------------------------------------------------------------------------
+
+
+def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) -> pa.Table:
+    """The table of side features on the driver, by one Spark job; it has one line per id.
+
+    ``column`` holds the ids. ``id_type`` is Spark's type of the ids in the ratings, such as bigint. ``whose`` is "user"
+    or "item". Raises a RequestError if there is no such column, if two columns have one name, if the ids are of another
+    type or missing, or if an id has two lines.
+    """
+    try:
+        refuse_stream(frame, "they")
+        kind, *_ = [type_of(frame, name) for name in (column, *frame.columns)]
+    except RequestError as error:
+        raise RequestError(f"{whose} features: {error}") from None
+    check_id_type(column, kind.simpleString(), id_type, whose)
+    (own,) = matching(frame, column)
+    plain = [
+        vector_to_array(F.col(quoted(field.name))).alias(field.name)
+        if isinstance(field.dataType, VectorUDT)
+        else F.col(quoted(field.name)).alias(column if field == own else field.name)
+        for field in frame.schema
+    ]
+    return checked_lines(frame.select(*plain).toArrow(), column, whose)

@@ -32,10 +32,9 @@ from onebit_spark.core.hashes import CellSketch, limit_for
 from onebit_spark.core.id_index import in_utc, one_array
 from onebit_spark.core.losses import Side
 from onebit_spark.input.batches import COUNTED, ITEM, SIDE_NUMBERS, SUMMARY, USER, Batches, CountIds, Pack, sum_counts
-from onebit_spark.input.columns import type_of
 from onebit_spark.input.rating_checks import Columns, RatingCounts, may_be_refused, not_deterministic, of_both_classes
 from onebit_spark.input.rating_files import rating_files
-from onebit_spark.input.ratings import check_columns, check_ratings, checked_counts, unchecked_ratings
+from onebit_spark.input.ratings import check_columns, check_ratings, checked_counts, type_of, unchecked_ratings
 from onebit_spark.platform.arrow_stream import map_rows, rows_session
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 from onebit_spark.platform.plans import cached, expect_long_lines, in_partitions, truncate_plan, working_session

@@ -18,6 +18,7 @@ import math
 import os
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -35,7 +36,7 @@ from pyarrow import fs
 
 from onebit_spark.core.arrow import arrow_table, as_spark, in_spark_type
 from onebit_spark.errors import RequestError
-from onebit_spark.platform.file_systems import file_system
+from onebit_spark.platform.files import file_system
 
 ROWS_PER_BATCH = 1 << 17
 
@@ -98,14 +99,8 @@ def _in_types(batch: pa.RecordBatch, names: Sequence[str], schema: pa.Schema) ->
 def open_table(path: str, format: str | None = None, options: Mapping[str, str] | None = None) -> ArrowTable:
     """The table of a file or folder. The format is that of the file extension, unless it is given.
 
-    Raises
-    ------
-    FileNotFoundError
-        There is nothing at the path.
-    Unreadable
-        There is no file of this format, or it cannot be read.
-    RequestError
-        While the batches are read: a file is damaged.
+    Raises FileNotFoundError if there is nothing at the path, and Unreadable if there is no file of this format, or it
+    cannot be read. A damaged file raises a RequestError while the batches are read.
     """
     reader, format = _reader_of(path, format, options or {})
     try:
@@ -116,7 +111,10 @@ def open_table(path: str, format: str | None = None, options: Mapping[str, str] 
         reason = f"cannot be read as {format} (check the format and its options): {in_one_line(error)}"
         raise Unreadable(reason) from error
     files = reader.files
-    partitions = _partitions(files)
+    # The columns in the names of folders, with their values in every file: numbers if all of them are.
+    names = dict.fromkeys(name for file in files for name in file.partition)
+    texts = {name: pa.array([file.partition.get(name) for file in files], pa.string()) for name in names}
+    partitions = {name: inferred(text, PARTITION_TYPES) for name, text in texts.items()}
     own = pa.schema([(column.name, as_spark(column.type)) for column in fields if column.name not in partitions])
     schema = pa.schema([*own, *(pa.field(name, values.type) for name, values in partitions.items())])
 
@@ -141,7 +139,7 @@ def count_rows(path: str, format: str | None, options: Mapping[str, str]) -> int
 
 def _reader_of(path: str, format: str | None, options: Mapping[str, str]) -> tuple[_Reader, str]:
     try:
-        files = data_files(path)
+        files = list(data_files(path))
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -242,7 +240,7 @@ def in_one_line(error: Exception) -> str:
     return f"{words}: name its encoding by an option, such as encoding=latin1" if no_utf8 else words
 
 
-def data_files(path: str) -> list[DataFile]:
+def data_files(path: str) -> Iterator[DataFile]:
     """The files of a table, in the order of their names; none if the path is an empty folder.
 
     Raises FileNotFoundError if there is nothing.
@@ -254,28 +252,18 @@ def data_files(path: str) -> list[DataFile]:
     infos = system.get_file_info(places)
     if not infos or any(info.type == fs.FileType.NotFound for info in infos):
         raise FileNotFoundError(path)
-    return [file for info in infos for file in _files_at(system, info)]
-
-
-def _files_at(system: fs.FileSystem, info: fs.FileInfo) -> Iterator[DataFile]:
-    if info.type == fs.FileType.File:
-        yield DataFile(system, info.path, info.size)
-        return
-    entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
-    for each in sorted(entries, key=lambda entry: entry.path):
-        *folders, name = posixpath.relpath(each.path, info.path).split("/")
-        inside = all("=" in folder for folder in folders)  # Spark reads no other folders
-        if each.type == fs.FileType.File and inside and all(map(is_data, (*folders, name))):
-            values = (unquote(folder).partition("=") for folder in folders)
-            partition = {column: None if value == NO_PARTITION else value for column, _, value in values}
-            yield DataFile(system, each.path, each.size, partition)
-
-
-def _partitions(files: Sequence[DataFile]) -> dict[str, pa.Array]:
-    """The columns in the names of folders, with their values in every file: numbers if all of them are."""
-    names = dict.fromkeys(name for file in files for name in file.partition)
-    values = {name: pa.array([file.partition.get(name) for file in files], pa.string()) for name in names}
-    return {name: inferred(text, PARTITION_TYPES) for name, text in values.items()}
+    for info in infos:
+        if info.type == fs.FileType.File:
+            yield DataFile(system, info.path, info.size)
+            continue
+        entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
+        for each in sorted(entries, key=lambda entry: entry.path):
+            *folders, name = posixpath.relpath(each.path, info.path).split("/")
+            inside_partitions = all("=" in folder for folder in folders)  # Spark reads no other folders
+            if each.type == fs.FileType.File and inside_partitions and all(map(is_data, (*folders, name))):
+                values = (unquote(folder).partition("=") for folder in folders)
+                partition = {column: None if value == NO_PARTITION else value for column, _, value in values}
+                yield DataFile(system, each.path, each.size, partition)
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -298,13 +286,11 @@ def text_to_numbers(text: pa.ChunkedArray, booleans: bool = False) -> pa.Chunked
         return text.cast(pa.float64())
     words = {"true": 1.0, "false": 0.0} if booleans else {}
     encoded = text.combine_chunks().dictionary_encode()
-    numbers = pa.array([_number(value, words) for value in encoded.dictionary.to_pylist()], pa.float64())
-    return pa.chunked_array([numbers.take(encoded.indices)])
-
-
-def _number(text: str, words: Mapping[str, float]) -> float | None:
-    match = NUMBER.fullmatch(text.strip())
-    return float(match[1] or match[2]) if match else words.get(text.strip().lower())
+    numbers = []
+    for value in map(str.strip, encoded.dictionary.to_pylist()):
+        match = NUMBER.fullmatch(value)
+        numbers.append(float(match[1] or match[2]) if match else words.get(value.lower()))
+    return pa.chunked_array([pa.array(numbers, pa.float64()).take(encoded.indices)])
 
 
 def inferred_types(text: pa.Array | pa.ChunkedArray, among: Families = INFERRED) -> Families:
@@ -351,9 +337,8 @@ def null_or_nan(values: pa.ChunkedArray | pa.Array) -> NDArray[np.bool_]:
 
 def id_text_bytes(table: ArrowTable, columns: Sequence[str], n: int) -> float:
     """Bytes of the different ids that are text, among n rows of a table. Columns that are not there count nothing."""
-    names = [name for column in columns for name in table.matching(column)]
-    kinds = (pa.string(), pa.large_string(), pa.binary())
-    text = [name for name in dict.fromkeys(names) if table.schema.field(name).type in kinds]
+    names = dict.fromkeys(name for column in columns for name in table.matching(column))
+    text = [name for name in names if table.schema.field(name).type in (pa.string(), pa.large_string(), pa.binary())]
     first = next(table.batches(text), None) if text else None
     if first is None or len(first) < 2:
         return 0.0
@@ -425,7 +410,6 @@ def separator_in(names: Sequence[str]) -> str | None:
 
 
 def wrong_line(file: str, line: str) -> str:
-    """A line of CSV has too many or too few fields."""
     return (
         f"the file {file} has a line with more or fewer fields than its header: {line[:200]!r}. Quote fields that "
         "contain the separator; line breaks inside quotes need the option multiLine=true"
@@ -433,13 +417,18 @@ def wrong_line(file: str, line: str) -> str:
 
 
 def wrong_quotes(file: str) -> str:
-    """A quoted field of CSV goes on after its closing quote."""
     return f'the file {file} has text after a closing quote: a quote inside quotes is written as ""'
 
 
 def wrong_header(file: str) -> str:
-    """The files of a folder have different header lines."""
     return f"the file {file} has another header line than the files before it: give all files the same columns in order"
+
+
+def shared_name(names: Sequence[str]) -> str | None:
+    """Why a header line with these names cannot be that of several files; Spark could not compare these lines."""
+    times = Counter(map(str.lower, names))
+    twice = next((name for name in names if name and times[name.lower()] > 1), None)
+    return twice and f"has several columns named {twice!r}: give each column of a folder its own name"
 
 
 EMPTY_CSV = "is empty: a CSV file has a header line"
@@ -463,12 +452,19 @@ class CsvReader:
         self._encoding = given.get("encoding", given.get("charset", "utf8"))
         self._nulls = ["", *([given["nullvalue"]] if "nullvalue" in given else [])]
         self.files = [file for file in files if self._first_line(file)]
-        self._columns = self._first_line(self.files[0]) if self.files else []
         if not self.files:
             raise Unreadable(EMPTY_CSV)
+        first = self._first_line(self.files[0])
+        self._names = first if self._header else [""] * len(first)
+        if len(self.files) > 1 and (problem := shared_name(self._names)):
+            raise Unreadable(problem)
+        times = Counter(map(str.lower, self._names))  # as Spark, number the columns that have no name of their own
+        self._columns = [
+            name if name and times[name.lower()] == 1 else f"{name or '_c'}{n}" for n, name in enumerate(self._names)
+        ]
 
     def _first_line(self, file: DataFile) -> list[str]:
-        """The columns of a file; an empty list if it has no line."""
+        """The fields of the first line; an empty list if there is none."""
         if not file.size:
             return []
         encoding = "utf-8-sig" if self._encoding.lower().replace("-", "") == "utf8" else self._encoding
@@ -476,10 +472,7 @@ class CsvReader:
             quote: Any = self._parse.quote_char or None
             style: Any = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
             lines = csv.reader(text, delimiter=self._parse.delimiter, quotechar=quote, quoting=style)
-            first = next((line for line in lines if any(map(str.strip, line))), [])
-        if not self._header:
-            return [f"_c{place}" for place in range(len(first))]
-        return [name or f"_c{place}" for place, name in enumerate(first)]  # as Spark names them
+            return next((line for line in lines if any(map(str.strip, line))), [])
 
     def schema(self) -> pa.Schema:
         kinds = self._inferred() if self._infer else {}
@@ -501,45 +494,37 @@ class CsvReader:
 
     def read(self, file: DataFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         own = self._first_line(file)
-        if [name.lower() for name in own] != [name.lower() for name in self._columns]:
-            raise RequestError(wrong_header(file.uri) if self._header else wrong_line(file.uri, ", ".join(own)))
+        if self._header and [name.lower() for name in own] != [name.lower() for name in self._names]:
+            raise RequestError(wrong_header(file.uri))
+        if len(own) != len(self._names):
+            raise RequestError(wrong_line(file.uri, self._parse.delimiter.join(own)))
         options = pacsv.ReadOptions(
-            block_size=BLOCK,
-            encoding=self._encoding,
-            column_names=self._columns,
+            block_size=BLOCK, encoding=self._encoding, column_names=self._columns,
             skip_rows_after_names=int(self._header),
-        )
+        )  # fmt: skip
         convert = pacsv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), include_columns=list(names), strings_can_be_null=True,
             quoted_strings_can_be_null=True, null_values=self._nulls,
         )  # fmt: skip
         with pacsv.open_csv(file.stream(), options, self._parse, convert) as batches:
             for batch in batches:
-                if not self._line_breaks:
-                    _refuse_line_breaks(batch, file)
+                for column in () if self._line_breaks else batch.columns:
+                    broken = pc.match_substring(column, "\n")
+                    if pc.any(broken).as_py():
+                        raise RequestError(wrong_line(file.uri, column.filter(broken)[0].as_py()))
                 yield batch
 
     def rows(self) -> int | None:
         return _rows_of_text(self.files)
 
 
-def _refuse_line_breaks(batch: pa.RecordBatch, file: DataFile) -> None:
-    for column in batch.columns:
-        broken = pc.match_substring(column, "\n")
-        if pc.any(broken).as_py():
-            raise RequestError(wrong_line(file.uri, column.filter(broken)[0].as_py()))
-
-
 def _rows_of_text(files: Sequence[DataFile]) -> int | None:
-    """By the length of the lines at the beginning."""
+    """The number of rows, estimated by the length of the lines at the beginning."""
     stream: Any = files[0].stream()
     with stream:
         sample = stream.read(SAMPLE)
-    lines = sample.count(b"\n")
-    if not lines:
-        return None
     size = sum(file.size * (COMPRESSED if file.path.endswith((".gz", ".bz2", ".zst")) else 1) for file in files)
-    return int(size * lines / len(sample))
+    return int(size * sample.count(b"\n") / len(sample)) if b"\n" in sample else None
 
 
 # ---- Parquet and JSON lines ------------------------------------------------------------------------------------------
@@ -619,10 +604,9 @@ def _json_schema(file: DataFile) -> pa.Schema | None:
         return None
     with suppress(pa.ArrowInvalid, AttributeError):  # an older Arrow reads no batches of JSON
         with _json_batches(file) as batches:
-            schema = batches.schema
-        times = (pa.types.is_timestamp(kind) for kind in schema.types)
-        kinds = [pa.string() if is_time else kind for is_time, kind in zip(times, schema.types, strict=True)]
-        schema = pa.schema(zip(schema.names, kinds, strict=True))
+            columns = batches.schema
+        kinds = {column.name: pa.string() if pa.types.is_timestamp(column.type) else column.type for column in columns}
+        schema = pa.schema(kinds)
         with _json_batches(file, schema, "error") as batches:
             for _ in batches:
                 pass

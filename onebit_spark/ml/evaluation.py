@@ -25,8 +25,17 @@ from onebit_spark.core.metrics import RELIABILITY_BINS
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo
 from onebit_spark.core.prediction import EVERYTHING
 from onebit_spark.errors import refuse
-from onebit_spark.input.columns import column_problem, matching, quoted
-from onebit_spark.input.ratings import Columns, RatingCounts, cell_hash, check_ratings, positive, with_weight
+from onebit_spark.input.ratings import (
+    Columns,
+    RatingCounts,
+    cell_hash,
+    check_ratings,
+    column_problem,
+    matching,
+    positive,
+    quoted,
+    with_weight,
+)
 from onebit_spark.ml.spark_factors import SparkFactors, confidence
 from onebit_spark.platform.arrow_stream import arrow_udf
 from onebit_spark.platform.sessions import described

@@ -37,7 +37,6 @@ from onebit_spark.core.side_features import warn_of_unknown_values
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import collected_features, matching
 from onebit_spark.input.ratings import (
     ITEM,
     LABEL,
@@ -45,7 +44,9 @@ from onebit_spark.input.ratings import (
     WEIGHT,
     Columns,
     checked_counts,
+    collected_features,
     count_ratings,
+    matching,
     rating_lines,
     with_weight,
 )

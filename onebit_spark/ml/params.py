@@ -1,4 +1,4 @@
-"""Params with their getters and setters, and those that the estimator and its model share.
+"""The Params of the estimator and of its model, with their getters and setters.
 
 userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      a Param with its documentation
 rank, getRank, setRank = declared("rank", int)                                   documented by a setting of ``TABLES``
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
 from inspect import signature
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.util import DefaultParamsReader
@@ -34,10 +34,11 @@ CONVERTERS: dict[type, Callable[[Any], Any]] = {
     bool: TypeConverters.toBoolean,
 }  # fmt: skip
 
-REMOVED = {  # Params of earlier versions, and what to do instead
+REMOVED = {  # Params and methods of earlier versions, and what to do instead
     "blocksDir": "every fit reads the ratings; keep them as Parquet, which is read fastest",
     "calibrate": "the fit calibrates its probabilities where that pays; model.calibrate(ratings) uses held-out ratings",
     "patience": "a tenth of the ratings decides how long a fit runs; maxIter and tol bound it",
+    "prepare": "every fit reads the ratings; keep them as Parquet, which is read fastest",
     "shuffleStorage": "factors are stored in checkpointDir or the checkpoint folder of the SparkContext, else on the "
     "executors",
     "start": "every fit starts from the spectral start, or from setInitialModel(model)",
@@ -219,12 +220,13 @@ class PredictionParams(Params):
             predictionCol="prediction", rawPredictionCol="rawPrediction", coldStartStrategy="prior",
         )  # fmt: skip
 
-    def __getattr__(self, name: str) -> Any:
-        """Setters and getters of removed Params name what to do instead."""
-        param = name[3:4].lower() + name[4:]
-        if name[:3] in ("set", "get") and param in REMOVED:
-            raise AttributeError(f"{param} was removed: {REMOVED[param]}")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            """A getter or setter of a removed Param says what to do instead."""
+            if name.startswith(("get", "set")):
+                refuse_removed([name[3:4].lower() + name[4:]])
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_given(self, **params: Any) -> Self:
         """Set Params by name; None leaves one as it is."""
@@ -236,6 +238,69 @@ class PredictionParams(Params):
         return (
             [] if value in COLD_START else [f"coldStartStrategy must be one of {', '.join(COLD_START)}, not {value!r}"]
         )
+
+
+class FitParams(PredictionParams):
+    """The Params of a fit, one per setting of ``TABLES``: written out, so that readers and type checkers see them.
+
+    A getter of a Param that is unset and has no default returns None.
+    """
+
+    labelCol, getLabelCol, setLabelCol = declared("labelCol", str)
+    ratingCol, getRatingCol, setRatingCol = optional("ratingCol", str)
+    threshold, getThreshold, setThreshold = optional("threshold", float)
+    weightCol, getWeightCol, setWeightCol = optional("weightCol", str)
+    loss, getLoss, setLoss = declared("loss", str)
+    prior, getPrior, setPrior = declared("prior", str)
+    rank, getRank, setRank = declared_or_word("rank")
+    maxRank, getMaxRank, setMaxRank = declared("maxRank", int)
+    likelihoodWeight, getLikelihoodWeight, setLikelihoodWeight = optional_or_word("likelihoodWeight")
+    alpha, getAlpha, setAlpha = optional("alpha", float)
+    beta, getBeta, setBeta = optional("beta", float)
+    fitIntercept, getFitIntercept, setFitIntercept = declared("fitIntercept", bool)
+    implicitFeatures, getImplicitFeatures, setImplicitFeatures = declared("implicitFeatures", bool)
+    solver, getSolver, setSolver = declared("solver", str)
+    covariance, getCovariance, setCovariance = declared("covariance", str)
+    maxIter, getMaxIter, setMaxIter = declared("maxIter", int)
+    tol, getTol, setTol = declared("tol", float)
+    seed, getSeed, setSeed = declared("seed", int)
+    numUserBlocks, getNumUserBlocks, setNumUserBlocks = optional("numUserBlocks", int)
+    numItemBlocks, getNumItemBlocks, setNumItemBlocks = optional("numItemBlocks", int)
+    exchange, getExchange, setExchange = declared("exchange", str)
+    device, getDevice, setDevice = declared("device", str)
+    driverRatings, getDriverRatings, setDriverRatings = optional("driverRatings", int)
+    checkpointDir, getCheckpointDir, setCheckpointDir = optional("checkpointDir", str)
+    checkpointInterval, getCheckpointInterval, setCheckpointInterval = declared("checkpointInterval", int)
+    resume, getResume, setResume = declared("resume", bool)
+    delta, getDelta, setDelta = declared("delta", float)
+    certificatePriorSplit, getCertificatePriorSplit, setCertificatePriorSplit = optional("certificatePriorSplit", float)
+    certificateGrid, getCertificateGrid, setCertificateGrid = declared("certificateGrid", int)
+
+    _input_kwargs: dict[str, Any]
+
+    @keyword_only
+    def __init__(
+        self, *,
+        userCol: str = "user", itemCol: str = "item", scoreCol: str = "score", stdCol: str = "std",
+        probabilityCol: str = "probability", predictionCol: str = "prediction",
+        rawPredictionCol: str = "rawPrediction", coldStartStrategy: str = "prior", labelCol: str = "label",
+        ratingCol: str | None = None, threshold: float | None = None, weightCol: str | None = None,
+        loss: str = "logistic", prior: str = "inverse-gamma", rank: int | str = "auto", maxRank: int = 64,
+        likelihoodWeight: float | str | None = None, alpha: float | None = None, beta: float | None = None,
+        fitIntercept: bool = True, implicitFeatures: bool = True, solver: str = "mm",
+        covariance: str = "full", maxIter: int = 100, tol: float = 1e-05, seed: int = 0,
+        numUserBlocks: int | None = None, numItemBlocks: int | None = None, exchange: str = "auto",
+        device: str = "cpu", driverRatings: int | None = None,
+        checkpointDir: str | None = None,
+        checkpointInterval: int = 10, resume: bool = False, delta: float = 0.05,
+        certificatePriorSplit: float | None = None, certificateGrid: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._setDefault(**keyword_defaults(FitParams.__init__))
+        self._set_given(**self._input_kwargs)
+
+
+FitParams.__init__.__doc__ = documented_params(FitParams, FitParams.__init__)
 
 
 class AnswerParams(PredictionParams):

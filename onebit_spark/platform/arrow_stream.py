@@ -6,8 +6,7 @@ Also user-defined functions of Arrow arrays, which go through pandas on Spark 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 from pyspark.util import inheritable_thread_target, local_connect_and_auth
 
+from onebit_spark.platform.binary_cells import one_ahead
 from onebit_spark.platform.sessions import is_connect, own_session
 
 UNEVEN = 2  # times as many jobs as partitions of average size would need
@@ -27,9 +27,6 @@ ROWS_PER_BATCH = 65_536
 
 Batches = Iterator[pa.RecordBatch]
 T = TypeVar("T")
-
-
-# ---- to the driver ---------------------------------------------------------------------------------------------------
 
 
 def collect_in_parts(frame: DataFrame, parts: int, key: Column, read: Callable[[Batches], T]) -> T:
@@ -45,7 +42,7 @@ def collect_in_parts(frame: DataFrame, parts: int, key: Column, read: Callable[[
         try:
             return read(batches)
         except PySparkException as error:
-            if not too_large(error):
+            if "spark.driver.maxResultSize" not in str(error):
                 raise
     frame.persist()
     try:
@@ -72,25 +69,28 @@ def arrow_batches(frame: DataFrame) -> Batches:
 def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
     """Collect the rows by several jobs, each over some of the partitions. None if there are fewer partitions.
 
-    The results of one job must fit ``spark.driver.maxResultSize``; ``too_large`` recognises the error if they do not.
+    The results of one job must fit ``spark.driver.maxResultSize``.
     """
     if is_connect(frame.sparkSession):
         return None
     plan: Any = frame._jdf
     batches = plan.toArrowBatchRdd().toJavaRDD()
-    partitions = list(range(batches.getNumPartitions()))
-    if len(partitions) < groups:
+    n_partitions = batches.getNumPartitions()
+    if n_partitions < groups:
         return None
     schema = frame.limit(0).toArrow().schema
     context: Any = frame.sparkSession.sparkContext
 
-    def run(group: list[int]) -> Any:
-        with unwrap_spark_exception():
-            return context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, group)
+    def served() -> Iterator[Any]:
+        for group in range(groups):
+            with unwrap_spark_exception():
+                partitions = list(range(group, n_partitions, groups))
+                yield context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, partitions)
 
     def collected() -> Batches:
-        for served in _one_ahead(frame.sparkSession, run, [partitions[group::groups] for group in range(groups)]):
-            with _connected(served[0], served[1]) as stream:
+        step = inheritable_thread_target(frame.sparkSession)(next)  # its jobs have the name of this thread's
+        for port, secret, *_ in one_ahead(served(), step):
+            with _connected(port, secret) as stream:
                 for message in NoOpSerializer().load_stream(stream):
                     yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
 
@@ -109,23 +109,6 @@ def _connected(port: Any, secret: str) -> Iterator[Any]:
         connection.close()
 
 
-def _one_ahead(spark: SparkSession, run: Callable[[list[int]], Any], groups: list[list[int]]) -> Iterator[Any]:
-    """The results of ``run`` for every group. The next one runs while the caller uses the last."""
-    with ThreadPoolExecutor(1) as pool:
-        inherited = inheritable_thread_target(spark)(run)  # the name of the jobs
-        ahead = pool.submit(inherited, groups[0])
-        for group in [*groups[1:], None]:
-            done = ahead.result()
-            if group is not None:
-                ahead = pool.submit(inherited, group)
-            yield done
-
-
-def too_large(error: PySparkException) -> bool:
-    """Whether results were larger than ``spark.driver.maxResultSize``."""
-    return "spark.driver.maxResultSize" in str(error)
-
-
 def cached_rows(frame: DataFrame) -> int | None:
     """The number of rows of a frame that is wholly in Spark's cache; None if it is not, or on Spark Connect."""
     if is_connect(frame.sparkSession):
@@ -138,16 +121,12 @@ def cached_rows(frame: DataFrame) -> int | None:
     return int(rows.get()) if rows.isDefined() else None
 
 
-# ---- in a worker -----------------------------------------------------------------------------------------------------
-
-
 def rows_session(spark: SparkSession) -> SparkSession:
     """A session of our own for plans with many short rows: few large Arrow batches. Not on Spark Connect."""
     if is_connect(spark):
         return spark
-    parts = "spark.sql.shuffle.partitions"
-    batch = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_BATCH)}
-    return own_session(spark, {parts: str(spark.conf.get(parts)), **batch})
+    parts, batch = "spark.sql.shuffle.partitions", "spark.sql.execution.arrow.maxRecordsPerBatch"
+    return own_session(spark, {parts: str(spark.conf.get(parts)), batch: str(ROWS_PER_BATCH)})
 
 
 def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: StructType) -> DataFrame:
@@ -179,40 +158,27 @@ def _workers_of_map_in_arrow(spark: SparkSession) -> Iterator[None]:
     Spark keeps workers by their environment. SQL's have one variable more, so an RDD would start workers of its own,
     and each of them would load its packages again.
     """
-    asked = spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "true") == "true"
+    simplified = spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "true") == "true"
     environment, name = spark.sparkContext.environment, "SPARK_SIMPLIFIED_TRACEBACK"
-    if not asked or name in environment:
+    with ExitStack() as restore:
+        if simplified and name not in environment:
+            environment[name] = "1"
+            restore.callback(environment.pop, name)
         yield
-        return
-    environment[name] = "1"
-    try:
-        yield
-    finally:
-        del environment[name]
 
 
 def arrow_udf(function: Callable[..., pa.Array], takes: Sequence[DataType], returns: DataType) -> Callable[..., Column]:
-    """A function of Arrow arrays as a function of columns of the types ``takes``."""
+    """A function of Arrow arrays as one of columns of the types ``takes``; by pandas on Spark 4.0."""
     if hasattr(F, "arrow_udf"):
         return F.arrow_udf(function, returnType=returns)  # type: ignore[call-overload]
-    return _pandas_udf(function, takes, returns)
-
-
-def _pandas_udf(
-    function: Callable[..., pa.Array], takes: Sequence[DataType], returns: DataType
-) -> Callable[..., Column]:
     import pandas as pd  # takes time to import
     from pyspark.sql.pandas.types import to_arrow_type
 
     kinds = [to_arrow_type(kind) for kind in takes]
-
-    def called(columns: Sequence[Any]) -> pa.Array:
-        return function(*(_from_pandas(column, kind) for column, kind in zip(columns, kinds, strict=True)))
-
     is_struct = isinstance(returns, StructType)
 
     def run(*columns: Any) -> Any:
-        result = called(columns)
+        result = function(*map(_from_pandas, columns, kinds))
         return (pa.Table.from_struct_array(result) if is_struct else result).to_pandas()
 
     run.__annotations__ = {"columns": pd.Series, "return": pd.DataFrame if is_struct else pd.Series}  # Spark reads them

@@ -1,11 +1,13 @@
 """Tables of a few long lines: their schemas, and large arrays in binary cells, which are read without a copy.
 
-Only the schemas need Spark, which is imported when one is made.
+Also ``one_ahead``, by which batches are read while others are used. Only the schemas import Spark.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +23,18 @@ MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the J
 _JSON_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}  # others are the same
 _PLAIN = {"binary", "boolean", "byte", "date", "double", "float", "integer", "long", "short", "string", "timestamp"}
 
+T = TypeVar("T")
+
+
+def one_ahead(items: Iterable[T], step: Callable[..., Any] = next) -> Iterator[T]:
+    """The items. Another thread makes the next one, by ``step``, while the last is used."""
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(step, source, end)
+        while (item := ahead.result()) is not end:
+            ahead = pool.submit(step, source, end)
+            yield item
+
 
 def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
     """A binary cell as an array, without a copy."""
@@ -31,32 +45,20 @@ def binary_line(**cells: Any) -> pa.RecordBatch:
     """One line. Arrays become binary cells, text stays text, integers are int64 (those of NARROW: int32)."""
     arrays = {}
     for name, value in cells.items():
-        if name in NARROW:
-            arrays[name] = pa.array([value], pa.int32())
-        elif isinstance(value, np.ndarray):
-            _check_size(name, value.nbytes)
-            arrays[name] = _binary_cell(pa.py_buffer(np.ascontiguousarray(value)))
-        elif isinstance(value, pa.Buffer):
-            _check_size(name, value.size)
-            arrays[name] = _binary_cell(value)
+        if isinstance(value, np.ndarray | pa.Buffer):
+            data = pa.py_buffer(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+            if data.size > MOST_BYTES:
+                raise FitFailed(
+                    f"{name} of a block takes {data.size / 2**30:.1f} GiB, but a cell holds less than 2 GiB: set more "
+                    "row and column blocks (a single row or column can have 5·10⁸ ratings)"
+                )
+            offsets = pa.py_buffer(np.array([0, data.size], np.int32))
+            arrays[name] = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
         elif isinstance(value, str):
             arrays[name] = pa.array([value])
         else:
-            arrays[name] = pa.array([int(value)], pa.int64())
+            arrays[name] = pa.array([int(value)], pa.int32() if name in NARROW else pa.int64())
     return pa.RecordBatch.from_pydict(arrays)
-
-
-def _check_size(name: str, size: int) -> None:
-    if size > MOST_BYTES:
-        raise FitFailed(
-            f"{name} of a block takes {size / 2**30:.1f} GiB, but a cell holds less than 2 GiB: set more row and "
-            "column blocks (a single row or column can have 5·10⁸ ratings)"
-        )
-
-
-def _binary_cell(data: pa.Buffer) -> pa.Array:
-    offsets = pa.py_buffer(np.array([0, data.size], np.int32))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
 
 
 def ids_cell(ids: pa.Array) -> pa.Buffer:
@@ -77,7 +79,7 @@ def read_ids(cell: Any) -> pa.Array:
 def schema_of(columns: str) -> StructType:
     """The schema of a text such as "block int, rows binary, factors array<float>".
 
-    Without the parser of Spark SQL, which takes half a second to load in every application.
+    Spark SQL's own parser takes half a second to load in every application.
     """
     from pyspark.sql.types import StructType
 

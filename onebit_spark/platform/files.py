@@ -1,39 +1,103 @@
 """Files by URI, and folders that appear whole or not at all.
 
-This module imports no Spark.
+A session reaches its files by Hadoop. Arrow serves jobs without Spark, and Spark Connect, which gives no access to the
+JVM. This process and the server must then see the same files under the same path: a shared disk, a mounted volume, or
+an object store (s3://, gs://, abfss://, hdfs://) that this machine has credentials for. This module imports no Spark.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
 
 from onebit_spark.core.output_kinds import OutputKind, deleted_on_error
 from onebit_spark.errors import RequestError
-from onebit_spark.platform.file_systems import ArrowPath, HadoopPath
 from onebit_spark.platform.sessions import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+# The whole name: to resolve `jvm.org.apache…` part by part would search all jars at each step, in 2 ms.
+PATH = "org.apache.hadoop.fs.Path"
+HADOOPS = {"s3a": "s3", "s3n": "s3"}  # schemes of Hadoop ─► those of Arrow
 RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that rename a folder in one atomic step
 FAILURES = {"Py4JJavaError", "PySparkException", "OSError", "ArrowInvalid"}
 LARGEST = 2**26  # bytes of a file by which an output is recognised
 SEALS = ("metadata.json", "_SUCCESS")  # written last; a folder without one of these is not complete
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def file_system(path: str) -> tuple[fs.FileSystem, str]:
+    """Arrow's file system of a path or URI, and the path there. Schemes that Arrow lacks are left to fsspec."""
+    path = re.sub(r"^file:(//)?(?=/)", "", path)
+    scheme = SCHEME.match(path)
+    if scheme is None:
+        return fs.LocalFileSystem(), os.path.abspath(path)
+    try:
+        system, inside = fs.FileSystem.from_uri(HADOOPS.get(scheme[1], scheme[1]) + path[scheme.end(1) :])
+        return system, inside
+    except pa.ArrowInvalid as unknown:
+        try:
+            from fsspec.core import url_to_fs
+        except ModuleNotFoundError:
+            raise unknown from None
+        system, inside = url_to_fs(path)
+        return fs.PyFileSystem(fs.FSSpecHandler(system)), inside
+
+
+@contextlib.contextmanager
+def explained(complaint: str) -> Iterator[None]:
+    """Raise errors of Spark and of file systems in the body as a RequestError of one line: ``complaint: reason``."""
+    try:
+        yield
+    except Exception as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # by name: Spark need not be installed
+        if isinstance(error, RequestError) or not kinds & FAILURES:
+            raise
+        reason = error.java_exception.toString() if "Py4JJavaError" in kinds else str(error)  # type: ignore[attr-defined]
+        raise RequestError(f"{complaint}: {(reason.strip() or 'unknown error').splitlines()[0]}") from None
+
+
+def _explaining(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """A method of a Location that raises errors of its file system as a RequestError."""
+
+    @wraps(method)
+    def call(self: Location, *args: P.args, **kwargs: P.kwargs) -> T:
+        with explained(f"cannot use {self.uri}"):
+            return method(self, *args, **kwargs)
+
+    return call
+
 
 class Location:
-    """A path on the file system that its scheme names, without a session by Arrow. It is an ``output_kinds.Place``."""
+    """A path on the file system that its scheme names, by Arrow or, with a classic session, by Hadoop.
+
+    It is an ``output_kinds.Place``.
+    """
+
+    uri: str
+    scheme: str
+    name: str
+
+    def __new__(cls, spark: SparkSession | None, path: str | os.PathLike[str]) -> Location:
+        return object.__new__(Location if spark is None or is_connect(spark) else HadoopLocation)
 
     def __init__(self, spark: SparkSession | None, path: str | os.PathLike[str]) -> None:
         self._spark = spark
-        text = os.fspath(path)
-        with explained(f"cannot use {text!r}"):
-            self._path: Any = ArrowPath(text) if spark is None or is_connect(spark) else HadoopPath(spark, text)
-        self.uri, self.scheme, self.name = self._path.uri, self._path.scheme, self._path.name
+        with explained(f"cannot use {os.fspath(path)!r}"):
+            self._open(os.fspath(path))
 
     @property
     def spark(self) -> SparkSession:
@@ -44,62 +108,147 @@ class Location:
     def __truediv__(self, name: str) -> Location:
         return Location(self._spark, f"{self.uri.rstrip('/')}/{name}")
 
-    @property
-    def parent(self) -> Location:
-        return Location(self._spark, self._path.parent)
-
     def sibling(self, name: str) -> Location:
         return self.parent / name
-
-    def exists(self) -> bool:
-        with self._explained():
-            return self._path.exists()
-
-    def is_folder(self) -> bool:
-        with self._explained():
-            return self._path.is_folder()
 
     def children(self) -> list[Location]:
         """The content of the folder; an empty list if there is no such folder."""
         return [Location(self._spark, path) for path in self._paths()]
 
-    def _paths(self) -> list[str]:
-        with self._explained():
-            return self._path.children() if self.is_folder() else []
-
-    def delete(self) -> None:
-        """Delete the file, or the folder with its content. Nothing happens if it does not exist."""
-        self._path.delete()
-
-    def move_to(self, target: Location) -> None:
-        self._path.move_to(target._path)
+    def names(self, folder: str = "") -> list[str]:
+        return [os.path.basename(path.rstrip("/")) for path in (self / folder if folder else self)._paths()]
 
     def read_text(self, most: int | None = None) -> str:
         """The content of a file, or its first ``most`` bytes."""
-        with self._explained():
-            return self._path.read(most).decode("utf-8", errors="replace")
-
-    def write_text(self, text: str) -> None:
-        self.write_bytes(text.encode("utf-8"))
-
-    def write_bytes(self, content: bytes) -> None:
-        """Write a file, and the folders above it. It appears whole, where the file system renames, or not at all."""
-        self._path.write(content)
-
-    def _explained(self) -> contextlib.AbstractContextManager[None]:
-        return explained(f"cannot use {self.uri}")
-
-    def names(self, folder: str = "") -> list[str]:
-        return [os.path.basename(path.rstrip("/")) for path in (self / folder if folder else self)._paths()]
+        return self._read(most).decode("utf-8", errors="replace")
 
     def text(self, file: str = "") -> str:
         place = self / file if file else self
         return place.read_text(LARGEST) if place.exists() and not place.is_folder() else ""
 
+    def write_text(self, text: str) -> None:
+        self.write_bytes(text.encode("utf-8"))
+
     def columns(self) -> list[str]:
         with contextlib.suppress(RequestError), explained(""):
-            return self._path.parquet_columns() if self._spark is None else self._spark.read.parquet(self.uri).columns
+            if self._spark is not None:
+                return self._spark.read.parquet(self.uri).columns
+            if parts := sorted(name for name in self.names() if name.startswith("part-")):
+                with self._files.open_input_file(posixpath.join(self._path, parts[0])) as part:
+                    return list(pq.read_schema(part).names)
         return []
+
+    # ---- by Arrow
+
+    def _open(self, path: str) -> None:
+        if not path:
+            raise OSError("the path is empty")
+        self._files: Any
+        self._path: Any
+        self._files, self._path = file_system(path)
+        local = isinstance(self._files, fs.LocalFileSystem)
+        self.scheme = "file" if local else path.partition(":")[0]
+        self.uri = f"file:{self._path}" if local else path.rstrip("/")
+        self.name = posixpath.basename(self._path.rstrip("/"))
+
+    @property
+    def parent(self) -> Location:
+        folder = f"file:{posixpath.dirname(self._path)}" if self.scheme == "file" else posixpath.dirname(self.uri)
+        return Location(self._spark, folder)
+
+    @_explaining
+    def exists(self) -> bool:
+        return bool(self._files.get_file_info(self._path).type != fs.FileType.NotFound)
+
+    @_explaining
+    def is_folder(self) -> bool:
+        return bool(self._files.get_file_info(self._path).type == fs.FileType.Directory)
+
+    @_explaining
+    def _paths(self) -> list[str]:
+        if not self.is_folder():
+            return []
+        entries = self._files.get_file_info(fs.FileSelector(self._path))
+        return [f"{self.uri}/{entry.base_name}" for entry in entries]
+
+    def delete(self) -> None:
+        """Delete the file, or the folder with its content. Nothing happens if it does not exist."""
+        if self.is_folder():
+            self._files.delete_dir(self._path)
+        elif self.exists():
+            self._files.delete_file(self._path)
+
+    def move_to(self, target: Location) -> None:
+        self._files.move(self._path, target._path)
+
+    @_explaining
+    def _read(self, most: int | None) -> bytes:
+        with self._files.open_input_stream(self._path) as stream:
+            return bytes(stream.read(most))
+
+    def write_bytes(self, content: bytes) -> None:
+        """Write a file, and the folders above it. It appears whole, where the file system renames, or not at all."""
+        folder = posixpath.dirname(self._path)
+        self._files.create_dir(folder)
+        unfinished = posixpath.join(folder, f".{self.name}.writing")
+        try:
+            with self._files.open_output_stream(unfinished) as stream:
+                stream.write(content)
+            self._files.move(unfinished, self._path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                self._files.delete_file(unfinished)
+            raise
+
+
+class HadoopLocation(Location):
+    """A path on a file system of Hadoop."""
+
+    def _open(self, path: str) -> None:
+        jvm_session: Any = self.spark._jsparkSession
+        bare = getattr(self.spark._jvm, PATH)(path)
+        self._files = bare.getFileSystem(jvm_session.sessionState().newHadoopConf())
+        self._path = self._files.makeQualified(bare)
+        self.uri = self._path.toString()
+        self.scheme = self.uri.partition(":")[0]
+        self.name = self._path.getName()
+
+    @property
+    def parent(self) -> Location:
+        return Location(self._spark, self._path.getParent().toString())
+
+    @_explaining
+    def exists(self) -> bool:
+        return bool(self._files.exists(self._path))
+
+    @_explaining
+    def is_folder(self) -> bool:
+        return bool(self._files.exists(self._path) and self._files.getFileStatus(self._path).isDirectory())
+
+    @_explaining
+    def _paths(self) -> list[str]:
+        if not self.is_folder():
+            return []
+        return [entry.getPath().toString() for entry in self._files.listStatus(self._path)]
+
+    def delete(self) -> None:
+        self._files.delete(self._path, True)
+
+    def move_to(self, target: Location) -> None:
+        if not self._files.rename(self._path, target._path):
+            raise OSError(f"could not move {self.uri} to {target.uri}")
+
+    @_explaining
+    def _read(self, most: int | None) -> bytes:
+        with contextlib.closing(self._files.open(self._path)) as stream:
+            return bytes(stream.readAllBytes() if most is None else stream.readNBytes(most))
+
+    def write_bytes(self, content: bytes) -> None:
+        if self.scheme == "file":  # not by Hadoop, which would write a checksum file beside it
+            Location(None, self.uri).write_bytes(content)
+            return
+        with contextlib.closing(self._files.create(self._path, True)) as stream:
+            stream.write(bytearray(content))
 
 
 @contextlib.contextmanager
@@ -141,23 +290,6 @@ def continued_folder(spark: SparkSession | None, path: str, kind: OutputKind, ov
         yield Location(spark, uri)
 
 
-@contextlib.contextmanager
-def explained(complaint: str) -> Iterator[None]:
-    """Raise errors of Spark and of file systems in the body as a RequestError of one line: ``complaint: reason``."""
-    try:
-        yield
-    except Exception as error:
-        kinds = {kind.__name__ for kind in type(error).__mro__}  # by name: Spark need not be installed
-        if isinstance(error, RequestError) or not kinds & FAILURES:
-            raise
-        reason = error.java_exception.toString() if "Py4JJavaError" in kinds else str(error)  # type: ignore[attr-defined]
-        raise RequestError(f"{complaint}: {_first_line(reason)}") from None
-
-
-def _first_line(message: str) -> str:
-    return message.strip().splitlines()[0] if message.strip() else "unknown error"
-
-
 # ---- tables of Delta Lake, Iceberg and Hudi: only the log of such a table says which of its files count --------------
 
 
@@ -168,24 +300,17 @@ def table_format(spark: SparkSession | None, path: str) -> str | None:
     """
     try:
         place = Location(spark, re.sub(r"[^/]*[*?\[{].*", "", path) or ".")
-        while (name := _format_of(place)) is None and _is_part(place):
+        while True:
+            is_folder = place.is_folder()
+            if is_folder and (place / "_delta_log").exists():
+                return "delta"
+            if is_folder and (place / ".hoodie").exists():
+                return "hudi"
+            # pyspark.ml has a metadata/, too
+            if is_folder and any(name.endswith(".metadata.json") for name in place.names("metadata")):
+                return "iceberg"
+            if "=" not in place.name and place.name != "data" and (is_folder or not place.exists()):
+                return None
             place = place.parent
     except RequestError:
         return None
-    return name
-
-
-def _format_of(place: Location) -> str | None:
-    if not place.is_folder():
-        return None
-    if (place / "_delta_log").exists():
-        return "delta"
-    if (place / ".hoodie").exists():
-        return "hudi"
-    if any(name.endswith(".metadata.json") for name in place.names("metadata")):  # pyspark.ml has a metadata/, too
-        return "iceberg"
-    return None
-
-
-def _is_part(place: Location) -> bool:
-    return "=" in place.name or place.name == "data" or (place.exists() and not place.is_folder())

@@ -202,11 +202,10 @@ def parquet_files(frame: DataFrame) -> dict[str, int] | None:
     spark = frame.sparkSession
     if is_connect(spark) or any(spark.conf.get(name, "false") == "true" for name in LENIENT):
         return None
-    own: Any = frame.select("*")  # with a plan of its own: Spark looks into its cache once per plan
+    own: Any = frame.select("*")  # with a plan of its own: Spark consults its cache once per plan
     plan = own._jdf.queryExecution().withCachedData()
-    while _kind(plan) == "Project" and {_kind(column) for column in _each(plan.projectList())} == {
-        "AttributeReference"
-    }:
+    plain = {"AttributeReference"}
+    while _kind(plan) == "Project" and {_kind(column) for column in _each(plan.projectList())} == plain:
         plan = plan.child()
     if _kind(plan) != "LogicalRelation" or plan.catalogTable().isDefined() or plan.isStreaming():
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,31 +59,17 @@ def described(spark: SparkSession | None, what: str) -> Iterator[None]:
 
     Afterwards the user's description is restored. Without a session nothing happens.
     """
-    if spark is None:
+    name, key = f"onebit_spark: {what}", "spark.job.description"
+    with ExitStack() as restore:
+        if spark is not None and is_connect(spark):
+            tag = name.replace(",", "")
+            spark.addTag(tag)
+            restore.callback(spark.removeTag, tag)
+        elif spark is not None:
+            before: Any = spark.sparkContext.getLocalProperty(key)
+            restore.callback(spark.sparkContext.setLocalProperty, key, before)
+            spark.sparkContext.setLocalProperty(key, name)
         yield
-        return
-    name = f"onebit_spark: {what}"
-    if is_connect(spark):
-        tag = name.replace(",", "")
-        spark.addTag(tag)
-        try:
-            yield
-        finally:
-            spark.removeTag(tag)
-        return
-    context, key = spark.sparkContext, "spark.job.description"
-    before = context.getLocalProperty(key)
-    context.setLocalProperty(key, name)
-    try:
-        yield
-    finally:
-        context.setLocalProperty(key, before)  # type: ignore[arg-type]
-
-
-def require_classic(spark: SparkSession, what: str) -> None:
-    """Refuse Spark Connect."""
-    if is_connect(spark):
-        raise RequestError(f"{what} {NOT_ON_CONNECT}")
 
 
 def ship(spark: SparkSession, archive: str) -> None:
@@ -92,9 +78,6 @@ def ship(spark: SparkSession, archive: str) -> None:
         spark.addArtifacts(archive, pyfile=True)
     else:
         spark.sparkContext.addPyFile(archive)
-
-
-# ---- what the driver can hold ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -112,29 +95,21 @@ def driver_limits(spark: SparkSession) -> DriverLimits:
 
     On Spark Connect the driver is this process: there is no heap beside it, and the executors are elsewhere.
     """
+    settings: Any = spark.conf if is_connect(spark) else spark.sparkContext.getConf()
+    result = as_bytes(str(settings.get("spark.driver.maxResultSize", "1g"))) or NO_LIMIT
     if is_connect(spark):
-        result = as_bytes(str(spark.conf.get("spark.driver.maxResultSize", "1g"))) or NO_LIMIT
         return DriverLimits(result, heap=NO_LIMIT, memory=available_memory(), local=False)
-    context = spark.sparkContext
-    jvm: Any = context._jvm
+    jvm: Any = spark.sparkContext._jvm
     runtime = jvm.java.lang.Runtime.getRuntime()
-    heap = int(runtime.maxMemory())
-    return DriverLimits(
-        result=as_bytes(context.getConf().get("spark.driver.maxResultSize", "1g")) or NO_LIMIT,
-        heap=heap,
-        memory=max(0, available_memory() - (heap - int(runtime.totalMemory()))),
-        local=is_local(spark),
-    )
+    heap, taken = int(runtime.maxMemory()), int(runtime.totalMemory())
+    return DriverLimits(result, heap, max(0, available_memory() - (heap - taken)), is_local(spark))
 
 
 def as_bytes(setting: str) -> int:
-    """Spark's way to write a size: 512m, 1g, 0; bare numbers are bytes."""
+    """A size as Spark writes it: 512m, 1g, 0. Numbers without a unit are bytes."""
     units = {"k": 10, "m": 20, "g": 30, "t": 40}
     text = setting.strip().lower().removesuffix("b")
     return int(text[:-1]) << units[text[-1]] if text[-1] in units else int(text)
-
-
-# ---- what only a SparkContext can do: Spark Connect has none, see ``require_classic`` -------------------------------
 
 
 def broadcast(spark: SparkSession, value: V) -> Broadcast[V]:
@@ -153,9 +128,6 @@ def own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessio
     for name, value in {TIME_ZONE: str(spark.conf.get(TIME_ZONE)), **settings}.items():
         own.conf.set(name, value)
     return own
-
-
-# ---- before there is a session ---------------------------------------------------------------------------------------
 
 
 def check_reachable(address: str) -> None:
@@ -182,9 +154,8 @@ def logging_is_configured() -> bool:
 
     SparkContext._ensure_initialized()
     jvm: Any = SparkContext._jvm
-    if SparkConf().contains("spark.log.level"):
-        return True
-    if any(jvm.System.getProperty(name) for name in ("log4j2.configurationFile", "log4j.configurationFile")):
+    files = ("log4j2.configurationFile", "log4j.configurationFile")
+    if SparkConf().contains("spark.log.level") or any(map(jvm.System.getProperty, files)):
         return True
     loader = jvm.Thread.currentThread().getContextClassLoader()
     return any(loader.getResource(f"log4j2{suffix}") for suffix in (".properties", ".xml", ".yaml", ".json"))

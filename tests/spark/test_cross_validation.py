@@ -7,13 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from onebit_spark import FitConfig, RequestError
+from onebit_spark import FitConfig, RequestError, tuning
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning import cross_validation
-from onebit_spark.tuning.cross_validation import local_validation, on_workers, run_tasks, spark_validation
+from onebit_spark.tuning import local_validation, on_workers, run_tasks, spark_validation
 
 pytestmark = pytest.mark.classic
 
@@ -48,7 +47,7 @@ def test_all_ways_agree(spark, table, tmp_path, monkeypatch):
         assert validation.tasks(CONFIGS) == tasks
         together = results(validation, Location(spark, tmp_path / "together"))
     limits = SimpleNamespace(local=False, result=2**30, heap=2**30)
-    monkeypatch.setattr(cross_validation, "driver_limits", lambda _: limits)
+    monkeypatch.setattr(tuning, "driver_limits", lambda _: limits)
     with spark_validation(frame, Columns(), 2, 1, SMALL) as validation:
         workers = results(validation, Location(spark, tmp_path / "workers"))
     assert plain == threads == workers

@@ -172,7 +172,8 @@ def test_killed_before_the_end_of_writing(saved, make_model, monkeypatch, tmp_pa
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_failed_rename_restores_the_old_model(spark, saved, make_model, monkeypatch, failing):
     """The first move puts the old model aside, the second puts the new one in place."""
-    moves, move = [], Location.move_to
+    kind = type(Location(spark, saved))
+    moves, move = [], kind.move_to
 
     def fail(self, target):
         moves.append(target)
@@ -180,7 +181,7 @@ def test_a_failed_rename_restores_the_old_model(spark, saved, make_model, monkey
             raise OSError("disk on fire")
         move(self, target)
 
-    monkeypatch.setattr(Location, "move_to", fail)
+    monkeypatch.setattr(kind, "move_to", fail)
     with pytest.raises(OSError, match="disk on fire"):
         make_model(loss="hinge").write().overwrite().save(str(saved))
     assert load(saved).info.config.loss == "logistic"

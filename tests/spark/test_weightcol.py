@@ -18,7 +18,7 @@ from onebit_spark.input.ratings import Columns, with_weight
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.sessions import DriverLimits
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning.cross_validation import folded_sample, spark_validation
+from onebit_spark.tuning import folded_sample, spark_validation
 
 SHAPE = (40, 30)
 ITERATIONS = 2

@@ -20,7 +20,7 @@ import gc, sys
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.cli.compile_ahead import compile_ahead
+from onebit_spark.cli import compile_ahead
 
 def kernels():
     dispatchers = (one for one in gc.get_objects() if isinstance(one, Dispatcher))

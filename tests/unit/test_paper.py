@@ -22,7 +22,7 @@ from paper.samples import folds, split
 
 from onebit_spark import RequestError
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning.cross_validation import Sample
+from onebit_spark.tuning import Sample
 
 META = {
     "date": "2024-01-01", "commit": "abc", "machine": "m, 2 cores", "versions": "v", "draws": 2, "seeds": "0 to 1",

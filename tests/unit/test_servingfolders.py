@@ -15,7 +15,7 @@ import onebit_spark
 from onebit_spark import RequestError
 from onebit_spark.core.model_info import FORMAT_VERSION
 from onebit_spark.core.output_kinds import VECTORS
-from onebit_spark.platform.file_systems import ArrowPath
+from onebit_spark.platform.files import Location
 from onebit_spark.predictor import model_folder
 
 # ---- vectors ---------------------------------------------------------------------------------------------------------
@@ -71,14 +71,14 @@ def test_a_failed_rename_brings_the_old_folder_back(tmp_path, monkeypatch):
         (target / name).mkdir(parents=True)
         (target / name / "part-0.parquet").touch()
     (target / "_SUCCESS").touch()
-    rename = ArrowPath.move_to
+    rename = Location.move_to
 
     def fail(self, other):
         if self.name.startswith(".out.writing"):
             raise OSError("disk on fire")
         rename(self, other)
 
-    monkeypatch.setattr(ArrowPath, "move_to", fail)
+    monkeypatch.setattr(Location, "move_to", fail)
     with pytest.raises(OSError, match="disk on fire"), model_folder.replaced_folder(target, VECTORS, overwrite=True):
         pass
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]

@@ -19,9 +19,8 @@ from onebit_spark.core.settings import Problem, by_param, declared
 from onebit_spark.core.spectral import STARTS
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
-from onebit_spark.ml.fit_params import FitParams
-from onebit_spark.ml.params import REMOVED, TABLES, PredictionParams, settings_with_params
-from onebit_spark.tuning.cross_validation import estimator_of
+from onebit_spark.ml.params import REMOVED, TABLES, FitParams, PredictionParams, settings_with_params
+from onebit_spark.tuning import estimator_of
 
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
 
@@ -82,6 +81,11 @@ def test_a_removed_param_says_what_to_do_instead(name):
         OneBitCompletion().setParams(**{name: 3})
     with pytest.raises(RequestError, match=f"^{name} was removed: "):
         getattr(OneBitCompletion(), f"set{name[0].upper()}{name[1:]}")(3)
+
+
+def test_a_removed_method_says_what_to_do_instead():
+    with pytest.raises(RequestError, match=r"^prepare was removed: .*Parquet"):
+        OneBitCompletion().prepare(None, "blocks")
 
 
 def test_arguments_are_keywords_and_known():
@@ -165,7 +169,7 @@ def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
     names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
     files = {str(file.relative_to(package)) for file in package.rglob("*.py") if names.search(file.read_text("utf-8"))}
     recipe = (package.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8").partition("### A new setting")[2]
-    assert files == {"core/execution.py", "ml/fit_params.py", "estimator.py", "in_process.py"}
+    assert files == {"core/execution.py", "ml/params.py", "estimator.py", "in_process.py"}
     assert all(f"`{file}" in recipe for file in files)
 
 

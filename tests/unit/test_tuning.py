@@ -7,16 +7,26 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from onebit_spark import FitConfig, RequestError, fit_arrays
+from onebit_spark import FitConfig, RequestError, fit_arrays, tuning
 from onebit_spark.cli.tune_job import as_toml, in_words
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning import cross_validation
-from onebit_spark.tuning.cross_validation import Sample, fit_fold, folded_sample, local_validation, run_tasks
-from onebit_spark.tuning.grid import Score, choose, limit, read_grid, score, settings_of
+from onebit_spark.tuning import (
+    Sample,
+    Score,
+    choose,
+    fit_fold,
+    folded_sample,
+    limit,
+    local_validation,
+    read_grid,
+    run_tasks,
+    score,
+    settings_of,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -237,7 +247,7 @@ def test_half_a_file_of_a_killed_run_does_not_count(folder, tmp_path):
 
 def test_results_of_other_code_do_not_count(folder, monkeypatch):
     run_tasks([{"x": 1}], squared, folder, Progress())
-    monkeypatch.setattr(cross_validation, "source_digest", lambda _: "other")
+    monkeypatch.setattr(tuning, "source_digest", lambda _: "other")
     progress = Progress()
     run_tasks([{"x": 1}], squared, folder, progress)
     assert progress.worked == 1

@@ -343,9 +343,7 @@ class TableFit:
             return None
         digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
         split = None if self.terms is None else self.terms.prior_split
-        return CheckpointFolder(
-            None, folder, subject_of(self.config, ratings.counts, split, digests), load, _write
-        )
+        return CheckpointFolder(None, folder, subject_of(self.config, ratings.counts, split, digests), load, _write)
 
 
 def _write(model: FittedModel, uri: str) -> None:

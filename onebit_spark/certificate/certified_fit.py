@@ -114,7 +114,7 @@ def _under_given_prior(
 ) -> CertifiedFit[P]:
     """The fit and its certificates. There are none if features make the prior depend on the sample."""
     config, hierarchy, certificates = choice.config, outcome.hierarchy, list[Certificate]()
-    if terms is not None and not config.implicit_features and not hierarchy.feature_coef:
+    if terms is not None and not config.implicit_features and not hierarchy.features:
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
         cost = prior_cost(config, engine.count("rows") + engine.count("cols")) + math.log(choice.ranks)

@@ -178,8 +178,8 @@ def _update_range(
     if rows.implicit is not None:
         implicit_features.leave_residuals(ratings, lo, hi, rows, step.row_prior.mean)
     counts = (ratings.row_counts if rows.implicit is None else ratings.distinct_counts)[lo:hi]
-    some = None if features is None else features[lo:hi]
-    return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), counts, sums, some)
+    part, some = slice(lo, hi), None if features is None else features[lo:hi]
+    return SideStatistics.of_rows(old, rows.take(part), step.row_prior.take(part), counts, sums, some)
 
 
 @dataclass(frozen=True)
@@ -270,6 +270,6 @@ class MeasureHoldoutLoss:
     split: Split
 
     def __call__(self, block: PlacedBlock, tables: list[RowPosterior], others: RowPosterior) -> Result:
-        left = self.split.left_of(block.ratings, block.rows)
+        left = self.split.part_of(block.ratings, block.rows, those=False)
         parts = block.over_rows(lambda lo, hi: HoldoutLoss.of_ratings(self.loss, left, lo, hi, tables[0], others))
         return None, np.sum([part.to_vector() for part in parts], axis=0)

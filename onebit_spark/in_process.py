@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import certificate_document
-from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
+from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
 from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
@@ -48,7 +48,7 @@ from onebit_spark.input.rating_checks import (
     column_count_problem,
 )
 from onebit_spark.input.tables import ArrowTable, Unreadable
-from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
+from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
 from onebit_spark.predictor.scored import KEPT_OUT, CertificateRequest, with_certificates
@@ -362,7 +362,7 @@ class TableFit:
                 if (earlier := release.enter_context(folder.claimed(self.execution.resume))) is not None:
                     start = resumed(earlier, self.config, partial(_adopted, engine))
                 unfinished = partial(self._model, ratings, engine, known)
-                checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, unfinished)
+                checkpoints = Checkpoints(self.execution.checkpoint_interval, partial(folder.write, unfinished))
             timer.end("blocking")
             positives = ratings.counts.positives
             fit = certified_fit(engine, self.config, self.terms, positives, on_iteration, start, checkpoints)
@@ -408,7 +408,7 @@ def _write(model: FittedModel, uri: str) -> None:
     write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
 
 
-def _adopted(engine: Engine[Any], side: Side, model: FittedModel, prior: RowPosterior, precision: str) -> Any:
+def _adopted(engine: Engine[Any], model: FittedModel, who: Who, prior: RowPosterior, precision: str) -> Any:
     """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
-    factors = model.users if side == "rows" else model.items
-    return engine.runner.table(side, align_factors(factors.table, engine.ids[side], prior, precision))
+    side = SIDE_OF[who]
+    return engine.runner.table(side, align_factors(model.side(who).table, engine.ids[side], prior, precision))

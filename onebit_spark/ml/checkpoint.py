@@ -16,14 +16,14 @@ import math
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
 from onebit_spark.core.factor_tables import prior_row
-from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import METADATA
+from onebit_spark.core.losses import SIDES
+from onebit_spark.core.model_info import METADATA, SIDE_OF, Who
 from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.settings import param_names
@@ -38,16 +38,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("onebit_spark")
 
-P = TypeVar("P")  # a posterior of a side, in the engine's own form
-
 HISTORY = "checkpoint.json"
 PREFIX = "iteration-"
 OWNER = "fit-in-progress"  # a file with the token of the fit that uses the folder
 MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
 
 
-# (side, model, prior, precision) ─► the posterior of the engine's ids from a model's factors, in the engine's form
-Adopt = Callable[[Side, Any, RowPosterior, str], Any]
+# (model, "user" or "item", prior, precision) ─► the posterior of the engine's ids from a model, in the engine's form
+Adopt = Callable[[Any, Who, RowPosterior, str], Any]
 
 
 def warm_start(
@@ -62,7 +60,7 @@ def warm_start(
     priors = {
         side: prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors) for side in SIDES
     }  # fmt: skip
-    posteriors = {side: adopt(side, model, priors[side], config.precision) for side in SIDES}
+    posteriors = {side: adopt(model, who, priors[side], config.precision) for who, side in SIDE_OF.items()}
     settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
     return Start(posteriors, info.scales.without_feature_coef(), settings=settings)
 
@@ -100,7 +98,7 @@ def _chosen(name: str, config: FitConfig) -> bool:
 class Checkpoint(NamedTuple):
     """The state of a fit after some iterations."""
 
-    model: Any  # the one at this iteration, of Spark or in this process
+    model: Any  # the model at this iteration
     history: list[Iteration]  # the iterations so far
 
 
@@ -115,7 +113,7 @@ class CheckpointFolder:
         self, spark: SparkSession | None, folder: str, subject: dict[str, Any], load: Callable[[str], Any],
         save: Callable[[Any, str], None],
     ) -> None:  # fmt: skip
-        self.spark, self._folder = spark, Location(spark, folder)
+        self._spark, self._folder = spark, Location(spark, folder)
         self._subject = subject
         self._load, self._save = load, save
         self._token = uuid.uuid4().hex
@@ -160,39 +158,34 @@ class CheckpointFolder:
         ]
         if differing:
             raise RequestError(f"the checkpoint {complete[-1].uri} is of another fit: {'; '.join(differing)}")
-        model, history = self._load(complete[-1].uri), [_from_json(step) for step in content["history"]]
+        model = self._load(complete[-1].uri)
+        history = [
+            Iteration(**{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]})
+            for step in content["history"]
+        ]
         log.info("resuming after iteration %d, from the checkpoint %s", len(history), complete[-1].uri)
         return Checkpoint(model, history)
 
-    def write(self, model: Any, history: list[Iteration]) -> None:
-        """Write a checkpoint, then delete the older ones."""
+    def write(self, make_model: Callable[[CertifiedFit[Any]], Any], fit: CertifiedFit[Any]) -> None:
+        """Write a checkpoint of an unfinished fit, then delete the older ones."""
         if self._owner() not in (self._token, None):
             raise FitFailed(f"another fit has resumed from the checkpoints in {self._folder.uri}: this one ends here")
-        spark, older = self.spark, complete_checkpoints(self._folder)
-        target = self._folder / f"{PREFIX}{len(history):06d}"
-        with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
-            content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
-            (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
-            self._save(model, folder)
-        for old in older:
-            if old.uri != target.uri:
-                old.delete()
-
-
-@dataclass(frozen=True)
-class Checkpointing(Generic[P]):
-    """Writes a checkpoint of a fit after every ``interval`` iterations (``certified_fit.Checkpoints``)."""
-
-    folder: CheckpointFolder
-    interval: int
-    make_model: Callable[[CertifiedFit[P]], Any]
-
-    def is_due(self, iterations: int) -> bool:
-        return iterations % self.interval == 0
-
-    def write(self, fit: CertifiedFit[P]) -> None:
-        with described(self.folder.spark, f"checkpoint of iteration {len(fit.history)}"):
-            self.folder.write(self.make_model(fit), fit.history)
+        spark, older, number = self._spark, complete_checkpoints(self._folder), len(fit.history)
+        target = self._folder / f"{PREFIX}{number:06d}"
+        with described(spark, f"checkpoint of iteration {number}"):
+            model = make_model(fit)
+            with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
+                # JSON has no infinity: the first iteration's decrease becomes null
+                history = [
+                    {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}
+                    for step in fit.history
+                ]
+                content = {"subject": self._subject, "history": history}
+                (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
+                self._save(model, folder)
+            for old in older:
+                if old.uri != target.uri:
+                    old.delete()
 
 
 def complete_checkpoints(folder: Location) -> list[Location]:
@@ -220,12 +213,3 @@ def subject_of(
         "prior_split": prior_split,
         **{f"fingerprint of the {who} features": value for who, value in (features or {}).items()},
     }
-
-
-def _as_json(step: Iteration) -> dict[str, Any]:
-    """JSON has no infinity: the first iteration's decrease becomes null."""
-    return {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}
-
-
-def _from_json(step: dict[str, Any]) -> Iteration:
-    return Iteration(**{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]})

@@ -127,7 +127,7 @@ class ArrowRatings:
 
     def divided(self, holdout: Holdout | None = None, nothing: str = "no rating is held out") -> DividedRatings:
         """Read all ratings: those to fit, and held-out ones. ``nothing`` is the error if no rating is held out."""
-        fit, kept, defects = RatingCollector(self.columns.threshold, limit_for(0)), _Keeping(), Defects(self.columns)
+        fit, kept, defects = RatingCollector(limit_for(0)), _Keeping(), Defects(self.columns)
         for given, plain, absent in self._tables():
             out = None if holdout is None or absent else holdout.drawn(plain)
             fit.limit = limit_for(fit.facts["n"] + len(plain))  # their number is not known before

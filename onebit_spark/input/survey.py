@@ -173,7 +173,8 @@ def _surveyed(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitS
     if facts["summary_bytes"] <= most_bytes:  # what ``id_counts`` and ``sketch`` would find by further jobs
         lines = packed.bundles.select(*SUMMARY).toArrow()
         ids = _sides(pa.Table.from_batches(sum_counts(CountIds(1)(lines.to_batches()))))
-        return RatingSurvey(counts, *map(len, ids), packed, group, weight, (ids, _all_hashes(lines)))
+        summary = ids, _all_hashes(lines)
+        return RatingSurvey(counts, len(ids[0]), len(ids[1]), packed, group, weight, summary)
     grouped = group()
     n = {line["side"]: line["count"] for line in grouped.groupBy("side").count().collect()}
     return RatingSurvey(counts, n[SIDE_NUMBERS[USER]], n[SIDE_NUMBERS[ITEM]], packed, lambda: grouped, weight)

@@ -84,7 +84,7 @@ def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: i
     loss = config.make_loss()
     with local_engine(ratings, threads).running() as engine:
         engine.start(config, loss)
-        scales = HyperPosterior.at_start(config.make_prior(1), config.intercepts, config.factors)
+        scales = HyperPosterior(config.make_prior(1), config.intercepts, np.ones(config.factors))
 
         def once(side: Side) -> float:
             prior = scales.row_prior(side)

@@ -15,7 +15,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.certificate.certificates import certificate_document
-from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
+from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import Execution, device_problems
@@ -33,7 +33,7 @@ from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.batches import SizeEstimate
 from onebit_spark.input.rating_checks import Columns, RatingCounts
 from onebit_spark.input.ratings import collected_features, type_of, with_weight
-from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
+from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.ml.params import FitParams, refuse_removed
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter, write_model
 from onebit_spark.model import OneBitCompletionModel
@@ -101,19 +101,21 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         return self
 
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
-        self._check_request()
+        problems = self.problems()
+        if self._initial is not None:
+            chosen = {
+                "certificatePriorSplit": self.getCertificatePriorSplit(),
+                "checkpointDir": self.getCheckpointDir(),
+            }
+            problems += [
+                f"{name} does not go with an initial model" for name, value in chosen.items() if value is not None
+            ]
+        refuse(problems)
         model = fit_ratings(
             dataset, self.columns(), self.fitConfig(), self.execution(), self.certificateTerms(), self._features,
             self._progress, self._initial,
         )  # fmt: skip
         return self._copyValues(model._resetUid(self.uid))
-
-    def _check_request(self) -> None:
-        """Refuse what does not go together, all at once."""
-        problems = self.problems()
-        if self._initial is not None:
-            problems += [f"{name} does not go with an initial model" for name in self.fromTheBeginning()]
-        refuse(problems)
 
     # ---- the Params as settings --------------------------------------------------------------------------------------
 
@@ -170,11 +172,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         if len({names.user, names.item, names.label}) < 3:
             problems.append("userCol, itemCol and labelCol (or ratingCol) must name three different columns")
         return problems + self.coldStartProblems()
-
-    def fromTheBeginning(self) -> list[str]:
-        """The Params that are set and that need a fit from the beginning on all ratings."""
-        chosen = {"certificatePriorSplit": self.getCertificatePriorSplit(), "checkpointDir": self.getCheckpointDir()}
-        return [name for name, value in chosen.items() if value is not None]
 
     def _chosen(self, table: type[S]) -> S:
         """The values of the Params as the settings of a table."""
@@ -249,12 +246,12 @@ def fit_ratings(
             start = warm_start(initial, config, adopt)
         checkpoints = None
         if folder is not None:
-            checkpoints = Checkpointing(folder, execution.checkpoint_interval, builder.at_checkpoint)
+            checkpoints = Checkpoints(execution.checkpoint_interval, partial(folder.write, builder.model))
         timer.end("blocking")
         fit = certified_fit(engine, config, terms, loaded.counts.positives, progress, start, checkpoints)
         timer.end("fit")
         timer.divide_fit(fit.history[0 if start is None else len(start.history) :])
-        return builder.finished(fit, timer.seconds)
+        return builder.model(fit, timer.seconds)
 
 
 @dataclass(frozen=True)
@@ -270,31 +267,28 @@ class _ModelBuilder:
     fitted: CellSketch  # which cells were fitted
     features: dict[Side, FitFeatures]
 
-    def at_checkpoint(self, fit: CertifiedFit[Any]) -> OneBitCompletionModel:
-        """The model of an unfinished fit, without ids that have no ratings. It lives as long as the engine."""
-        return self._model(fit, self._info(fit), {}, persist=False)
+    def model(self, fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None) -> OneBitCompletionModel:
+        """The model of a fit, with the ids that have side features and no ratings. It outlives the engine.
 
-    def finished(self, fit: CertifiedFit[Any], seconds: Mapping[str, float]) -> OneBitCompletionModel:
-        """The model of a fit. It has the ids with side features and without ratings, and outlives the engine."""
-        info = replace(self._info(fit), seconds=dict(seconds))
-        unrated: dict[Side, pa.Table] = {}
-        for side, coding in fit.codings.items():
-            prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
-            lines = self.features[side].unrated_lines(prior, coding, weights, info.draw_narrowing)
-            if lines is not None:
-                unrated[side] = lines
-        n_rows, n_cols = (unrated[side].num_rows if side in unrated else 0 for side in SIDES)
-        info = replace(info, n_users=info.n_users + n_rows, n_items=info.n_items + n_cols)
-        return self._model(fit, info, unrated, persist=True)
-
-    def _model(
-        self, fit: CertifiedFit[Any], info: ModelInfo, unrated: Mapping[Side, pa.Table], persist: bool
-    ) -> OneBitCompletionModel:
+        Without the seconds of its phases, the fit is unfinished: its model lacks these ids, and lives as long as the
+        engine.
+        """
+        info, unrated = self._info(fit), dict[Side, pa.Table]()
+        if seconds is not None:
+            for side, coding in fit.codings.items():
+                prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
+                lines = self.features[side].unrated_lines(prior, coding, weights, info.draw_narrowing)
+                if lines is not None:
+                    unrated[side] = lines
+            n_rows, n_cols = (unrated[side].num_rows if side in unrated else 0 for side in SIDES)
+            n_users, n_items = info.n_users + n_rows, info.n_items + n_cols
+            info = replace(info, seconds=dict(seconds), n_users=n_users, n_items=n_items)
         sides = []
         for who, side in SIDE_OF.items():
             posteriors = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
             schema = factor_schema(info, who, posteriors[0].form.vectors > MODEL_VECTORS)
-            sides.append(factors_of(self.spark, self.engine, side, posteriors, schema, unrated.get(side), persist))
+            more, persist = unrated.get(side), seconds is not None
+            sides.append(factors_of(self.spark, self.engine, side, posteriors, schema, more, persist))
         certificate = certificate_document(item.as_dict() for item in fit.certificates)
         return OneBitCompletionModel(info, sides[0], sides[1], certificate).fittedOn(self.fitted)
 

@@ -11,14 +11,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import certificate_document
-from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
+from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock
@@ -40,7 +40,7 @@ from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable
-from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
+from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
@@ -329,7 +329,9 @@ class TableFit:
             start = None if earlier is None else resumed(earlier, self.config, partial(_adopted, engine))
             checkpoints = None
             if folder is not None:
-                checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
+                checkpoints = Checkpoints(
+                    self.execution.checkpoint_interval, partial(folder.write, builder.at_checkpoint)
+                )
             timer.end("blocking")
             fit = certified_fit(engine, self.config, self.terms, counts.positives, on_iteration, start, checkpoints)
             timer.end("fit")
@@ -341,26 +343,7 @@ class TableFit:
             return None
         digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
         split = None if self.terms is None else self.terms.prior_split
-        return CheckpointFolder(
-            None, folder, subject_of(self.config, ratings.counts, split, digests), _Earlier.of, _write
-        )
-
-
-class _Earlier(NamedTuple):
-    """The model of a checkpoint: see ``ml.checkpoint.Startable``."""
-
-    model: FittedModel
-
-    @classmethod
-    def of(cls, uri: str) -> _Earlier:
-        return cls(load(uri))
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.model.info
-
-    def factorsOf(self, who: Who) -> ModelSide:
-        return self.model.side(who)
+        return CheckpointFolder(None, folder, subject_of(self.config, ratings.counts, split, digests), load, _write)
 
 
 def _write(model: FittedModel, uri: str) -> None:
@@ -385,9 +368,10 @@ def _factors(engine: Engine[Any], side: Side, fit: CertifiedFit[Any]) -> pa.Tabl
     return factor_table(engine.ids[side], *map(engine.runner.lines, parts))
 
 
-def _adopted(engine: Engine[Any], side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
+def _adopted(engine: Engine[Any], model: FittedModel, who: Who, prior: RowPosterior, precision: str) -> Any:
     """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
-    return engine.runner.table(side, align_factors(factors.table, engine.ids[side], prior, precision))
+    side = SIDE_OF[who]
+    return engine.runner.table(side, align_factors(model.side(who).table, engine.ids[side], prior, precision))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -372,7 +372,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         The ratings must not have been fitted. Score, std and prediction do not change. The probability is above ½
         exactly where the score is above 0.
         """
-        return self.changed(calibration=calibrate(self.factors, ratings).as_dict())
+        return self.changed(calibration=asdict(calibrate(self.factors, ratings)))
 
     def certify(
         self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,

@@ -303,8 +303,9 @@ def folded_sample(ratings: CollectedRatings, n_folds: int, seed: int) -> tuple[S
     return Sample.of(rows, cols, labels, (block.n_rows, block.n_columns), block.weights), fold
 
 
-def fit_fold(train: Sample, test: Sample, config: FitConfig, threads: int | None = 1) -> TaskResult:
-    """Fit one part of the ratings, and count the errors on the other. A score of exactly 0 predicts the majority."""
+def fit_fold(sample: Sample, held_out: NDArray[np.bool_], config: FitConfig, threads: int | None = 1) -> TaskResult:
+    """Fit the other ratings, and count the errors on those held out. A score of exactly 0 predicts the majority."""
+    train, test = sample.take(~held_out), sample.take(held_out)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
         sides = train.rows, train.cols, train.labels
@@ -355,9 +356,7 @@ def local_validation(
     alone = ratings.counts.n <= worker_limit
 
     def work(task: Task) -> TaskResult:
-        test = fold == task["fold"]
-        config = FitConfig(**task["config"])
-        return fit_fold(sample.take(~test), sample.take(test), config, threads=1 if alone else None)
+        return fit_fold(sample, fold == task["fold"], FitConfig(**task["config"]), threads=1 if alone else None)
 
     def fit_all(config: FitConfig, settings: int) -> Any:
         return TableFit(config, Terms(grid=settings), columns, source.id_types).model(ratings)
@@ -395,8 +394,7 @@ def spark_validation(
 
         def in_memory(task: Task) -> TaskResult:
             sample, fold = data.value
-            test = fold == task["fold"]
-            return fit_fold(sample.take(~test), sample.take(test), FitConfig(**task["config"]))
+            return fit_fold(sample, fold == task["fold"], FitConfig(**task["config"]))
 
         work = in_memory if limits.local else on_workers(spark, in_memory)
         counts, at_once = collected.counts, parallelism(spark)

@@ -8,7 +8,7 @@ from itertools import product
 
 from onebit_spark import FitConfig
 from onebit_spark.cli import compile_ahead
-from onebit_spark.core.compiled import nothing_is_compiled
+from onebit_spark.core.compiled import cache_folder
 
 VARIANTS = [
     {"covariance": "full"},
@@ -23,7 +23,7 @@ def compile_fit(settings):
     compile_ahead(FitConfig(precision=precision, **options), weighted)
 
 
-if __name__ == "__main__" and nothing_is_compiled():
+if __name__ == "__main__" and (folder := cache_folder()) is not None and not any(folder.glob("*.nbi")):
     print("Compiling the kernels, once on this machine.")
     with ProcessPoolExecutor(2) as processes:
         list(processes.map(compile_fit, product(("float32", "float64"), (False, True), VARIANTS)))

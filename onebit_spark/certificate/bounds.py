@@ -22,20 +22,10 @@ CATONI_GRID = tuple(2.0 ** (j / 2) for j in range(-14, 5))
 
 
 def theorem1(avb: float, n: int, lam: float, delta: float) -> float:
-    """Theorem 1 of the paper: AVB(ρ) + λ/(2n) + log(1/δ)/λ, for a λ that was fixed in advance. Hinge loss only.
+    """Theorem 1 of the paper: AVB(ρ) + λ/(2n) + log(1/δ)/λ, for a λ = κn that was fixed in advance. Hinge loss only.
 
-    AVB contains the hinge risk of ρ and KL(ρ‖π)/λ, so no draws are needed. At κ = λ/n ≥ 2 the bound is above 1.
-
-    Parameters
-    ----------
-    avb : float
-        AVB(ρ), the objective divided by λ.
-    n : int
-        Number of ratings.
-    lam : float
-        λ = κn.
-    delta : float
-        δ, the probability that the bound is violated.
+    ``avb`` is the objective divided by λ. It contains the hinge risk of ρ and KL(ρ‖π)/λ, so no draws are needed. At
+    κ ≥ 2 the bound is above 1.
     """
     _check(n=n, delta=delta, lam=lam)
     return avb + lam / (2 * n) + math.log(1 / delta) / lam
@@ -44,14 +34,7 @@ def theorem1(avb: float, n: int, lam: float, delta: float) -> float:
 def catoni(gibbs_risk: float, kl: float, n: int, lam: float, delta: float) -> float:
     """∫r_n dρ + KL/λ + λ/(8n) + log(1/δ)/λ (Catoni, 2007), for a λ that was fixed in advance.
 
-    Parameters
-    ----------
-    gibbs_risk : float
-        ∫r_n dρ on the ratings, or an upper limit of it.
-    kl : float
-        KL(ρ‖π).
-    n, lam, delta
-        As in ``theorem1``.
+    ``gibbs_risk`` is ∫r_n dρ on the ratings, or an upper limit of it.
     """
     _check(n=n, delta=delta, lam=lam, risk=gibbs_risk, kl=kl)
     return gibbs_risk + kl / lam + lam / (8 * n) + math.log(1 / delta) / lam
@@ -67,35 +50,15 @@ def seeger(gibbs_risk: float, kl: float, n: int, delta: float) -> float:
     """kl⁻¹(∫r_n dρ ; (KL + log(2√n/δ))/n) (Seeger, 2002; Maurer, 2004).
 
     It holds for all ρ at once. So everything that changes only ρ, such as the weight κ, may be tuned without a cost.
-    The parameters are those of ``catoni``.
     """
     _check(n=n, delta=delta, risk=gibbs_risk, kl=kl)
     return float(kl_inverse(gibbs_risk, (kl + math.log(2 * math.sqrt(n) / delta)) / n))
 
 
-def prior_split(gibbs_risk: float, kl: float, n: int, delta: float) -> float:
-    """``seeger`` with a prior that was learnt from the ratings A, on the n other ratings B (docs/MATH.md, §9.5).
-
-    Given A, the prior is fixed and B is an independent i.i.d. sample. ρ may depend on A and B, because the bound holds
-    for all ρ at once. So n is the size of B, the Gibbs risk is measured on B, and KL is the divergence from the learnt
-    prior. Anything may be tuned on A. The size of A is declared in advance.
-    """
-    return seeger(gibbs_risk, kl, n, delta)
-
-
 def holdout(errors: int, n: int, delta: float) -> float:
-    """The exact binomial limit Beta⁻¹(1−δ; k+1, n−k), or 1 if k = n (Clopper and Pearson, 1934).
+    """The exact binomial limit Beta⁻¹(1−δ; k+1, n−k) for k errors, or 1 if k = n (Clopper and Pearson, 1934).
 
     It bounds the error rate of the predictions of a model that never saw these n ratings.
-
-    Parameters
-    ----------
-    errors : int
-        k, the wrong predictions among the n ratings.
-    n : int
-        Number of ratings.
-    delta : float
-        δ, the probability that the bound is violated.
     """
     _check(n=n, delta=delta)
     if not 0 <= errors <= n:

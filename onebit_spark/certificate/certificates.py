@@ -29,39 +29,17 @@ KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """One upper limit on the error rate.
+    """One upper limit on the error rate."""
 
-    Parameters
-    ----------
-    name : str
-        "holdout", "selective", "seeger", "catoni", "theorem1" or "prior_split".
-    bound : float
-        The limit.
-    bounds : str
-        The predictor whose errors are limited, in words.
-    over : str
-        The distribution of ratings that it is about, in words.
-    delta : float
-        δ. The limit holds with probability 1 − δ.
-    n : int
-        Ratings that it was computed from.
-    majority_error : float
-        Error rate of always predicting the majority class.
-    statement : str
-        The certificate as a sentence.
-    inputs : mapping
-        What the bound was computed from, by name.
-    """
-
-    name: str
-    bound: float
-    bounds: str
-    over: str
-    delta: float
-    n: int
-    majority_error: float
-    statement: str
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # "holdout", "selective", "seeger", "catoni", "theorem1" or "prior_split"
+    bound: float  # the limit
+    bounds: str  # the predictor whose errors are limited, in words
+    over: str  # the distribution of ratings that it is about, in words
+    delta: float  # δ; the limit holds with probability 1 − δ
+    n: int  # ratings that it was computed from
+    majority_error: float  # error rate of always predicting the majority class
+    statement: str  # the certificate as a sentence
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # what the bound was computed from, by name
 
     @property
     def vacuous(self) -> bool:
@@ -69,7 +47,6 @@ class Certificate:
         return not self.bound < min(0.5, self.majority_error)
 
     def as_dict(self) -> dict[str, Any]:
-        """One entry of ``certificate.json``."""
         return {
             "name": self.name,
             "bound": self.bound,
@@ -85,7 +62,6 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Certificate:
-        """The inverse of ``as_dict``."""
         own = {item.name for item in fields(cls)} - {"inputs"}
         inputs = {name: value for name, value in entry.items() if name not in own and name != "vacuous"}
         return cls(**{name: entry[name] for name in own}, inputs=inputs)
@@ -148,7 +124,12 @@ def gibbs_certificates(
 def prior_split_certificate(
     kl: float, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float
 ) -> Certificate:
-    """The certificate of a learnt prior. The draws must be on ratings that the prior has not seen."""
+    """Seeger's with a prior that was learnt from the ratings A, on the n other ratings B (docs/MATH.md, §9.5).
+
+    Given A, the prior is fixed and B is an independent i.i.d. sample. ρ may depend on A and B, because the bound holds
+    for all ρ at once. So the Gibbs risk is that of draws on B, and KL is the divergence from the learnt prior. Anything
+    may be tuned on A. The size of A is declared in advance.
+    """
     if draws.unseen_by is None:
         raise ValueError(
             "a learnt prior can only be certified on ratings that it has not seen: draw with unseen_by=its split"
@@ -156,7 +137,7 @@ def prior_split_certificate(
     if counted.ratings == 0:
         raise ValueError("the prior has seen all ratings, so none is left to certify with: choose a smaller fraction")
     gibbs, inputs = _gibbs(counted, draws, terms)
-    bound = bounds.prior_split(gibbs, kl, counted.ratings, (1 - DRAWS_SHARE) * terms.delta / terms.grid)
+    bound = bounds.seeger(gibbs, kl, counted.ratings, (1 - DRAWS_SHARE) * terms.delta / terms.grid)
     return _stated(
         inputs["gibbs_risk"], name="prior_split", bound=bound, bounds=GIBBS, over=REST, delta=terms.delta,
         n=counted.ratings, majority_error=majority_error,
@@ -211,22 +192,16 @@ def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dic
 def _stated(seen: float | None, **fields: Any) -> Certificate:
     """A certificate with its sentence. ``seen`` is the error rate on its own ratings, if the sentence states it."""
     item = Certificate(statement="", **fields)
-    return replace(item, statement=_statement(item, seen))
-
-
-def _statement(item: Certificate, seen: float | None) -> str:
     who = "the model's predictions" if item.bounds == MEAN else "random draws from the model (`sample`)"
-    where = {
-        UNSEEN: "those that were kept out",
-        REST: "those that its prior was not learnt from",
-    }.get(item.over, "these")
+    places = {UNSEEN: "those that were kept out", REST: "those that its prior was not learnt from"}
+    where = places.get(item.over, "these")
     limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
     text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"
     if seen is not None:
         text += f"; they were wrong on {seen:.1%} of {item.n:,}"
+    majority = f"The majority class is wrong on {item.majority_error:.1%}."
     if item.vacuous:
-        text += (
-            f". This limit is not informative: a coin is wrong on 50%, the majority class on {item.majority_error:.1%}."
+        majority = (
+            f"This limit is not informative: a coin is wrong on 50%, the majority class on {item.majority_error:.1%}."
         )
-        return text
-    return f"{text}. The majority class is wrong on {item.majority_error:.1%}."
+    return replace(item, statement=f"{text}. {majority}")

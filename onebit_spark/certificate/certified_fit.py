@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from onebit_spark.certificate.certificates import (
     Certificate,
@@ -47,14 +47,11 @@ class CertifiedFit(Generic[P]):
     confidence_thresholds: ConfidenceThresholds | None = None  # from the fitted ratings; None at a checkpoint
 
 
-class Checkpoints(Protocol[P]):
-    """Stores an unfinished fit every few iterations."""
+class Checkpoints(NamedTuple):
+    """An unfinished fit is stored after every ``interval`` iterations."""
 
-    def is_due(self, iterations: int) -> bool:
-        """Whether to store the fit after so many iterations."""
-
-    def write(self, fit: CertifiedFit[P]) -> None:
-        """Store the fit as it stands."""
+    interval: int
+    write: Callable[[CertifiedFit[Any]], None]
 
 
 def certified_fit(
@@ -64,7 +61,7 @@ def certified_fit(
     positives: int,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    checkpoints: Checkpoints[P] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> CertifiedFit[P]:
     """Fit the ratings of an engine, and certify the posterior. Without ``terms``, nothing is certified.
 
@@ -81,33 +78,30 @@ def certified_fit(
         outcome = solve(engine, choice.config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
         fit = _under_given_prior(engine, terms, choice, outcome, majority_error)
     counts = engine.confidences(fit.posterior, LOSSES[config.loss].score_noise)
-    return replace(_of_model(engine, fit), confidence_thresholds=ConfidenceThresholds.of_histogram(counts))
-
-
-def _after_iteration(
-    checkpoints: Checkpoints[P] | None, choice: SelectedModel[P]
-) -> AfterIteration[P, HyperPosterior] | None:
-    """What the solver calls after an iteration of a fit with these settings."""
-    if checkpoints is None:
-        return None
-
-    def write(engine: Engine[P], hierarchy: HyperPosterior, history: list[Iteration]) -> None:
-        if checkpoints.is_due(len(history)):
-            posterior, codings = final_posteriors(engine, hierarchy), codings_of(engine.features)
-            checkpoints.write(CertifiedFit(hierarchy, history, False, "a checkpoint", posterior, [], choice, codings))
-
-    return write
-
-
-def _of_model(engine: Engine[P], fit: CertifiedFit[P]) -> CertifiedFit[P]:
-    """The fit without what only further iterations would need: the directions of the implicit weights."""
+    fit = replace(fit, confidence_thresholds=ConfidenceThresholds.of_histogram(counts))
     if not fit.choice.config.implicit_features:
         return fit
     posterior = {side: engine.combined(side, _model_vectors, lines) for side, lines in fit.posterior.items()}
     return replace(fit, posterior=posterior, scales=fit.scales.without_directions())
 
 
+def _after_iteration(
+    checkpoints: Checkpoints | None, choice: SelectedModel[P]
+) -> AfterIteration[P, HyperPosterior] | None:
+    """What the solver calls after an iteration of a fit with these settings."""
+    if checkpoints is None:
+        return None
+
+    def write(engine: Engine[P], hierarchy: HyperPosterior, history: list[Iteration]) -> None:
+        if len(history) % checkpoints.interval == 0:
+            posterior, codings = final_posteriors(engine, hierarchy), codings_of(engine.features)
+            checkpoints.write(CertifiedFit(hierarchy, history, False, "a checkpoint", posterior, [], choice, codings))
+
+    return write
+
+
 def _model_vectors(posterior: RowPosterior) -> RowPosterior:
+    """The posterior without the directions of the implicit weights, which only further iterations would need."""
     return posterior.with_vectors(MODEL_VECTORS, MODEL_VECTORS)
 
 
@@ -118,10 +112,9 @@ def _under_given_prior(
     outcome: Outcome[HyperPosterior],
     majority_error: float,
 ) -> CertifiedFit[P]:
-    config, certificates = choice.config, list[Certificate]()
-    hierarchy = outcome.hierarchy
-    learns = config.implicit_features or hierarchy.feature_coef
-    if terms is not None and not learns:  # features make the prior depend on the sample
+    """The fit and its certificates. There are none if features make the prior depend on the sample."""
+    config, hierarchy, certificates = choice.config, outcome.hierarchy, list[Certificate]()
+    if terms is not None and not config.implicit_features and not hierarchy.features:
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
         cost = prior_cost(config, engine.count("rows") + engine.count("cols")) + math.log(choice.ranks)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,6 @@ class Group:
     def __str__(self) -> str:
         return f"{self.column} is missing" if self.value is None else f"{self.column} is {self.value}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
-        return {"column": self.column, "value": self.value}
-
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -60,9 +56,8 @@ class HeldOut:
 
     @classmethod
     def counted(cls, level: NDArray[Any], n: Any, wrong: Any, off_majority: Any, levels: int) -> HeldOut:
-        """Count lines of ratings, given the highest level that answers each, out of ``levels``.
-
-        A line has n ratings, ``wrong`` predictions among them, and labels that are not the majority class.
+        """Count lines of n ratings, of which the highest of ``levels`` that answers them, the wrong predictions, and
+        the labels that are not the majority class are given.
         """
         total, off = np.sum(np.broadcast_to(n, level.shape)), np.sum(off_majority)
         by_level = (np.bincount(level, np.broadcast_to(each, level.shape), levels) for each in (n, wrong))
@@ -71,12 +66,10 @@ class HeldOut:
 
     @property
     def n(self) -> int:
-        """Number of ratings."""
         return int(self.answered[0])
 
     @property
     def errors(self) -> int:
-        """Number of wrong predictions."""
         return int(self.wrong[0])
 
 
@@ -114,7 +107,9 @@ def last_passed(shares: Sequence[float], held: HeldOut, request: float, delta: f
     if start is None:
         return None
     down = slice(start, None, -1)
-    passing = _binomial_cdf(held.wrong[down], held.answered[down], request) <= delta
+    k, n = held.wrong[down], held.answered[down]
+    # P(at most k of n wrong), if each is wrong with probability r: I_{1−r}(n − k, k + 1)
+    passing = np.where(k >= n, 1.0, betainc(np.maximum(n - k, 1), k + 1, 1.0 - request)) <= delta
     failed = np.flatnonzero(~passing)
     steps = int(failed[0]) if len(failed) else len(passing)
     return start - steps + 1 if steps else None
@@ -139,7 +134,6 @@ def _certificate(
 ) -> Certificate:
     share = terms.delta / (terms.grid * sharing)
     level = last_passed(thresholds.shares, held, request, share)
-    hint = _hint(thresholds, held, request, share) if level is None else None
     n_answered, errors = (0, 0) if level is None else (int(held.answered[level]), int(held.wrong[level]))
     inputs = {
         "request": request,
@@ -148,12 +142,15 @@ def _certificate(
         "answered_share": n_answered / held.n,
         "n_answered": n_answered,
         "errors": errors,
-        "group": None if group is None else group.as_dict(),
+        "group": None if group is None else asdict(group),
         "delta_share": share,
         "grid": terms.grid,
     }
     if level is None:
-        inputs["hint"] = hint
+        # The smallest larger request that would pass. It is chosen on these ratings, so it is not a certificate.
+        larger = (other for other in HINTS if other > request)
+        passing = (other for other in larger if last_passed(thresholds.shares, held, other, share) is not None)
+        inputs["hint"] = next(passing, None)
     bare = Certificate(
         name=SELECTIVE,
         bound=1.0 if level is None else request,
@@ -167,12 +164,6 @@ def _certificate(
     )
     text = _unmet(bare, share) if level is None else _met(bare)
     return replace(bare, statement=text if group is None else f"Where {group}: {text[0].lower()}{text[1:]}")
-
-
-def _hint(thresholds: ConfidenceThresholds, held: HeldOut, request: float, share: float) -> float | None:
-    """The smallest larger request that would pass. It is chosen on these ratings, so it is not a certificate."""
-    larger = (other for other in HINTS if other > request)
-    return next((other for other in larger if last_passed(thresholds.shares, held, other, share) is not None), None)
 
 
 def _met(item: Certificate) -> str:
@@ -211,11 +202,6 @@ def _unmet(item: Certificate, share: float) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.6g}%"
-
-
-def _binomial_cdf(k: NDArray[np.int64], n: NDArray[np.int64], p: float) -> NDArray[np.float64]:
-    """P(at most k of n) with probability p each: I_{1−p}(n − k, k + 1)."""
-    return np.where(k >= n, 1.0, betainc(np.maximum(n - k, 1), k + 1, 1.0 - p))
 
 
 # ---- which pairs a model answers, by its certificate.json ------------------------------------------------------------
@@ -274,46 +260,29 @@ class HeldOutCounts:
 def held_out_certificates(
     thresholds: ConfidenceThresholds, counts: HeldOutCounts, terms: Terms, requests: Sequence[float] = ()
 ) -> list[Certificate]:
-    """All certificates of a model's predictions: ``holdout`` first, then the ``further_certificates``.
+    """``holdout``, and ``selective`` for each request; then both for each group (docs/MATH.md, §10.4).
 
-    The counts are of ratings that the model has not seen. ``requests`` are error rates among the answered pairs.
+    The counts are of ratings that the model has not seen. ``requests`` are error rates among the answered pairs. The
+    groups share δ, separately for the two names. A group that is too small is left out. This is decided by its number
+    of ratings, never by its errors.
     """
-    whole = counts.whole
-    first = holdout_certificate(whole.errors, whole.n, terms, whole.majority_error)
-    return [first, *further_certificates(thresholds, whole, counts.groups, terms, requests)]
-
-
-def further_certificates(
-    thresholds: ConfidenceThresholds,
-    whole: HeldOut,
-    groups: Mapping[Group, HeldOut],
-    terms: Terms,
-    requests: Sequence[float],
-) -> list[Certificate]:
-    """``selective`` for each request; then ``holdout`` and ``selective`` for each group (docs/MATH.md, §10.4).
-
-    The groups share δ, separately for the two names. A group that is too small is left out. This is decided by its
-    number of ratings, never by its errors.
-    """
-    certificates = selective_certificates(thresholds, whole, terms, requests) if requests else []
-    sizes, share = {group: held.n for group, held in groups.items()}, terms.delta / terms.grid
-    kept = certifiable(sizes, COIN, share)
-    for group, held in groups.items():
-        if group in kept:
-            certificates.append(_holdout_within(group, held, terms, len(kept)))
-        else:
-            needed = fewest_answered(COIN, share / max(1, len(kept)))
-            certificates.append(_too_small("holdout", group, held, terms, needed))
-    if not requests:
-        return certificates
-    easiest, share = max(requests), share / len(set(requests))
-    kept = certifiable(sizes, easiest, share)
-    for group, held in groups.items():
-        if group in kept:
-            certificates += selective_certificates(thresholds, held, terms, requests, len(kept), group)
-        else:
-            needed = fewest_answered(easiest, share / max(1, len(kept)))
-            certificates.append(_too_small(SELECTIVE, group, held, terms, needed))
+    whole, sizes = counts.whole, {group: held.n for group, held in counts.groups.items()}
+    certificates = [holdout_certificate(whole.errors, whole.n, terms, whole.majority_error)]
+    certificates += selective_certificates(thresholds, whole, terms, requests)
+    names = {"holdout": (COIN, 1)}
+    if requests:
+        names[SELECTIVE] = max(requests), len(set(requests))
+    for name, (rate, sharing) in names.items():
+        share = terms.delta / terms.grid / sharing
+        kept = certifiable(sizes, rate, share)
+        for group, held in counts.groups.items():
+            if group not in kept:
+                needed = fewest_answered(rate, share / max(1, len(kept)))
+                certificates.append(_too_small(name, group, held, terms, needed))
+            elif name == SELECTIVE:
+                certificates += selective_certificates(thresholds, held, terms, requests, len(kept), group)
+            else:
+                certificates.append(_holdout_within(group, held, terms, len(kept)))
     return certificates
 
 
@@ -331,15 +300,14 @@ def _holdout_within(group: Group, held: HeldOut, terms: Terms, groups: int) -> C
     part = holdout_certificate(held.errors, held.n, replace(terms, grid=terms.grid * groups), held.majority_error)
     text = f"Where {group}: {part.statement[0].lower()}{part.statement[1:]}"
     share = terms.delta / (terms.grid * groups)
-    inputs = {"errors": held.errors, "group": group.as_dict(), "delta_share": share, "grid": terms.grid}
+    inputs = {"errors": held.errors, "group": asdict(group), "delta_share": share, "grid": terms.grid}
     return replace(part, statement=text, inputs=inputs)
 
 
 def _too_small(name: str, group: Group, held: HeldOut, terms: Terms, fewest: int) -> Certificate:
-    """A certificate which says that the group is too small."""
     nothing = {"request": None, "threshold": None, "answered_share": 0.0, "n_answered": 0} if name == SELECTIVE else {}
     return Certificate(
         name=name, bound=1.0, bounds=MEAN, over=UNSEEN, delta=terms.delta, n=held.n, majority_error=held.majority_error,
         statement=f"Where {group}: {held.n:,} held-out ratings are too few to certify, at least {fewest:,} are needed.",
-        inputs={"group": group.as_dict(), **nothing},
+        inputs={"group": asdict(group), **nothing},
     )  # fmt: skip

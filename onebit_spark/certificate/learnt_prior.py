@@ -70,7 +70,8 @@ def learn_prior(
         choice = select_model(chosen, config, start)  # on A: the prior must not depend on the other ratings
         outcome = solve(chosen, choice.config, on_iteration, choice.start, after_iteration(choice))
         learnt, codings = final_posteriors(chosen, outcome.hierarchy), codings_of(chosen.features)
-    prior = FixedPrior(*(PriorLines(engine.combined(side, _sharpened, learnt[side])) for side in SIDES))
+    rows, cols = (PriorLines(engine.combined(side, _sharpened, learnt[side])) for side in SIDES)
+    prior = FixedPrior(rows=rows, cols=cols)
     return LearntPrior(split, outcome, learnt, prior, choice, codings)
 
 

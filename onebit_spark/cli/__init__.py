@@ -1,7 +1,7 @@
 """The jobs: fit, predict, evaluate, tune. Each reads its input, calls the package once, and writes.
 
 flags ◄ requests (flags of each job) ◄ running (the runtime of a job, failures, signals, exit codes)
-runtime (what a job needs of it, shared checks) ◄ local_runtime (this process), spark_runtime (a session)
+runtime (what both share: checks, places of predictions) ◄ local_runtime (this process), spark_runtime (a session)
 fit_job, model_jobs (predict, evaluate), tune_job: on any runtime; progress (lines, bars and times)
 
 A wrong argument is answered before numpy, Arrow or Spark is imported. So the modules of the jobs are imported later.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -196,7 +196,7 @@ class LocalRuntime:
         return replace(model, certificate=with_certificates(model.certificate, certificates))
 
     def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
-        return self.changed(model, calibration=calibrated(_scored(model, on.sample(CALIBRATING))).as_dict())
+        return self.changed(model, calibration=asdict(calibrated(_scored(model, on.sample(CALIBRATING)))))
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
         """The model with the figures of its report: of the held-out ratings, or else of the fitted ones."""

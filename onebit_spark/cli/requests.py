@@ -14,7 +14,7 @@ from onebit_spark.cli.flags import CERTIFICATES, INPUT, OUTPUT, SPARK, as_flag, 
 from onebit_spark.cli.flags import MODEL as MODEL_FLAGS
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import RARE, Execution, device_problems
-from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, PREDICTIONS_CSV, OutputKind
+from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages
@@ -85,11 +85,6 @@ class JobRequest(SessionRequest):
             for other, other_path in {**sources, **targets}.items():
                 if other != name and _holds(path, other_path):
                     yield f"{other} {other_path} lies in {name} {path}, which is replaced as a whole: choose another"
-
-    def output_kind(self, name: str) -> OutputKind:
-        """What a field of ``outputs`` names: predictions are a folder, or a file whose name ends with .csv."""
-        kind = self.outputs[name]
-        return PREDICTIONS_CSV if kind is PREDICTIONS and is_csv(getattr(self, name)) else kind
 
     def paths(self, names: Iterable[str]) -> dict[str, str]:
         """The given paths among these fields, by flag."""

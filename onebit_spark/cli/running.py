@@ -95,7 +95,7 @@ class Job(Generic[Request]):
                 in_background(job.warm_up, request, chosen.name)
             with (
                 job._runtime(request, chosen, ending) as place,
-                ending.with_advice(partial(job.advice or _no_advice, place, request)),
+                ending.with_advice(job.advice and partial(job.advice, place, request)),
                 explained_failures(),
             ):
                 job.work()(place, request)
@@ -119,10 +119,6 @@ class Job(Generic[Request]):
 
             ending.listen(lambda: _silence(spark))
             yield SparkRuntime(spark)
-
-
-def _no_advice(*_: Any) -> str:
-    return ""
 
 
 def in_background(task: Callable[..., None], *arguments: Any) -> None:
@@ -431,7 +427,7 @@ class Ending:
             self._install(dict.fromkeys(SIGNALS, self._receive))
 
     @contextmanager
-    def with_advice(self, advice: Callable[[], str]) -> Iterator[None]:
+    def with_advice(self, advice: Callable[[], str] | None) -> Iterator[None]:
         """Add the advice to a KeyboardInterrupt of the body while the JVM, which can list files, still runs.
 
         Under spark-submit the JVM ends with the signal too, so any exception may come first.
@@ -444,7 +440,7 @@ class Ending:
             self._handled.set()
             words = ""
             with suppress(Exception):
-                words = advice()
+                words = advice() if advice else ""
             raise KeyboardInterrupt(words) from error
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

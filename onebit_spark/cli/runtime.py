@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.requests import TABLE_FORMATS, FitRequest, JobRequest, PredictRequest, exists_already
+from onebit_spark.cli.requests import TABLE_FORMATS, FitRequest, JobRequest, PredictRequest, exists_already, is_csv
 from onebit_spark.core.model_info import Who
-from onebit_spark.core.output_kinds import PREDICTED, OutputKind
+from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS, PREDICTIONS_CSV, OutputKind
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import INTEGRAL, as_examples
 from onebit_spark.input.tables import separator_in
@@ -48,9 +48,10 @@ class Target(NamedTuple):
 
 def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
     """Refuse outputs of a request that may not be overwritten, or that cannot be created."""
-    for name in request.outputs:
+    for name, kind in request.outputs.items():
         if path := getattr(request, name):
-            refuse_output(spark, as_flag(name), path, request.output_kind(name), request.overwrite)
+            kind = PREDICTIONS_CSV if kind is PREDICTIONS and is_csv(path) else kind
+            refuse_output(spark, as_flag(name), path, kind, request.overwrite)
     if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
         writable(spark, "--checkpoint-dir", request.execution.checkpoint_dir, inside=True)
     if isinstance(request, FitRequest | PredictRequest) and request.output_table and spark is not None:

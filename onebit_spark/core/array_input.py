@@ -49,29 +49,27 @@ def checked_ratings(
         lengths = {name: array.size for name, array in arrays.items()}
     if min(lengths.values()) == 0:
         problems.append("there is no rating" + (" of positive weight" if weights is not None else ""))
-    declared = _declared(shape, problems)
+    declared: tuple[int | None, int | None] = None, None
+    if shape is not None:
+        pair = np.asarray(shape)
+        if pair.shape != (2,) or pair.dtype.kind not in "iu" or pair.min() < 0 or pair.max() > MAX_COLUMNS:
+            problems.append(f"shape must be two integers from 0 to 2^30, not {shape!r}")
+        else:
+            declared = int(pair[0]), int(pair[1])
     size = []
     for name, limit in zip(("rows", "cols"), declared, strict=True):
         wrong, largest = _index_problems(name, arrays[name], limit)
         problems += wrong
         size.append(largest + 1 if limit is None else limit)
-    problems += label_problems(arrays["labels"]) or class_problems(arrays["labels"])
+    wrong, n = label_problems(arrays["labels"]), arrays["labels"].size
+    if not wrong and n and (positives := np.count_nonzero(arrays["labels"] > 0)) in (0, n):
+        wrong = [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
+    problems += wrong
     if problems:
         raise RequestError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
     row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
     carried = arrays["weights"].astype(np.float32) if weights is not None else None
     return CheckedRatings(row_index, col_index, arrays["labels"] > 0, (size[0], size[1]), carried)
-
-
-def _declared(shape: Sequence[int] | None, problems: list[str]) -> tuple[int, int] | tuple[None, None]:
-    """The declared shape as two integers. Problems with it are added to ``problems``."""
-    if shape is None:
-        return None, None
-    pair = np.asarray(shape)
-    if pair.shape != (2,) or pair.dtype.kind not in "iu" or pair.min() < 0 or pair.max() > MAX_COLUMNS:
-        problems.append(f"shape must be two integers from 0 to 2^30, not {shape!r}")
-        return None, None
-    return int(pair[0]), int(pair[1])
 
 
 def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tuple[list[str], int]:
@@ -95,7 +93,6 @@ def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tup
 
 
 def label_problems(labels: NDArray[Any]) -> list[str]:
-    """The problems of a label array."""
     if labels.size == 0:
         return []
     if labels.dtype.kind not in "biuf":
@@ -110,14 +107,6 @@ def label_problems(labels: NDArray[Any]) -> list[str]:
         if np.any(values == 0) and np.any(values == -1):
             return ["labels mix 0 and −1: use either ±1 or 0/1"]
     return []
-
-
-def class_problems(labels: NDArray[Any]) -> list[str]:
-    """Whether one of the labels does not occur."""
-    positives = np.count_nonzero(labels > 0)
-    if positives not in (0, labels.size) or labels.size == 0:
-        return []
-    return [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
 
 
 def weight_problems(weights: NDArray[Any]) -> list[str]:

@@ -54,9 +54,6 @@ def _unreadable_column(frame: Any) -> str:
     return "a column that Arrow cannot hold"
 
 
-# ---- types -----------------------------------------------------------------------------------------------------------
-
-
 def as_spark(kind: pa.DataType) -> pa.DataType:
     """The type that a column has in Spark."""
     if pa.types.is_dictionary(kind):

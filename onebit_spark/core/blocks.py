@@ -33,23 +33,13 @@ class RatingBlock:
 
     Row 1 is empty. Cell (2, 1) was rated twice, and both ratings count. The codes of a row ascend, and so do the
     weights of equal codes. So a row is always summed in the same order, whatever the order of the input.
-
-    Parameters
-    ----------
-    row_pointers : array of int64, length ``n_rows`` + 1
-        The ratings of row i are ``codes[row_pointers[i] : row_pointers[i + 1]]`` (Ω_i in docs/MATH.md, §1.1).
-    codes : array of int32
-        One code per rating.
-    n_columns : int
-        Columns of the block, at most 2³⁰.
-    weights : array of float32, optional
-        The weight w_l > 0 of each rating, which multiplies κ (docs/MATH.md, §16). None: all are 1.
     """
 
+    # The ratings of row i, Ω_i in docs/MATH.md, §1.1, are codes[row_pointers[i] : row_pointers[i + 1]].
     row_pointers: NDArray[np.int64]
-    codes: NDArray[np.int32]
-    n_columns: int
-    weights: NDArray[np.float32] | None = None
+    codes: NDArray[np.int32]  # one per rating
+    n_columns: int  # at most 2³⁰
+    weights: NDArray[np.float32] | None = None  # w_l > 0 of each rating, which multiplies κ (§16); None: all are 1
 
     def __post_init__(self) -> None:
         pointers, codes = self.row_pointers, self.codes
@@ -121,12 +111,10 @@ class RatingBlock:
 
     @property
     def n_ratings(self) -> int:
-        """Number of ratings."""
         return len(self.codes)
 
     @cached_property
     def row_counts(self) -> NDArray[np.int64]:
-        """Number of ratings of each row."""
         return np.diff(self.row_pointers)
 
     @cached_property
@@ -136,7 +124,6 @@ class RatingBlock:
 
     @cached_property
     def row_positives(self) -> NDArray[np.int64]:
-        """Number of positive ratings of each row."""
         totals = np.concatenate([[0], np.cumsum(self.codes & 1, dtype=np.int64)])
         return totals[self.row_pointers[1:]] - totals[self.row_pointers[:-1]]
 
@@ -275,9 +262,6 @@ def _distinct_counts(pointers, codes):  # type: ignore[no-untyped-def]
             counts[i] += column != last
             last = column
     return counts
-
-
-# ---- cells that were rated more than once ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,12 +43,7 @@ class Calibration:
     logits: Sequence[float]  # values of f at the knots
 
     def probability(self, scores: DoubleArray, variances: DoubleArray) -> DoubleArray:
-        """P(+) for scores and their variances."""
         return np.asarray(expit(np.interp(scores / np.sqrt(self.noise + variances), self.knots, self.logits)))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
-        return asdict(self)
 
     @classmethod
     def fit(
@@ -56,14 +51,8 @@ class Calibration:
     ) -> Calibration:
         """The calibration of largest likelihood.
 
+        There is one score and one variance per group of similar ratings, of which so many are positive and negative.
         f(0) = 0 and f increases there. So a probability is above ½ if and only if the score is positive.
-
-        Parameters
-        ----------
-        scores, variances : arrays
-            One entry per group of ratings with similar scores and variances.
-        positives, negatives : arrays
-            Numbers of positive and negative ratings in each group.
         """
         slope, noise = _platt(scores, variances, positives, negatives)
         t = scores / np.sqrt(noise + variances)
@@ -154,19 +143,10 @@ class TemperatureScaling:
 
     @classmethod
     def fit(cls, z: DoubleArray, shares: DoubleArray, n: int) -> TemperatureScaling | None:
-        """The best ε and τ for held-out margins y·z.
+        """The best ε and τ for held-out margins y·z, given the share of the n ratings at each margin, by weight.
 
         τ and ε are each used only if they lower the loss by more than the standard error of the difference. None: the
         plain link is as good.
-
-        Parameters
-        ----------
-        z : array
-            Margins y·z.
-        shares : array
-            The share of the held-out ratings at each margin, by weight.
-        n : int
-            Number of ratings.
         """
 
         def losses(link: TemperatureScaling) -> DoubleArray:

@@ -96,40 +96,23 @@ def compile_seconds() -> float:
 @cache
 def cache_folder() -> Path | None:
     """The first writable one of $ONEBIT_CACHE, the user's cache folder, and the temporary folder."""
-    digest = _kernel_digest()
-    for base in _candidates():
-        folder = base / f"kernels-{digest[:16]}"
+    home, user = Path(os.path.expanduser("~")), os.getuid() if hasattr(os, "getuid") else None
+    bases = [Path(os.environ["ONEBIT_CACHE"])] if "ONEBIT_CACHE" in os.environ else []
+    if home.is_dir():
+        bases.append(Path(os.environ.get("XDG_CACHE_HOME", home / ".cache")) / "onebit_spark")
+    bases.append(Path(tempfile.gettempdir()) / f"onebit_spark-{'user' if user is None else user}")
+    for base in bases:
+        folder = base / f"kernels-{_kernel_digest()[:16]}"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError:
             continue
-        if _is_private(folder):
+        status = folder.stat()
+        others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if user is None or (status.st_uid == user and not others_write):  # code is loaded from private folders alone
             return folder
     return None
-
-
-def nothing_is_compiled() -> bool:
-    """Whether there is a cache without any kernel."""
-    folder = cache_folder()
-    return folder is not None and not any(folder.glob("*.nbi"))
-
-
-def _candidates() -> Iterator[Path]:
-    if "ONEBIT_CACHE" in os.environ:
-        yield Path(os.environ["ONEBIT_CACHE"])
-    home = Path(os.path.expanduser("~"))
-    if home.is_dir():
-        yield Path(os.environ.get("XDG_CACHE_HOME", home / ".cache")) / "onebit_spark"
-    yield Path(tempfile.gettempdir()) / f"onebit_spark-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
-
-
-def _is_private(folder: Path) -> bool:
-    """Whether no other user can write to the folder. Compiled code is loaded only from such a folder."""
-    if not hasattr(os, "getuid"):
-        return True
-    status = folder.stat()
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @cache

@@ -25,7 +25,7 @@ from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import RowMap, RowPosterior
-from onebit_spark.core.prediction import Histogram, HoldoutLoss, every_so_many
+from onebit_spark.core.prediction import ENOUGH, Histogram, HoldoutLoss
 from onebit_spark.core.randomness import Draws, GibbsErrors, Split
 from onebit_spark.core.side_features import SideTables, coded_by_rated, rated_gram
 from onebit_spark.core.statistics import SideStatistics
@@ -142,7 +142,7 @@ class Engine(Generic[P]):
             tables.append(self._feature_table(side))
         form, update = tables[0].form, steps.Update(loss, step.under(prior))
         with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
-            send = steps.implicit_sent(others.form) if form.has_implicit else None
+            send = steps.implicit_sent(others.form) if form.vectors else None
             self._tables[side], sums = self.runner.run(side, update, tables, others, RowLayout.of(form), send)
         statistics = reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
         self._data = statistics.data
@@ -156,7 +156,7 @@ class Engine(Generic[P]):
         """Map every row of both sides, now or when it is next read."""
         self._maps = {side: self._maps[side].then(by) if self._maps else by for side, by in maps.items()}
         kinds = {table.form.kind for table in self._tables.values()}
-        if kinds != {"covariance"} or any(by.stretch > MOST_STRETCH for by in self._maps.values()):
+        if kinds != {"covariance"} or any(np.linalg.cond(by.matrix) > MOST_STRETCH for by in self._maps.values()):
             self._apply_maps()
 
     def _apply_maps(self) -> None:
@@ -176,7 +176,7 @@ class Engine(Generic[P]):
     def coef_gram(self, side: Side) -> Matrix:
         """The Gram matrix of [w z d], the side's implicit weights for the other side; 0 × 0 without."""
         posterior = self.posteriors[side]
-        if not posterior.form.has_implicit:
+        if not posterior.form.vectors:
             return np.zeros((0, 0))
         size = 3 * posterior.form.rank
         return np.sum(self.runner.row_sums(side, steps.coef_gram, [posterior]), axis=0).reshape(size, size)
@@ -216,7 +216,7 @@ class Engine(Generic[P]):
     def confidences(self, posterior: dict[Side, P], noise: float) -> Histogram:
         """The histogram of the ratings' confidences (``prediction``) under this posterior: one map step."""
         with self.runner.described("confidences"):
-            total = self._over_ratings(steps.Confidences(noise, every_so_many(self.n_ratings)), posterior)
+            total = self._over_ratings(steps.Confidences(noise, max(1, self.n_ratings // ENOUGH)), posterior)
         return total.astype(np.int64)
 
     def holdout_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> HoldoutLoss:
@@ -250,4 +250,4 @@ class Engine(Generic[P]):
 
 def final_posteriors(engine: Engine[P], hierarchy: HyperPosterior) -> dict[Side, P]:
     """Both posteriors, with the prior in the rows without ratings."""
-    return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.feature_coef.get(side)) for side in SIDES}
+    return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.features.get(side)) for side in SIDES}

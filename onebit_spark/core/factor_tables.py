@@ -76,11 +76,8 @@ def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | N
 def plain_lists(table: pa.Table) -> pa.Table:
     """The table with lists of variable size: Spark accepts no others from a worker."""
     lists = pa.list_(pa.float32())
-    return table.cast(
-        pa.schema(
-            [field.with_type(lists) if pa.types.is_fixed_size_list(field.type) else field for field in table.schema]
-        )
-    )
+    fields = (each.with_type(lists) if pa.types.is_fixed_size_list(each.type) else each for each in table.schema)
+    return table.cast(pa.schema(fields))
 
 
 def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:

@@ -16,8 +16,7 @@ follow, would not be centred with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +45,7 @@ class Gauge:
     @classmethod
     def of(cls, rows: SideMoments, cols: SideMoments) -> Gauge:
         """The identity."""
-        identity = RowMap.identity(len(rows.covariance))
+        identity = RowMap.linear(np.eye(len(rows.covariance)))
         return cls(rows, cols, identity, identity)
 
     @property
@@ -68,9 +67,6 @@ class Gauge:
         return self.then(beside_intercept(a), beside_intercept(inverse_transpose))
 
 
-GaugeMove = Callable[[Gauge, HyperPosterior], Gauge]
-
-
 @dataclass(frozen=True)
 class GaugeStep:
     """The last step of an iteration: every move that lowers KL(ρ‖π) at the optimal μ and γ after it."""
@@ -83,7 +79,10 @@ class GaugeStep:
     ) -> tuple[HyperPosterior, float, dict[Side, RowMap]]:
         gauge = Gauge.of(rows.moments, cols.moments)
         updated, divergence = hierarchy.at(gauge.rows, gauge.cols)
-        for move in self._moves(hierarchy.intercepts):
+        moves = [levelled] if hierarchy.intercepts else []
+        if hierarchy.intercepts and self.may_centre and self.symmetry == "linear":
+            moves.append(centred)
+        for move in (*moves, rotated if self.symmetry == "linear" else rescaled):
             candidate = move(gauge, updated)
             reached, lower = hierarchy.at(candidate.rows, candidate.cols)
             if lower < divergence - LEAST_DECREASE * abs(divergence):
@@ -91,17 +90,9 @@ class GaugeStep:
         gauge = by_strength(gauge)
         if gauge.is_identity:
             return updated, divergence, {}
-        maps: dict[Side, RowMap] = {
-            "rows": gauge.row_map.beside(gauge.col_map), "cols": gauge.col_map.beside(gauge.row_map)
-        }  # fmt: skip
-        return *hierarchy.at(gauge.rows, gauge.cols), maps
-
-    def _moves(self, intercepts: bool) -> list[GaugeMove]:
-        if self.symmetry == "scaling":
-            return [levelled, rescaled] if intercepts else [rescaled]
-        if not intercepts:
-            return [rotated]
-        return [levelled, centred, rotated] if self.may_centre else [levelled, rotated]
+        rows_map = replace(gauge.row_map, other=gauge.col_map.matrix)
+        cols_map = replace(gauge.col_map, other=gauge.row_map.matrix)
+        return *hierarchy.at(gauge.rows, gauge.cols), {"rows": rows_map, "cols": cols_map}
 
 
 def levelled(gauge: Gauge, scales: HyperPosterior) -> Gauge:
@@ -132,7 +123,9 @@ def centred(gauge: Gauge, scales: HyperPosterior) -> Gauge:
         totals, crossed = here.second[0, 2:], there.second[1, 2:] - centre * there.second[0, 2:]
         system = here.count * np.diag(g) + precision * there.factors
         shift = np.linalg.solve(system, g * totals - precision * crossed)
-        maps = {own: RowMap.shifting(np.insert(-shift, 0, 0.0)), other: _shear(shift)}
+        shear = np.eye(len(shift) + 1)  # [b, L] ─► [b + shift·L, L]
+        shear[1:, 0] = shift
+        maps = {own: RowMap.shifting(np.insert(-shift, 0, 0.0)), other: RowMap.linear(shear)}
         moved = moved.then(maps["rows"], maps["cols"])
     return moved
 
@@ -194,10 +187,3 @@ def best_stretch(product: Vector, m1: int, m2: int, prior: ScalePrior) -> Vector
 def _squares(side: SideMoments) -> Vector:
     """‖E L_k‖² of every factor. For a factor that is switched off, rounding may give a negative number."""
     return np.maximum(np.diag(side.locations)[2 * side.fixed :], 0.0)
-
-
-def _shear(by: Vector) -> RowMap:
-    """[b, L] ─► [b + by·L, L]."""
-    matrix = np.eye(len(by) + 1)
-    matrix[1:, 0] = by
-    return RowMap.linear(matrix)

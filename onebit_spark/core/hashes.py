@@ -68,11 +68,9 @@ def hashed(values: pa.ChunkedArray | pa.Array, seeds: NDArray[np.uint64]) -> NDA
     """Spark's ``XxHash64`` of each value of a column without nulls, from a seed of its own, by the column's type."""
     array = one_array(values)
     kind = array.type
-    if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind.bit_width < 64):
-        return _hashed_ints(array.cast(pa.int32()).to_numpy(), seeds)
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(kind) and kind.bit_width == 64:
         return _hashed_longs(array.to_numpy(), seeds)
-    if pa.types.is_date(kind):
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind):
         return _hashed_ints(array.cast(pa.int32()).to_numpy(), seeds)
     if pa.types.is_timestamp(kind):
         return _hashed_longs(array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).to_numpy(), seeds)
@@ -107,7 +105,7 @@ def _unscaled(decimals: pa.Array) -> list[int]:
 
 def weight_hashes(weights: NDArray[np.float32]) -> NDArray[np.int64]:
     """``xxhash64`` of a column of floats."""
-    return np.asarray(_weight_hashes(weights.view(np.uint32))).view(np.int64)
+    return _hashed_ints(weights.view(np.int32), np.full(len(weights), SPARK_SEED)).view(np.int64)
 
 
 def hash_sums(
@@ -136,14 +134,6 @@ def _cell_hashes(users, items, seed):  # type: ignore[no-untyped-def]
     hashes = np.empty(len(users), np.uint64)
     for k in range(len(users)):
         hashes[k] = _hash_long(np.uint64(np.int64(items[k])), _hash_long(np.uint64(np.int64(users[k])), seed))
-    return hashes
-
-
-@jit
-def _weight_hashes(weights):  # type: ignore[no-untyped-def]
-    hashes = np.empty(len(weights), np.uint64)
-    for k in range(len(weights)):
-        hashes[k] = _hash_int(np.uint64(weights[k]), SPARK_SEED)
     return hashes
 
 
@@ -309,7 +299,6 @@ class CellSketch:
 
     @property
     def n_ratings(self) -> int:
-        """Ratings of all kept cells."""
         return int(self.ratings.sum())
 
     @property

@@ -22,8 +22,18 @@ P = TypeVar("P")  # a posterior of a side, in the engine's own form
 INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
 
 
+Matrices = Mapping[Side, NDArray[np.float64]]
+
+
 class Hierarchy(Protocol[P]):
     """What the solver requires of a prior of the rows. By default, features explain nothing."""
+
+    features: Matrices  # W, the coefficients of the side features, of the sides that have any
+
+    @property
+    def coef_grams(self) -> dict[Side, NDArray[np.float64]] | None:
+        """The Gram matrices of [w z d], the implicit coefficients that each side has for the other one, if known."""
+        return None
 
     def row_prior(self, side: Side) -> RowPrior | PriorLines[P]:
         """The normal prior of the rows of one side."""
@@ -31,27 +41,11 @@ class Hierarchy(Protocol[P]):
     def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
         """The prior after an update of both sides, and KL(ρ‖π) under it."""
 
-    @property
-    def coef_grams(self) -> dict[Side, NDArray[np.float64]] | None:
-        """The Gram matrices of [w z d], the implicit coefficients that each side has for the other one, if known."""
-        return None
-
-    def with_grams(
-        self, coef_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
-    ) -> Self:
-        """The same with these Gram matrices of the implicit coefficients, and of the prior means that they explain.
+    def with_coef(self, coef_grams: Matrices, mean_grams: Matrices, features: Matrices) -> Self:
+        """The same with Gram matrices of the implicit coefficients and of the prior means that they explain, and W.
 
         A resumed fit needs the first to the last bit. Ids without ratings are predicted from the second.
         """
-        return self
-
-    @property
-    def feature_coef(self) -> Mapping[Side, NDArray[np.float64]]:
-        """W, the coefficients of the side features, of the sides that have any."""
-        return {}
-
-    def with_feature_coef(self, coef: Mapping[Side, NDArray[np.float64]]) -> Self:
-        """The same with these coefficients of the side features."""
         return self
 
 
@@ -83,7 +77,6 @@ class Moments:
     ratings: float = 0.0  # the number of rated cells
 
     def implicit_moments(self, side: Side) -> NDArray[np.float64] | None:
-        """``row_implicit`` or ``col_implicit``."""
         return self.row_implicit if side == "rows" else self.col_implicit
 
     def typical(self, side: Side) -> float:
@@ -91,13 +84,11 @@ class Moments:
         return self.ratings / (self.rows if side == "rows" else self.cols)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
         plain = {n: value.tolist() if isinstance(value, np.ndarray) else value for n, value in vars(self).items()}
         return {STORED_NAMES.get(name, name): value for name, value in plain.items()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Moments:
-        """The inverse of ``as_dict``."""
         names = {stored: name for name, stored in STORED_NAMES.items()}
         arrays: dict[str, Any] = {n: np.array(v) if isinstance(v, list) else v for n, v in fields.items()}
         return cls(**{names.get(name, name): value for name, value in arrays.items()})
@@ -105,40 +96,17 @@ class Moments:
 
 @dataclass(frozen=True)
 class HyperPosterior(Hierarchy[Any]):
-    """The posterior of all that rows share: q(γ), q(μ) = N(m_μ, v_μ) and W.
+    """The posterior of all that rows share: q(γ), q(μ) = N(m_μ, v_μ) and W. The defaults are those before a fit."""
 
-    Parameters
-    ----------
-    prior : ScalePrior
-        π^γ, the prior of the scales.
-    intercepts : bool
-        Whether the model has intercepts.
-    factor : array of shape (K,)
-        g_k = E[1/γ_k] of the factors.
-    row_intercept, col_intercept : float
-        E[1/γ_b] and E[1/γ_d] of the intercepts.
-    mean, mean_variance : float
-        m_μ and v_μ: the mean of the rows' intercepts.
-    moments : Moments, optional
-        The moments that determine q(γ). None before the first γ step.
-    features : mapping of side to array of shape (p, D)
-        W, the coefficients of the side features (docs/MATH.md, §15).
-    """
-
-    prior: ScalePrior
-    intercepts: bool
-    factor: NDArray[np.float64]
-    row_intercept: float = 1.0
+    prior: ScalePrior  # π^γ, the prior of the scales
+    intercepts: bool  # whether the model has intercepts
+    factor: NDArray[np.float64]  # g_k = E[1/γ_k] of the K factors
+    row_intercept: float = 1.0  # E[1/γ_b] and E[1/γ_d] of the intercepts
     col_intercept: float = 1.0
-    mean: float = 0.0
+    mean: float = 0.0  # m_μ and v_μ: the mean of the rows' intercepts
     mean_variance: float = INTERCEPT_MEAN_VARIANCE
-    moments: Moments | None = None
-    features: Mapping[Side, NDArray[np.float64]] = field(default_factory=dict)
-
-    @classmethod
-    def at_start(cls, prior: ScalePrior, intercepts: bool, rank: int) -> HyperPosterior:
-        """The values before the first iteration."""
-        return cls(prior, intercepts, np.ones(rank))
+    moments: Moments | None = None  # what determines q(γ); None before the first γ step
+    features: Matrices = field(default_factory=dict)  # W (p × D), the coefficients of the side features (§15)
 
     def row_prior(self, side: Side) -> RowPrior:
         if not self.intercepts:
@@ -203,10 +171,10 @@ class HyperPosterior(Hierarchy[Any]):
 
     def without_feature_coef(self) -> HyperPosterior:
         """The same without the coefficients of features and their Gram matrices, which belong to one fit."""
-        if self.moments is None:
-            return replace(self, features={})
-        alone = replace(self.moments, row_coef_gram=None, col_coef_gram=None, row_implicit=None, col_implicit=None)
-        return replace(self, moments=alone, features={})
+        moments = self.moments
+        if moments is not None:
+            moments = replace(moments, row_coef_gram=None, col_coef_gram=None, row_implicit=None, col_implicit=None)
+        return replace(self, moments=moments, features={})
 
     @property
     def coef_grams(self) -> dict[Side, NDArray[np.float64]] | None:
@@ -219,9 +187,7 @@ class HyperPosterior(Hierarchy[Any]):
 
         return {"rows": whole(moments.row_coef_gram), "cols": whole(moments.col_coef_gram)}
 
-    def with_grams(
-        self, coef_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
-    ) -> Self:
+    def with_coef(self, coef_grams: Matrices, mean_grams: Matrices, features: Matrices) -> Self:
         assert self.moments is not None
         moments = replace(
             self.moments,
@@ -231,14 +197,7 @@ class HyperPosterior(Hierarchy[Any]):
             col_implicit=mean_and_variance(mean_grams["cols"]),
             ratings=float(mean_grams["rows"][0, 0]),
         )
-        return replace(self, moments=moments)
-
-    @property
-    def feature_coef(self) -> Mapping[Side, NDArray[np.float64]]:
-        return self.features
-
-    def with_feature_coef(self, coef: Mapping[Side, NDArray[np.float64]]) -> Self:
-        return replace(self, features=coef)
+        return replace(self, moments=moments, features=features)
 
     def at(self, rows: SideMoments, cols: SideMoments) -> tuple[Self, float]:
         """The γ step (with μ before γ_b), and KL(ρ‖π) right after it, from the moments of both sides.
@@ -280,14 +239,14 @@ class FixedPrior(Hierarchy[P]):
 
     rows: PriorLines[P]
     cols: PriorLines[P]
+    features: Matrices = field(default_factory=dict)  # none
 
     def row_prior(self, side: Side) -> PriorLines[P]:
         return self.rows if side == "rows" else self.cols
 
     def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
         """KL(ρ‖π) = ½ Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik] − Σ log s, over both sides."""
-        divergence = 0.5 * (rows.prior_distance + cols.prior_distance) - rows.log_volume - cols.log_volume
-        return self, divergence
+        return self, 0.5 * (rows.prior_distance + cols.prior_distance) - rows.log_volume - cols.log_volume
 
 
 def mean_and_variance(gram: NDArray[np.float64]) -> NDArray[np.float64]:

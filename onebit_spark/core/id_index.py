@@ -33,9 +33,6 @@ DENSE = 1 << 24  # integers of a smaller range are encoded and found by a table 
 DENSE_PER_ID = 4  # they are also found so if it has at most so many numbers for each id
 
 
-# ---- arrays of ids ---------------------------------------------------------------------------------------------------
-
-
 def one_array(parts: pa.ChunkedArray | pa.Array | Iterable[pa.Array]) -> pa.Array:
     """A column, or several arrays, as one array; with 64-bit offsets where the text is too long for 32 bits."""
     if isinstance(parts, pa.Array):
@@ -65,9 +62,6 @@ def in_utc(ids: pa.Array) -> pa.Array:
     return ids
 
 
-# ---- find ------------------------------------------------------------------------------------------------------------
-
-
 class IdIndex:
     """Different ids, in any order. The index is built at the first lookup.
 
@@ -94,15 +88,14 @@ class IdIndex:
                 found[asked.is_valid().to_numpy(zero_copy_only=False)] = self.find(asked.drop_null())
             return found
         if self._table is not None:
-            return self._in_table(asked.to_numpy())
+            low, table = self._table
+            places = asked.to_numpy() - low  # beyond 64 bits it wraps round, and is still outside
+            inside = (places >= 0) & (places < len(table))
+            return np.where(inside, table[np.where(inside, places, 0)], np.int32(-1))
         if len(asked) > len(self):  # most of them repeat
             codes, different = encode(asked)
             return self._search(different)[codes]
         return self._search(asked)
-
-    def contains(self, ids: pa.ChunkedArray | pa.Array) -> NDArray[np.bool_]:
-        """Which ids are known."""
-        return self.find(ids) >= 0
 
     @cached_property
     def _known(self) -> pa.Array:
@@ -120,13 +113,6 @@ class IdIndex:
         table = np.full(high - low + 1, -1, np.int32)
         table[known - low] = np.arange(len(known), dtype=np.int32)
         return low, table
-
-    def _in_table(self, asked: NDArray[np.int64]) -> Codes:
-        assert self._table is not None
-        low, table = self._table
-        places = asked - low  # beyond 64 bits it wraps round, and is still outside
-        inside = (places >= 0) & (places < len(table))
-        return np.where(inside, table[np.where(inside, places, 0)], np.int32(-1))
 
     @cached_property
     def _search(self) -> Callable[[pa.Array], Codes]:
@@ -257,7 +243,6 @@ class _DenseCodes:
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """The ids by their codes."""
         known = np.flatnonzero(self._table >= 0)
         ids = np.empty(self.n, np.int64)
         ids[self._table[known]] = known + self._low
@@ -308,7 +293,7 @@ class IdHashTable:
 
     def __init__(self) -> None:
         self.n = 0
-        self._slots = _slots(SLOTS)  # a line is a key and its code
+        self._slots = np.full((SLOTS, 2), FREE, np.int64)  # a line is a key and its code
         self._keys = np.empty(_most(SLOTS), np.int64)  # by code
         self._text: Bytes = np.empty(0, np.uint8)  # of ids that are not their own keys, one after the other
         self._ends: Offsets = np.zeros(_most(SLOTS) + 1, np.int64)  # where the text of each code begins and ends
@@ -330,14 +315,14 @@ class IdHashTable:
             return self.ids(pa.int8()).cast(kind)
         if (width := _width(kind)) is None:
             ends = pa.py_buffer(self._ends[: self.n + 1])
-            return pa.Array.from_buffers(_long(kind), self.n, [None, ends, pa.py_buffer(self._text)])
+            return pa.Array.from_buffers(wide(kind), self.n, [None, ends, pa.py_buffer(self._text)])
         values = self._keys[: self.n].astype(f"int{8 * width}") if width <= KEY_BYTES else self._text
         return pa.Array.from_buffers(kind, self.n, [None, pa.py_buffer(values)])
 
     def _grow(self, text: int) -> None:
         """Make room for at least one id more, of so many bytes."""
         if self.n == len(self._keys):
-            self._slots = _slots(2 * len(self._slots))
+            self._slots = np.full((2 * len(self._slots), 2), FREE, np.int64)
             _fill(self._slots, self._keys)
             most = _most(len(self._slots))
             self._keys, self._ends = np.resize(self._keys, most), np.resize(self._ends, most + 1)
@@ -347,15 +332,7 @@ class IdHashTable:
 
 def hashes_of(ids: pa.Array) -> NDArray[np.uint64]:
     """A hash of every id of an array without nulls: equal for equal ids of one type. The high bits are mixed best."""
-    ids = _plain(ids)
-    width = _width(ids.type)
-    if width is None:
-        return _hashed_bytes(*_text_of(ids))
-    data = np.frombuffer(ids.buffers()[1], np.uint8)[ids.offset * width : (ids.offset + len(ids)) * width]
-    return _hashed_bytes(data, np.arange(len(ids) + 1, dtype=np.int64) * width)
-
-
-# ---- keys and bytes of ids -------------------------------------------------------------------------------------------
+    return _hashed_bytes(*_bytes_of(_plain(ids)))
 
 
 def _keyed(ids: pa.Array) -> tuple[Offsets, Bytes, Offsets]:
@@ -365,10 +342,7 @@ def _keyed(ids: pa.Array) -> tuple[Offsets, Bytes, Offsets]:
     if width is not None and width <= KEY_BYTES:
         values = np.frombuffer(ids.buffers()[1] or b"", f"int{8 * width}")[ids.offset : ids.offset + len(ids)]
         return values.astype(np.int64), np.empty(0, np.uint8), np.empty(0, np.int64)
-    keys = hashes_of(ids).view(np.int64)
-    if width is None:
-        return keys, *_text_of(ids)
-    return keys, np.frombuffer(ids.buffers()[1], np.uint8), (ids.offset + np.arange(len(ids) + 1)) * width
+    return hashes_of(ids).view(np.int64), *_bytes_of(ids)
 
 
 def _plain(ids: pa.Array) -> pa.Array:
@@ -386,13 +360,12 @@ def _width(kind: pa.DataType) -> int | None:
         return None
 
 
-def _long(kind: pa.DataType) -> pa.DataType:
-    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
-
-
-def _text_of(ids: pa.Array) -> tuple[Bytes, Offsets]:
+def _bytes_of(ids: pa.Array) -> tuple[Bytes, Offsets]:
+    """The bytes of an array, and the place where each value begins and ends."""
+    if (width := _width(ids.type)) is not None:
+        return np.frombuffer(ids.buffers()[1] or b"", np.uint8), (ids.offset + np.arange(len(ids) + 1)) * width
     _, ends, text = ids.buffers()
-    kind = np.int64 if ids.type == _long(ids.type) else np.int32
+    kind = np.int64 if ids.type == wide(ids.type) else np.int32
     offsets = np.frombuffer(ends, kind)[ids.offset : ids.offset + len(ids) + 1].astype(np.int64)
     return np.empty(0, np.uint8) if text is None else np.frombuffer(text, np.uint8), offsets
 
@@ -407,13 +380,6 @@ def _hashed_bytes(data, offsets):  # type: ignore[no-untyped-def]
             x = (x ^ np.uint64(data[place])) * np.uint64(0x100000001B3)
         hashes[k] = (x ^ (x >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
     return hashes
-
-
-# ---- the table -------------------------------------------------------------------------------------------------------
-
-
-def _slots(n: int) -> NDArray[Any]:
-    return np.full((n, 2), FREE, np.int64)
 
 
 def _most(slots: int) -> int:

@@ -77,8 +77,6 @@ def _lower_triangle(lines):
     return total
 
 
-# ---- sums of a half step ---------------------------------------------------------------------------------------------
-
 RIDGE = 5.0  # ρ; values from 3 to 10 hardly differ
 
 
@@ -91,20 +89,9 @@ def sent_vectors(partners: RowPosterior) -> FloatArray:
 def add_implicit_sums(
     block: RatingBlock, lo: int, hi: int, partners: FloatArray, own: FloatArray, means: NDArray[np.float64]
 ) -> None:
-    """Write z, s and q of the rows lo … hi−1, and add their prior means p_i to ``means``.
+    """Write z, s and q of the rows lo … hi−1 to ``own``, their ``implicit``, and add their p_i to ``means`` (m × K).
 
-    Parameters
-    ----------
-    block : RatingBlock
-        The ratings.
-    lo, hi : int
-        First row, and last row + 1.
-    partners : array, · × 4K
-        [w r z d] of the block's columns.
-    own : array, · × 6K
-        ``implicit`` of its rows.
-    means : array, m × K
-        Prior means of the factors, one line per row.
+    ``partners`` are the [w r z d] of the block's columns.
     """
     _add_implicit_sums(block.row_pointers, block.codes, lo, hi, partners, own, RIDGE, means)
 
@@ -189,8 +176,6 @@ def _add_means(pointers, codes, weights, means):
             means[i, k] += share * sums[k]
 
 
-# ---- the step of the coefficients ------------------------------------------------------------------------------------
-
 Matrix = NDArray[np.float64]
 
 LEAST_PART = 1e-4  # of the largest eigenvalue; directions below it depend on others, up to float32 rounding
@@ -233,7 +218,11 @@ class CoefStep:
         if not np.isfinite(system).all():  # the solver reports the objective, which is not finite either
             return cls(np.zeros_like(right))
         values, vectors = np.linalg.eigh(system)
-        inverse = (vectors * _inverses(np.maximum(values, 0.0))) @ vectors.T
+        # λ³/(λ⁴ + ε⁴), a smooth version of 1/λ above ε and 0 below it. It is at most 1/λ, so no step rises.
+        values = np.maximum(values, 0.0)
+        least = LEAST_PART * max(values.max(), np.finfo(np.float64).tiny)
+        shares = values / least
+        inverse = (vectors * (shares**3 / (shares**4 + 1.0) / least)) @ vectors.T
         return cls(unit[:, None] * (inverse @ (unit[:, None] * right)))
 
     @property
@@ -260,13 +249,6 @@ class CoefStep:
         change[: 2 * rank, : 2 * rank] = np.eye(2 * rank)
         change[rank:, :rank] = change[rank:, 2 * rank :] = self.matrix
         return np.asarray(change.T @ weights @ change)
-
-
-def _inverses(values: Matrix) -> Matrix:
-    """λ³/(λ⁴ + ε⁴), a smooth version of 1/λ above ε and 0 below it. It is at most 1/λ, so no step rises."""
-    least = LEAST_PART * max(values.max(), np.finfo(np.float64).tiny)
-    shares = values / least
-    return np.asarray(shares**3 / (shares**4 + 1.0) / least)
 
 
 @jit

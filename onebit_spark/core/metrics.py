@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betainccinv, betaincinv
 
 from onebit_spark.core.posterior import DoubleArray
@@ -17,10 +17,7 @@ _SMALLEST_PROBABILITY = 1e-15  # log_loss stays finite; 1 − 1e−15 is still b
 
 
 def error_rate(labels: ArrayLike, scores: ArrayLike) -> float:
-    """(1/n) Σ_l 1(y_l s_l ≤ 0).
-
-    With the strict "<" of the paper, the zero matrix would make no error.
-    """
+    """(1/n) Σ_l 1(y_l s_l ≤ 0). With the strict "<" of the paper, the zero matrix would make no error."""
     y, s = _checked(labels, scores, "scores")
     return int(np.count_nonzero(y * s <= 0)) / y.size
 
@@ -77,7 +74,9 @@ def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     n_negative = y.size - n_positive
     if n_positive == 0 or n_negative == 0:
         return float("nan")
-    rank_sum = float(_mean_ranks(s)[positive].sum())
+    _, places, counts = np.unique(s, return_inverse=True, return_counts=True)
+    mean_ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    rank_sum = float(mean_ranks[positive].sum())
     return (rank_sum - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative)
 
 
@@ -98,7 +97,6 @@ class Reliability:
         return float(np.sum(self.n * np.abs(self.frequency - self.probability)) / np.sum(self.n))
 
     def as_dict(self) -> dict[str, list[float]]:
-        """The fields by name, as lists."""
         return {name: values.tolist() for name, values in vars(self).items()}
 
     @classmethod
@@ -143,9 +141,3 @@ def _checked(labels: ArrayLike, values: ArrayLike, name: str) -> tuple[DoubleArr
     if np.isnan(v).any():
         raise ValueError(f"{name} contain nan")
     return y, v
-
-
-def _mean_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rank of every value from 1 on; equal values share the mean of their ranks."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])

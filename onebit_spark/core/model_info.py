@@ -79,7 +79,7 @@ class ModelInfo:
     side_features: dict[str, dict[str, Any]] | None = None
     total_weight: float | None = None  # if the fit was weighted: the sum of the weights
     diagnostics: dict[str, Any] | None = None  # figures for the report: see ``ml.evaluation``
-    fitted: dict[str, Any] | None = None  # ``limit`` and ``complete`` of ``sketch.CellSketch``
+    fitted: dict[str, Any] | None = None  # ``limit`` and ``complete`` of ``hashes.CellSketch``
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -88,7 +88,6 @@ class ModelInfo:
 
     @property
     def config(self) -> FitConfig:
-        """The settings of the fit."""
         return FitConfig(**self.parameters)
 
     @property
@@ -123,7 +122,6 @@ class ModelInfo:
         )
 
     def count(self, who: str) -> int:
-        """``n_users`` or ``n_items``, for "user" or "item"."""
         return self.n_users if who == "user" else self.n_items
 
     @property
@@ -148,7 +146,6 @@ class ModelInfo:
         return None if self.confidences is None else ConfidenceThresholds.from_dict(self.confidences)
 
     def to_json(self) -> str:
-        """The text of ``metadata.json``."""
         content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=lambda number: number.item())
 
@@ -170,21 +167,17 @@ class ModelInfo:
         missing = [name for name in _REQUIRED if name not in content]
         if missing:
             raise RequestError(f"damaged model folder: {METADATA} lacks {', '.join(missing)}")
-        if version < 3 and isinstance(content["parameters"], dict):
-            content["parameters"].setdefault("implicit_features", False)
         if isinstance(content["parameters"], dict):
             content["parameters"].pop("calibrate", None)  # a setting of version 0.2.0
+            if version < 3:
+                content["parameters"].setdefault("implicit_features", False)
         try:
-            return cls(**{name: content[name] for name in _TYPES if name in content})._of_today()
+            info = cls(**{name: content[name] for name in _TYPES if name in content})
         except ValueError as error:
             raise RequestError(f"damaged model folder: {METADATA}: {error}") from None
-
-    def _of_today(self) -> ModelInfo:
-        """The same, with fields that an older version did not write."""
-        seen = self.diagnostics
-        if seen is None or "fitted" in seen:
-            return self
-        return dataclasses.replace(self, diagnostics={**seen, "fitted": "training" in str(seen.get("source"))})
+        if info.diagnostics is not None:  # an older version did not write ``fitted``
+            info.diagnostics.setdefault("fitted", "training" in str(info.diagnostics.get("source")))
+        return info
 
     def _problems(self) -> list[str]:
         """All problems, each group only if the fields that it reads are right."""
@@ -194,7 +187,7 @@ class ModelInfo:
         known, held = {entry.name for entry in dataclasses.fields(FitConfig)}, set(self.parameters)
         if not set(FORM_SETTINGS) <= held <= known:
             return [f"parameters lack {sorted(set(FORM_SETTINGS) - held)} or hold the unknown {sorted(held - known)}"]
-        return [str(problem) for problem in self.config.problems()] or [*self._wrong_values(), *self._wrong_entries()]
+        return [str(problem) for problem in self.config.problems()] or list(self._wrong_values())
 
     def _wrong_values(self) -> Iterator[str]:
         config = self.config
@@ -211,9 +204,6 @@ class ModelInfo:
                 ConfidenceThresholds.from_dict(self.confidences)
             except (LookupError, TypeError, ValueError) as error:
                 yield f"confidences are not valid: {error}"
-
-    def _wrong_entries(self) -> Iterator[str]:
-        """Of the fields that are dictionaries."""
         for name, needed, more in (
             ("calibration", CALIBRATION, False),
             ("scale_moments", MOMENTS, True),

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -68,7 +69,6 @@ class Trial(Generic[P]):
         return self.loss < other.loss - LEAST_GAIN * self.holdout.standard_error
 
     def as_dict(self, kept: bool) -> dict[str, Any]:
-        """An entry of ``SelectedModel.trail``."""
         config = self.config
         return {
             "rank": config.factors, "weight": config.kappa, "implicit_features": config.implicit_features,
@@ -89,10 +89,6 @@ class SelectedModel(Generic[P]):
     holdout: HoldoutLoss | None = None  # of the selected state
 
     @property
-    def kappa(self) -> float:
-        return self.config.kappa
-
-    @property
     def losses(self) -> dict[float, float]:
         """The last loss of every κ that was tried with the selected rank and features."""
         kept = [entry for entry in self.trail if entry["kept"]]
@@ -100,7 +96,6 @@ class SelectedModel(Generic[P]):
         return {entry["weight"]: entry["loss"] for entry in sorted(alike, key=lambda entry: bool(entry["kept"]))}
 
     def as_dict(self) -> dict[str, Any] | None:
-        """How the settings were chosen, for ``metadata.json`` and checkpoints. None: they were given."""
         if not self.trail:
             return None
         start, noise = self.start, self.noise
@@ -131,8 +126,12 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
     ranks = config.max_rank if config.rank == AUTO else 1
     if start is not None and start.history and start.record is None:  # an interrupted fit that had nothing to choose
         return SelectedModel(given, start)
-    if start is not None:
-        return _as_before(given, config, start, candidates, ranks)
+    if start is not None:  # the settings of the earlier fit, except for those that are given
+        chosen = {"likelihood_weight": config.chooses_kappa, "rank": config.rank == AUTO, "implicit_features": True}
+        before = replace(given, **{name: value for name, value in start.settings.items() if chosen[name]})
+        record = start.record or {}
+        scaling = TemperatureScaling(**record["noise"]) if record.get("noise") else None
+        return SelectedModel(before, start, candidates, ranks, list(record.get("trail", ())), scaling)
     asked = config.likelihood_weight == AUTO
     if engine.n_ratings < FEWEST_RATINGS or (config.max_iter < SHORTEST_FIT and not asked):
         return SelectedModel(given)
@@ -141,19 +140,10 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
         search = _Search(engine, part, config, split)
         trial = search.best(given)
         kept = search.without_idle_factors(trial) if config.rank == AUTO else trial
-    noise, chosen = None, replace(kept.config, max_iter=config.max_iter, tol=config.tol)
+    noise, settings = None, replace(kept.config, max_iter=config.max_iter, tol=config.tol)
     if LOSSES[config.loss].score_noise > 0:
         noise = trial.holdout.temperature_scaling(LOSSES[config.loss].score_noise)
-    return SelectedModel(chosen, _final_start(kept, engine), candidates, ranks, search.trail, noise, trial.holdout)
-
-
-def _as_before(given: FitConfig, asked: FitConfig, start: Start[P], candidates: int, ranks: int) -> SelectedModel[P]:
-    """The settings of the earlier fit, except for those that are given."""
-    chosen = {"likelihood_weight": asked.chooses_kappa, "rank": asked.rank == AUTO, "implicit_features": True}
-    config = replace(given, **{name: value for name, value in start.settings.items() if chosen[name]})
-    record = start.record or {}
-    noise = TemperatureScaling(**record["noise"]) if record.get("noise") else None
-    return SelectedModel(config, start, candidates, ranks, trail=list(record.get("trail", ())), noise=noise)
+    return SelectedModel(settings, _final_start(kept, engine), candidates, ranks, search.trail, noise, trial.holdout)
 
 
 def chose_rank(record: Mapping[str, Any] | None) -> bool:
@@ -226,7 +216,7 @@ class _Search(Generic[P]):
             return trial
         kept = kept if len(kept) else np.arange(1)
         posteriors = {
-            side: self._part.combined(side, _KeepFactors(kept), posterior)
+            side: self._part.combined(side, partial(RowPosterior.with_only, factors=kept), posterior)
             for side, posterior in trial.start.posteriors.items()
         }
         start = replace(trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(kept))
@@ -311,11 +301,3 @@ class _Search(Generic[P]):
         part = self._part
         rows, cols = (part.column_norms(side, trial.start.posteriors[side]) for side in SIDES)
         return factors_in_use(rows, cols, part.count("rows"), part.count("cols"))
-
-
-@dataclass(frozen=True)
-class _KeepFactors:
-    factors: NDArray[np.int64]
-
-    def __call__(self, posterior: RowPosterior) -> RowPosterior:
-        return posterior.with_only(self.factors)

@@ -1,16 +1,5 @@
 """The kinds of output, and how each is recognised. Overwriting replaces an output of the same kind, and nothing else.
 
-    kind               how it is recognised
-    model              metadata.json of a model, or pyspark.ml's metadata/ of one
-    estimator          pyspark.ml's metadata/ of an estimator
-    predictions        Parquet part files, and no other files, with the columns score, std and probability
-    CSV of predictions a file whose header line has these columns
-    vectors            users/ and items/ of Parquet part files, and _SUCCESS
-    tuning             tasks/ with a ledger, or best.toml and a model
-    ledger             the results of tasks
-    reproduction       tasks/ with an experiment of the paper
-    metrics            a JSON file with n, error and majority_error
-
 Outputs of all earlier versions are recognised. An empty folder, or an empty file where a file is written, may be
 replaced by any kind.
 """
@@ -159,10 +148,6 @@ def _is_predictions(output: View) -> bool:
     return all(name.lstrip(".").startswith("part-") for name in parts) and set(output.columns()) >= PREDICTED
 
 
-def _is_csv_of_predictions(output: View) -> bool:
-    return set(next(csv.reader(output.text().splitlines()[:1]), [])) >= PREDICTED
-
-
 def _is_vectors(output: View) -> bool:
     return {"_SUCCESS", "users", "items"} <= set(output.names()) and all(
         any(name.startswith("part-") for name in output.names(side)) for side in ("users", "items")
@@ -173,16 +158,19 @@ def _is_ledger(output: View, under: str = "") -> bool:
     return any(name.startswith("code-") or name.endswith(".jsonl") for name in output.names(under))
 
 
-def _is_tuning(output: View) -> bool:
-    return _is_ledger(output, "tasks") or ("best.toml" in output.names() and _is_model(output, "model/"))
-
-
 MODEL = OutputKind("a model", lambda output: _is_model(output) or _saved_class(output) == "OneBitCompletionModel")
 ESTIMATOR = OutputKind("an estimator", lambda output: _saved_class(output) == "OneBitCompletion")
 PREDICTIONS = OutputKind("a folder of predictions", _is_predictions)
-PREDICTIONS_CSV = OutputKind("a CSV file of predictions", _is_csv_of_predictions, is_file=True)
+PREDICTIONS_CSV = OutputKind(
+    "a CSV file of predictions",
+    lambda output: set(next(csv.reader(output.text().splitlines()[:1]), [])) >= PREDICTED,
+    is_file=True,
+)
 VECTORS = OutputKind("a folder of vectors", _is_vectors)
-TUNING = OutputKind("a result of tuning", _is_tuning)
+TUNING = OutputKind(
+    "a result of tuning",
+    lambda output: _is_ledger(output, "tasks") or ("best.toml" in output.names() and _is_model(output, "model/")),
+)
 LEDGER = OutputKind("a folder of results", _is_ledger)
 REPRODUCTION = OutputKind("a folder of experiments", lambda output: bool(EXPERIMENTS & set(output.names("tasks"))))
 METRICS = OutputKind(

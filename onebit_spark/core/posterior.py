@@ -38,27 +38,16 @@ class RowPosterior:
     """Normal posterior L_i ~ N(location_i, ·) of every row i of one side (docs/MATH.md, §1.4).
 
     A row has D free coordinates: the K factors and, in a model with intercepts, the intercept before them.
-
-    Parameters
-    ----------
-    location : array, m × D
-        Posterior means ``[b_i, L_i1 … L_iK]``.
-    scale : array
-        Kind "spread": m × D standard deviations s_ik (√v in the paper). Kind "covariance": m × D(D+1)/2, the lower
-        triangle of V_i, row after row. Of the same type as ``location``.
-    kind : {"spread", "covariance"}
-        What ``scale`` contains.
-    has_intercept : bool
-        Whether the first coordinate is an intercept.
-    implicit : array, m × 6K, optional
-        With implicit features: the vectors [w r z d s q] of a row (``core.implicit_features``). A
-        model keeps [w r], and [w r z d] are sent to partners.
     """
 
-    location: FloatArray
+    location: FloatArray  # posterior means [b_i, L_i1 … L_iK], m × D
+    # "spread": standard deviations s_ik (√v in the paper), m × D; "covariance": the lower triangle of V_i, row after
+    # row, m × D(D+1)/2
     scale: FloatArray
-    kind: Kind
-    has_intercept: bool
+    kind: Kind  # what ``scale`` contains
+    has_intercept: bool  # whether the first coordinate is an intercept
+    # with implicit features: the vectors [w r z d s q] of a row, m × 6K (``core.implicit_features``); a model keeps
+    # [w r], and [w r z d] are sent to partners
     implicit: FloatArray | None = None
 
     def __post_init__(self) -> None:
@@ -158,18 +147,15 @@ class RowPosterior:
         return np.hstack([self.location, self.scale, *([] if self.implicit is None else [self.implicit])])
 
     def copy(self) -> RowPosterior:
-        """The same posterior in new arrays."""
         implicit = None if self.implicit is None else self.implicit.copy()
         return RowPosterior(self.location.copy(), self.scale.copy(), self.kind, self.has_intercept, implicit)
 
     def astype(self, precision: str) -> RowPosterior:
-        """The same posterior in numbers of another type."""
         return replace(self.form, precision=precision).unpacked(self.packed().astype(precision))
 
     def with_implicit(self, vectors: int = MODEL_VECTORS) -> RowPosterior:
         """The same posterior, with implicit vectors of 0."""
-        blank = np.zeros((self.n_rows, vectors * self.rank), self.location.dtype)
-        return RowPosterior(self.location, self.scale, self.kind, self.has_intercept, blank)
+        return replace(self, implicit=np.zeros((self.n_rows, vectors * self.rank), self.location.dtype))
 
     def with_vectors(self, kept: int, vectors: int) -> RowPosterior:
         """The same with so many vectors in ``implicit``: the first ``kept`` as they are, the others 0."""
@@ -238,21 +224,11 @@ class Form:
     def width(self) -> int:
         """Numbers per row."""
         scale = self.dimension if self.kind == "spread" else packed_size(self.dimension)
-        return self.dimension + scale + self._implicit_width
+        return self.dimension + scale + self.vectors * self.rank
 
     @property
     def rank(self) -> int:
-        """K, the number of factors."""
         return self.dimension - int(self.has_intercept)
-
-    @property
-    def _implicit_width(self) -> int:
-        return self.vectors * self.rank
-
-    @property
-    def has_implicit(self) -> bool:
-        """Whether the rows have ``implicit``."""
-        return self.vectors > 0
 
     @property
     def sent(self) -> Form:
@@ -261,7 +237,6 @@ class Form:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes per row."""
         return self.width * np.dtype(self.precision).itemsize
 
     def empty(self, n_rows: int = 0) -> RowPosterior:
@@ -271,9 +246,9 @@ class Form:
     def unpacked(self, table: FloatArray) -> RowPosterior:
         """The inverse of ``RowPosterior.packed``; a table without rows may have any width."""
         table = table.reshape(-1, self.width)
-        last = self.width - self._implicit_width
+        last = self.width - self.vectors * self.rank
         location, scale = table[:, : self.dimension].copy(), table[:, self.dimension : last].copy()
-        implicit = table[:, last:].copy() if self.has_implicit else None
+        implicit = table[:, last:].copy() if self.vectors else None
         return RowPosterior(location, scale, self.kind, self.has_intercept, implicit)
 
 
@@ -290,26 +265,14 @@ def _total(lines, chosen):
 
 
 def factors_in_use(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> NDArray[np.int64]:
-    """The numbers of the factors in use (docs/MATH.md, §8.5).
+    """The numbers of the factors in use, from ‖E L_k‖, ‖E R_k‖ and the m1 rows and m2 columns with ratings (§8.5).
 
     The strength of a factor is the root mean square of what it adds to a score, ‖E L_k‖·‖E R_k‖/√(m1·m2). A factor is
     in use if its strength is at least .01 and at least 1% of the largest strength. The first limit matters for random
     labels: there all factors are switched off, and their remainders have similar sizes.
-
-    Parameters
-    ----------
-    row_norms, col_norms : arrays of length K
-        ‖E L_k‖ and ‖E R_k‖.
-    n_rows, n_cols : int
-        m1 and m2, the rows and columns that have ratings.
     """
     strength = row_norms * col_norms / np.sqrt(n_rows * n_cols)
     return np.flatnonzero(strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max()))
-
-
-def effective_rank(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> int:
-    """Number of ``factors_in_use``."""
-    return len(factors_in_use(row_norms, col_norms, n_rows, n_cols))
 
 
 # ---- affine maps of all rows -----------------------------------------------------------------------------------------
@@ -337,22 +300,13 @@ class RowMap:
     def shifting(cls, shift: Matrix) -> RowMap:
         return cls(np.eye(len(shift)), shift)
 
-    @classmethod
-    def identity(cls, dimension: int) -> RowMap:
-        return cls.linear(np.eye(dimension))
-
     @property
     def is_identity(self) -> bool:
         return not self.shift.any() and bool(np.all(self.matrix == np.eye(len(self.shift))))
 
     def then(self, after: RowMap) -> RowMap:
-        """This map followed by ``after``."""
         other = None if self.other is None or after.other is None else self.other @ after.other
         return RowMap(self.matrix @ after.matrix, self.shift @ after.matrix + after.shift, other)
-
-    def beside(self, other: RowMap) -> RowMap:
-        """This map together with the matrix of the other side's map."""
-        return replace(self, other=other.matrix)
 
     @property
     def augmented(self) -> Matrix:
@@ -363,11 +317,6 @@ class RowMap:
         return whole
 
     @property
-    def stretch(self) -> float:
-        """The condition number of T."""
-        return float(np.linalg.cond(self.matrix))
-
-    @property
     def log_determinant(self) -> float:
         """log|det T|, which the map adds to the log volume of one row."""
         return float(np.linalg.slogdet(self.matrix)[1])
@@ -376,15 +325,13 @@ class RowMap:
         """The matrix that maps ``vectors`` vectors of K coordinates, side by side."""
         return np.asarray(np.kron(np.eye(vectors), self.matrix[-rank:, -rank:]), np.float64)
 
-    def of_implicit_gram(self, gram: Matrix) -> Matrix:
-        """Σ_i n_i [1, p_i][1, p_i]ᵀ of prior means p_i (K coordinates) after the map."""
-        rank = len(gram) - 1
+    def of_means(self, rank: int) -> Matrix:
+        """The matrix that maps [1, p], where p is a prior mean of the K factors."""
         whole = np.eye(rank + 1)
         whole[1:, 1:] = self.matrix[-rank:, -rank:]
-        return np.asarray(whole.T @ gram @ whole)
+        return whole
 
     def applied(self, posterior: RowPosterior) -> RowPosterior:
-        """A mapped copy of the rows."""
         mapped = posterior.copy()
         self.apply_to(mapped, 0, mapped.n_rows)
         return mapped

@@ -140,21 +140,14 @@ class ConfidenceThresholds:
         return (np.searchsorted(self.values, confidences, side="right") - 1).astype(np.int16)
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, as lists."""
         return {"shares": list(self.shares), "thresholds": list(self.values)}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ConfidenceThresholds:
-        """The inverse of ``as_dict``."""
         return cls(tuple(fields["shares"]), tuple(fields["thresholds"]))
 
 
 EVERYTHING = ConfidenceThresholds((1.0,), (0.0,))
-
-
-def every_so_many(n_ratings: int) -> int:
-    """The stride of a sample that is large enough for the thresholds."""
-    return max(1, n_ratings // ENOUGH)
 
 
 def count_confidences(
@@ -290,7 +283,6 @@ class HoldoutLoss:
         )  # fmt: skip
 
     def to_vector(self) -> DoubleArray:
-        """The numbers as one vector."""
         return np.concatenate([[self.total, self.squares, self.total_weight, self.errors, self.n], self.margins])
 
     @classmethod
@@ -301,12 +293,10 @@ class HoldoutLoss:
 
     @property
     def loss(self) -> float:
-        """The weighted mean loss."""
         return self.total / self.total_weight if self.total_weight else 0.0
 
     @property
     def standard_error(self) -> float:
-        """The standard error of ``loss``."""
         return math.sqrt(max(self.squares / self.total_weight - self.loss**2, 0.0) / self.n) if self.n else 0.0
 
     def temperature_scaling(self, score_noise: float) -> TemperatureScaling | None:

@@ -3,7 +3,7 @@
     L_i, R_j | γ ~ N(0, diag γ),  γ_k ~ π      ⇒      ρ(γ_k) ∝ π(γ_k) γ_k^{−m/2} e^{−S_k/(2γ_k)}
 
 Here m is the number of rows and columns that share γ_k, and S_k = E[Σ_i L_ik² + Σ_j R_jk²]. A fit needs g = E[1/γ] and
-log Z in every iteration. The other functions are for reports and certificates, and are computed on demand.
+log Z in every iteration. Draws for new ids need the quantiles.
 
 A new prior is a subclass of ``ScalePrior`` and an entry of ``PRIORS``.
 """
@@ -15,39 +15,22 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import digamma, gammainccinv, gammaln
+from scipy.special import gammainccinv, gammaln
 
 from onebit_spark.core.posterior import DoubleArray
-from onebit_spark.core.special import bessel_k_ratio, gig_quantile, log_bessel_k, log_bessel_k_derivative
+from onebit_spark.core.special import bessel_k_ratio, gig_quantile, log_bessel_k
 
 
 @dataclass(frozen=True)
 class ScalePrior(ABC):
-    """π^γ, the prior of a scale. Its methods take S and m as arrays of one shape.
+    """π^γ, the prior of a scale. Its methods take S and m as arrays of one shape."""
 
-    Parameters
-    ----------
-    alpha : float
-        α, the shape.
-    beta : float
-        β, a rate of the Gamma prior, a scale of the inverse-Gamma prior.
-
-    Attributes
-    ----------
-    name : str
-        Name in ``PRIORS``, in flags and in Params.
-    """
-
-    name: ClassVar[str]
-    alpha: float
-    beta: float
+    name: ClassVar[str]  # in ``PRIORS``, in flags and in Params
+    alpha: float  # α, the shape
+    beta: float  # β, a rate of the Gamma prior, a scale of the inverse-Gamma prior
 
     def __post_init__(self) -> None:
-        wrong = [
-            f"{field} = {value!r}"
-            for field, value in (("alpha", self.alpha), ("beta", self.beta))
-            if not 0.0 < value < np.inf
-        ]
+        wrong = [f"{name} = {value!r}" for name, value in vars(self).items() if not 0.0 < value < np.inf]
         if wrong:
             raise ValueError(f"the {self.name} prior needs positive finite parameters, not {' and '.join(wrong)}")
 
@@ -77,14 +60,6 @@ class ScalePrior(ABC):
         """g = E[1/γ] = −2 ∂ log Z / ∂S."""
 
     @abstractmethod
-    def mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
-        """E[γ]."""
-
-    @abstractmethod
-    def mean_log(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
-        """E[log γ] = −2 ∂ log Z / ∂m."""
-
-    @abstractmethod
     def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
         """Quantiles of ρ at ``u``, whose last axis is that of s and m. A uniform u gives a random draw of γ."""
 
@@ -104,18 +79,6 @@ class ScalePosterior:
 
     inverse_mean = _of_prior("inverse_mean")
     log_normaliser = _of_prior("log_normaliser")  # −(½gS + KL + (m/2) E[log γ]): the scales' part of −objective (§2.2)
-    mean = _of_prior("mean")  # it may be infinite
-    mean_log = _of_prior("mean_log")
-
-    @cached_property
-    def kl(self) -> DoubleArray:
-        """KL(ρ‖π) = −log Z − ½gS − (m/2) E[log γ].
-
-        This is a difference of terms of order m with a result of about ½ log m, so some digits are lost. The objective
-        uses log Z instead.
-        """
-        half = 0.5 * (self.inverse_mean * self.second_moment + self.count * self.mean_log)
-        return -self.log_normaliser - half
 
     def quantile(self, u: DoubleArray) -> DoubleArray:
         """Quantiles of γ_1 … γ_K at ``u`` (n × K). Uniform numbers give random draws."""
@@ -160,16 +123,6 @@ class Gamma(ScalePrior):
         order, z, scale = self._parameters(s, m)
         return bessel_k_ratio(order, z) / scale
 
-    def mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
-        """√(b/a) K_{η+1}(√(ab)) / K_η(√(ab)): the ratio at −η, because K is even in its order."""
-        order, z, scale = self._parameters(s, m)
-        return bessel_k_ratio(-order, z) * scale
-
-    def mean_log(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
-        """log √(b/a) + ∂_η log K_η(√(ab))."""
-        order, z, scale = self._parameters(s, m)
-        return np.log(scale) + log_bessel_k_derivative(order, z)
-
     def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
         order, z, scale = self._parameters(s, m)
         columns = [gig_quantile(*one, u[..., k]) for k, one in enumerate(zip(order, z, scale, strict=True))]
@@ -200,16 +153,6 @@ class InverseGamma(ScalePrior):
         """(α + m/2) / (β + S/2)."""
         shape, scale = self._parameters(s, m)
         return shape / scale
-
-    def mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
-        """(β + S/2) / (α + m/2 − 1); infinite if α + m/2 ≤ 1."""
-        shape, scale = self._parameters(s, m)
-        return np.divide(scale, shape - 1.0, out=np.full(shape.shape, np.inf), where=shape > 1.0)[()]
-
-    def mean_log(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
-        """log(β + S/2) − ψ(α + m/2)."""
-        shape, scale = self._parameters(s, m)
-        return np.log(scale) - digamma(shape)
 
     def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
         """1/γ is Gamma-distributed."""

@@ -160,15 +160,8 @@ class Split:
         if not 0 < self.fraction < 1:
             raise ValueError(f"the fraction of a split must lie strictly between 0 and 1, not {self.fraction!r}")
 
-    def chosen_of(self, block: RatingBlock, row_numbers: NDArray[np.int64]) -> RatingBlock:
-        """The chosen ratings of a block. Rows and columns keep their numbers."""
-        return self._kept(block, row_numbers, True)
-
-    def left_of(self, block: RatingBlock, row_numbers: NDArray[np.int64]) -> RatingBlock:
-        """The other ratings of a block. Rows and columns keep their numbers."""
-        return self._kept(block, row_numbers, False)
-
-    def _kept(self, block: RatingBlock, row_numbers: NDArray[np.int64], those: bool) -> RatingBlock:
+    def part_of(self, block: RatingBlock, row_numbers: NDArray[np.int64], those: bool = True) -> RatingBlock:
+        """The chosen ratings of a block (``those``), or the others. Rows and columns keep their numbers."""
         coin = self.seed, self.fraction, self.by_cell
         pointers, codes, weights = _keep(block.row_pointers, block.codes, block.weights, row_numbers, coin, those)
         return RatingBlock(pointers, codes, block.n_columns, weights)
@@ -247,11 +240,8 @@ def count_errors(
     split = draws.unseen_by
     coin = (-1, 0.0) if split is None else (split.seed, split.fraction)
     how = _How(rows.kind == "covariance", rows.has_intercept, draws.seed, draws.per_rating, *coin)
-    return GibbsErrors(
-        *_count_errors(
-            block.row_pointers, block.codes, (lo, hi), row_numbers, _posteriors(rows), _posteriors(cols), how
-        )
-    )
+    posteriors = (_Posteriors(side.location, side.scale) for side in (rows, cols))
+    return GibbsErrors(*_count_errors(block.row_pointers, block.codes, (lo, hi), row_numbers, *posteriors, how))
 
 
 class _Posteriors(NamedTuple):
@@ -259,10 +249,6 @@ class _Posteriors(NamedTuple):
 
     location: NDArray[Any]
     scale: NDArray[Any]
-
-
-def _posteriors(rows: RowPosterior) -> _Posteriors:
-    return _Posteriors(rows.location, rows.scale)
 
 
 class _How(NamedTuple):
@@ -417,8 +403,8 @@ def _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part):
 
 def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> NDArray[np.float64]:
     """One draw of u per pair (line l of ``rows``, line l of ``cols``), from the random stream of the pair."""
-    out = np.empty(rows.n_rows)
-    _draw_pairs(_posteriors(rows), _posteriors(cols), rows.kind == "covariance", rows.has_intercept, states, out)
+    out, posteriors = np.empty(rows.n_rows), (_Posteriors(side.location, side.scale) for side in (rows, cols))
+    _draw_pairs(*posteriors, rows.kind == "covariance", rows.has_intercept, states, out)
     return out
 
 

@@ -69,9 +69,6 @@ def of_known_size(weights: Mapping[Side, Vector], grams: Mapping[Side, Vector], 
     return sized
 
 
-# ---- the features of the rows of an engine ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class SideFeatures:
     """The side features of all rows of a side. Their coding is learnt from the rows with ratings."""
@@ -89,7 +86,12 @@ class SideFeatures:
     @classmethod
     def of_rows(cls, given: ArrayLike | pa.Table, rated: NDArray[np.bool_], name: str) -> SideFeatures:
         """The features of an array or a table with one line per row, which is checked."""
-        table = given if isinstance(given, pa.Table) else _as_table(given, name)
+        if not isinstance(given, pa.Table):
+            numbers = np.asarray(given, np.float64)
+            if numbers.ndim != 2:
+                raise ValueError(f"{name} must have lines and columns, not the shape {numbers.shape}")
+            given = pa.table({str(place): column for place, column in enumerate(numbers.T)})
+        table = given
         if table.num_rows != len(rated):
             raise ValueError(f"{name} must have {len(rated):,} lines, one per row or column, not {table.num_rows:,}")
         return cls.over(table, rated)
@@ -99,7 +101,6 @@ SideTables = dict[Side, SideFeatures]  # of the sides that have any
 
 
 def codings_of(features: SideTables) -> dict[Side, FeatureCoding]:
-    """The coding of every side that has features."""
     return {side: known.coding for side, known in features.items()}
 
 
@@ -107,13 +108,6 @@ def coded_by_rated(features: SideTables, counts: Callable[[Side], NDArray[np.int
     """The same features, with codings that are learnt from the rows with ratings in a part of the ratings."""
     coded = {side: SideFeatures.over(known.table, counts(side) > 0) for side, known in features.items()}
     return {side: known for side, known in coded.items() if known.coding.features}
-
-
-def _as_table(given: ArrayLike, name: str) -> pa.Table:
-    numbers = np.asarray(given, np.float64)
-    if numbers.ndim != 2:
-        raise ValueError(f"{name} must have lines and columns, not the shape {numbers.shape}")
-    return pa.table({str(place): column for place, column in enumerate(numbers.T)})
 
 
 # ---- coding of feature columns ---------------------------------------------------------------------------------------
@@ -163,12 +157,10 @@ class FeatureCoding:
         return [feature.name for feature in self.features]
 
     def as_list(self) -> list[dict[str, Any]]:
-        """For JSON."""
         return [asdict(feature) for feature in self.features]
 
     @classmethod
     def from_list(cls, entries: Iterable[Mapping[str, Any]]) -> FeatureCoding:
-        """The inverse of ``as_list``."""
         return cls(tuple(Feature(**entry) for entry in entries))
 
     @property
@@ -227,7 +219,11 @@ class _Raw:
             lines, flat = pc.list_parent_indices(column).to_numpy().astype(np.int64), pc.list_flatten(column)
             if is_text(kind.value_type):
                 return cls(None, *_encoded(flat, lines), present)
-            return cls(_square(flat, lines, len(column)), nothing, nothing, {}, present)
+            lengths = np.bincount(lines, minlength=len(column)) if len(lines) else np.zeros(len(column), np.int64)
+            numeric = np.full((len(column), int(lengths.max(initial=0))), np.nan)  # nan where a list is shorter
+            first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+            numeric[lines, np.arange(len(lines)) - first[lines]] = as_doubles(flat)
+            return cls(numeric, nothing, nothing, {}, present)
         if is_text(kind):
             return cls(None, *_encoded(column, np.arange(len(column))), present)
         return cls(as_doubles(column)[:, None], nothing, nothing, {}, present)
@@ -291,7 +287,8 @@ def _refused(kind: pa.DataType) -> str | None:
     inner = kind.value_type if is_list(kind) else kind
     if pa.types.is_dictionary(inner):
         inner = inner.value_type
-    if is_text(inner) or _is_number(inner):
+    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    if is_text(inner) or any(is_kind(inner) for is_kind in numeric):
         return None
     return f"a column of type {kind} cannot be a feature; take numbers, booleans, strings or arrays of them"
 
@@ -315,15 +312,6 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_decimal(kind)
-    )
-
-
 def as_doubles(column: pa.Array) -> NDArray[np.float64]:
     """The column as float64, with nan for null."""
     if pa.types.is_boolean(column.type):
@@ -339,12 +327,3 @@ def _encoded(
     coded = pc.dictionary_encode(strings.drop_null())
     values = {value: code for code, value in enumerate(coded.dictionary.to_pylist())}
     return coded.indices.to_numpy().astype(np.int64), lines[valid], values
-
-
-def _square(flat: pa.Array, lines: NDArray[np.int64], n: int) -> NDArray[np.float64]:
-    """Lists of numbers as a matrix; nan where a list is shorter than the longest one."""
-    lengths = np.bincount(lines, minlength=n) if len(lines) else np.zeros(n, np.int64)
-    out = np.full((n, int(lengths.max(initial=0))), np.nan)
-    first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    out[lines, np.arange(len(lines)) - first[lines]] = as_doubles(flat)
-    return out

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine
@@ -50,30 +49,14 @@ class NotConverged(UserWarning):
 
 @dataclass(frozen=True)
 class Iteration:
-    """The result of one iteration, for the history, the log and the progress display.
+    """The result of one iteration, for the history, the log and the progress display."""
 
-    Parameters
-    ----------
-    number : int
-        Number of the iteration, from 1.
-    objective : float
-        λ·AVB or −ELBO, minimised.
-    divergence : float
-        KL(ρ‖π), a part of the objective.
-    decrease : float
-        Relative decrease of the objective; inf in the first iteration.
-    change : float
-        ‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F of the scores.
-    seconds : float
-        Wall time.
-    """
-
-    number: int
-    objective: float
-    divergence: float
-    decrease: float
-    change: float
-    seconds: float
+    number: int  # from 1
+    objective: float  # λ·AVB or −ELBO, minimised
+    divergence: float  # KL(ρ‖π), a part of the objective
+    decrease: float  # relative decrease of the objective; inf in the first iteration
+    change: float  # ‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F of the scores
+    seconds: float  # wall time
 
 
 @dataclass(frozen=True)
@@ -133,17 +116,14 @@ def solve(
     prior = config.make_prior(engine.count("rows") + engine.count("cols"))
     if start is None:
         engine.start(config, config.make_loss())
-    elif start.history or not config.implicit_features:
-        engine.start_from(start.posteriors)
-    else:  # the directions of the implicit coefficients belong to the earlier ratings
-        engine.start_from(
-            {side: engine.combined(side, without_directions, old) for side, old in start.posteriors.items()}
-        )
-        start = replace(start, scales=start.scales.without_directions())
-    if start is None:
-        scales = HyperPosterior.at_start(prior, config.intercepts, config.factors)
+        scales = HyperPosterior(prior, config.intercepts, np.ones(config.factors))
     else:
-        scales = replace(start.scales, prior=prior, intercepts=config.intercepts)
+        posteriors, scales = start.posteriors, start.scales
+        if config.implicit_features and not start.history:  # the directions belong to the earlier ratings
+            posteriors = {side: engine.combined(side, without_directions, old) for side, old in posteriors.items()}
+            scales = scales.without_directions()
+        engine.start_from(posteriors)
+        scales = replace(scales, prior=prior, intercepts=config.intercepts)
     grams = {side: gram for side in SIDES if (gram := engine.feature_gram(side)) is not None}
     scales = replace(scales, features=of_known_size(scales.features, grams, config.dimension))
     symmetry = config.make_loss().symmetry
@@ -207,7 +187,8 @@ class _Alternation(Generic[P, H]):
         self._engine, self._config, self._driver_step, self._pace = engine, config, driver_step, pace
         self._ratings_per_row = 2 * engine.total_weight / (engine.count("rows") + engine.count("cols"))
         self._coef_grams = hierarchy.coef_grams or {side: engine.coef_gram(side) for side in SIDES}
-        self._ridges = {side: FeatureRidge.of(_gram(engine, side)) for side in hierarchy.feature_coef}
+        grams = {side: engine.feature_gram(side) for side in hierarchy.features}
+        self._ridges = {side: FeatureRidge.of(gram) for side, gram in grams.items() if gram is not None}
         self._latest: dict[Side, SideStatistics] = {}
         self._moved: dict[Side, SideStatistics] = {}  # from the last half step that moved means
 
@@ -224,7 +205,7 @@ class _Alternation(Generic[P, H]):
                 move_covariances=move.covariances,
                 want_data=position == len(plan) - 1,
                 relaxation=self._pace(number - 1),
-                feature_coef=self.hierarchy.feature_coef.get(move.side),
+                feature_coef=self.hierarchy.features.get(move.side),
             )
 
     def learn(self, step: HalfStep[P], statistics: SideStatistics) -> None:
@@ -244,17 +225,21 @@ class _Alternation(Generic[P, H]):
         """Update the prior. Returns the objective, KL(ρ‖π) and the relative change of the scores."""
         latest, data, pace = self._latest, self._engine.data_term(), self._pace(number - 1)
         features = {
-            side: ridge.moved(self.hierarchy.feature_coef[side], latest[side].feature_cross, pace)
+            side: ridge.moved(self.hierarchy.features[side], latest[side].feature_cross, pace)
             for side, ridge in self._ridges.items()
         }
         hierarchy, divergence, maps = self._driver_step(self.hierarchy, latest["rows"], latest["cols"])
         mean_grams = {side: statistics.implicit_gram for side, statistics in latest.items()}
         if maps:
             self._engine.apply(maps)
-            self._coef_grams = {side: _mapped(gram, maps[OTHER[side]]) for side, gram in self._coef_grams.items()}
             features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
-            mean_grams = {side: maps[side].of_implicit_gram(gram) for side, gram in mean_grams.items()}
-        self.hierarchy = hierarchy.with_grams(self._coef_grams, mean_grams).with_feature_coef(features)
+            for side in SIDES:
+                means = maps[side].of_means(self._config.factors)
+                mean_grams[side] = means.T @ mean_grams[side] @ means
+                if len(gram := self._coef_grams[side]):  # of [w z d]
+                    coef = maps[OTHER[side]].of_vectors(len(gram) // 3, 3)
+                    self._coef_grams[side] = coef.T @ gram @ coef
+        self.hierarchy = hierarchy.with_coef(self._coef_grams, mean_grams, features)
         change = relative_change(self._moved["rows"], self._moved["cols"], self._config.intercepts)
         return data + divergence, divergence, change
 
@@ -289,18 +274,6 @@ def distance(history: Sequence[Iteration]) -> float:
 def without_directions(posterior: RowPosterior) -> RowPosterior:
     """The posterior with its implicit coefficients, but without directions for their next step."""
     return posterior.with_vectors(MODEL_VECTORS, FIT_VECTORS)
-
-
-def _mapped(gram: NDArray[np.float64], by: RowMap) -> NDArray[np.float64]:
-    """The Gram matrix of [w z d] after a map of these."""
-    whole = by.of_vectors(len(gram) // 3, 3) if len(gram) else gram
-    return whole.T @ gram @ whole
-
-
-def _gram(engine: Engine[P], side: Side) -> NDArray[np.float64]:
-    gram = engine.feature_gram(side)
-    assert gram is not None
-    return gram
 
 
 class PhaseTimer:

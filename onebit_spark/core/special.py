@@ -18,7 +18,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
-from numpy.polynomial.polynomial import polyder, polyval2d
+from numpy.polynomial.polynomial import polyval2d
 from numpy.typing import ArrayLike
 from scipy.special import kl_div
 
@@ -54,7 +54,6 @@ def _debye_coefficients(terms: int) -> tuple[DoubleArray, DoubleArray]:
 
 _U, _V = _debye_coefficients(_TERMS)
 _U[0, 0] = _V[0, 0] = 0.0  # the leading 1 is added last, for log1p
-_U_W, _U_T = polyder(_U, axis=0), polyder(_U, axis=1)
 
 
 def _piecewise(order: ArrayLike, z: ArrayLike, near: Kernel, far: Kernel) -> DoubleArray:
@@ -97,23 +96,6 @@ def _log_far(order: DoubleArray, z: DoubleArray) -> DoubleArray:
     return 0.5 * np.log(np.pi / (2.0 * w)) - w + nu * np.arcsinh(nu / z) + np.log1p(series)
 
 
-def _derivative_near(order: DoubleArray, z: DoubleArray) -> DoubleArray:
-    nu = np.abs(order)
-    t, weights, _ = _nodes(nu, z)
-    decay = -2.0 * nu[:, None] * t
-    slope = np.sum(weights * t * -np.expm1(decay), axis=1) / np.sum(weights * (1.0 + np.exp(decay)), axis=1)
-    return np.sign(order) * slope
-
-
-def _derivative_far(order: DoubleArray, z: DoubleArray) -> DoubleArray:
-    # With s = −1/w, T = t²: ∂_ν s = t s², ∂_ν T = 2t(1−T)/w, and ∂_ν(−w + ν asinh(ν/z)) = asinh(ν/z).
-    w = np.hypot(order, z)
-    t, s = order / w, -1.0 / w
-    t2 = t * t
-    series = t * s * s * polyval2d(s, t2, _U_W) + 2.0 * t * (z / w) ** 2 / w * polyval2d(s, t2, _U_T)
-    return np.arcsinh(order / z) - 0.5 * t / w + series / (1.0 + polyval2d(s, t2, _U))
-
-
 def _ratio_near(order: DoubleArray, z: DoubleArray) -> DoubleArray:
     nu, above = np.abs(order)[:, None], np.abs(order + 1.0)[:, None]
     t, weights, _ = _nodes(nu[:, 0], z)
@@ -135,11 +117,6 @@ def log_bessel_k(order: ArrayLike, z: ArrayLike) -> DoubleArray:
     z = .6627 ν, where log K_ν changes sign, so that at ν = 1e9 the absolute error there is about 1e−7.
     """
     return _piecewise(order, z, _log_near, _log_far)
-
-
-def log_bessel_k_derivative(order: ArrayLike, z: ArrayLike) -> DoubleArray:
-    """∂_ν log K_ν(z), odd in ν: ∫ t sinh(νt) e^{−z cosh t} dt / K_ν(z), or the expansion differentiated."""
-    return _piecewise(order, z, _derivative_near, _derivative_far)
 
 
 def bessel_k_ratio(order: ArrayLike, z: ArrayLike) -> DoubleArray:

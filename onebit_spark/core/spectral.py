@@ -18,7 +18,7 @@ Yᵀ times such lines for the rows is added, so that columns with equal counts d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -97,13 +97,9 @@ class Factors:
             return factors
         return np.hstack([factors, self.noise * Keyed(self.fillers, self.seed + 1)(rows)])
 
-    def turned(self, sign: Table) -> Factors:
-        """The same with other signs of the columns."""
-        return Factors(self.right * sign, self.fillers, self.seed, self.noise)
-
     def filled(self, mean_square: float) -> Factors:
         """The same with noise that is small compared to factors of this mean square."""
-        return Factors(self.right, self.fillers, self.seed, NOISE * np.sqrt(mean_square) or NOISE)
+        return replace(self, noise=NOISE * np.sqrt(mean_square) or NOISE)
 
 
 @dataclass(frozen=True)
@@ -230,7 +226,7 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = 
     for_cols = Factors(right @ rotation * (scale * shrinkage * np.sqrt(sigma)), rank - kept, seed)
     # The signs make Σ_j R_jk³ positive. A sum over columns does not depend on their numbering.
     sign = np.where(matrix.total("cols", CubeSums(for_cols), z) < 0, -1.0, 1.0)
-    rows, cols = for_rows.turned(sign), for_cols.turned(sign)
+    rows, cols = (replace(factors, right=factors.right * sign) for factors in (for_rows, for_cols))
     if kept < rank:
         squares = matrix.total("rows", SquareSum(rows), w), matrix.total("cols", SquareSum(cols), z)
         rows, cols = (

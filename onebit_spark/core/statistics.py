@@ -20,28 +20,15 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SideMoments:
-    """The moments of the rows with ratings that determine KL(ρ‖π). x̃ is [1, b, L], or L without intercepts.
+    """The moments of the rows with ratings that determine KL(ρ‖π). x̃ is [1, b, L], or L without intercepts."""
 
-    Parameters
-    ----------
-    count : int
-        Number of rows.
-    means : array
-        Σ_i E[x̃_i] E[x̃_i]ᵀ. With features, x̃ is the distance to the explained mean, and the ridge penalty of their
-        coefficients is added.
-    covariance : array of shape (D, D)
-        Σ_i V_i over the free coordinates; diagonal if the coordinates are independent.
-    log_volume : float
-        Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i.
-    locations : array
-        Σ_i E[x̃_i] E[x̃_i]ᵀ of the whole x̃.
-    """
-
-    count: int
+    count: int  # number of rows
+    # Σ_i E[x̃_i] E[x̃_i]ᵀ; with features, of the distances to the explained means, plus the ridge penalty of their
+    # coefficients
     means: Vector
-    covariance: Vector
-    log_volume: float
-    locations: Vector
+    covariance: Vector  # Σ_i V_i, D × D; diagonal if the coordinates are independent
+    log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
+    locations: Vector  # Σ_i E[x̃_i] E[x̃_i]ᵀ of the whole x̃
 
     @property
     def fixed(self) -> int:
@@ -61,7 +48,6 @@ class SideMoments:
         return self.second[2 * self.fixed :, 2 * self.fixed :]
 
     def mapped(self, by: RowMap) -> SideMoments:
-        """The moments of the mapped rows."""
         whole = by.augmented if self.fixed else by.matrix
         return SideMoments(
             self.count,
@@ -76,50 +62,29 @@ class SideMoments:
 class SideStatistics:
     """Sums over the rows of a side that have ratings. The sums of several sets of rows are added.
 
-    A new statistic is a field with its shape, and a line in ``of_rows``.
-
-    X = [1, b, L] are the augmented means before the half step, Δ their change.
-
-    Parameters
-    ----------
-    count : int
-        Number of rows.
-    covariance : array of shape (D, D)
-        Σ_i V_i.
-    prior_distance : float
-        Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik], where g is the precision of the prior and p its mean.
-        0 if the rows share a prior, where it is not needed.
-    log_volume : float
-        Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i.
-    data : float
-        The data term of the objective, if the half step computes it.
-    gram, change_gram, change_cross : arrays
-        XᵀX, ΔᵀΔ and ΔᵀX, for the stopping rule. The last is not symmetric.
-    distance_gram : array
-        X'ᵀX' of the new means minus the explained means. With ``covariance`` it determines the γ and μ updates.
-    coef_gram : array of shape (3K, 3K)
-        Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit coefficients for the other side (``CoefStep``), or 0 × 0.
-    direction_gram : array of shape (2K, · + 2K)
-        YᵀX' and YᵀY, where Y = [S Q] is the change of the prior means for a step of the other side's coefficients along
-        Z and D.
-    implicit_gram : array of shape (K + 1, K + 1)
-        Σ_i |Ω_i| [1, p_i][1, p_i]ᵀ, where p_i is the part of the prior mean that implicit features explain.
-    feature_cross : array of shape (p, D + 2K)
-        Σ_i f_i (E x_i − p_i)ᵀ and Σ_i f_i y_iᵀ with the side features f_i; p = 0 without them.
+    X = [1, b, L] are the augmented means before the half step, Δ their change. A new statistic is a field with its
+    shape, and a line in ``of_rows``.
     """
 
-    count: int
-    covariance: Annotated[Vector, "dimension", "dimension"]
+    count: int  # number of rows
+    covariance: Annotated[Vector, "dimension", "dimension"]  # Σ_i V_i
+    # Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik] with the precision g and the mean p of the prior; 0 if the
+    # rows share a prior, where it is not needed
     prior_distance: float
-    log_volume: float
-    data: float
-    gram: Annotated[Vector, "augmented", "augmented"]
+    log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
+    data: float  # the data term of the objective, if the half step computes it
+    gram: Annotated[Vector, "augmented", "augmented"]  # XᵀX, ΔᵀΔ and ΔᵀX (not symmetric), for the stopping rule
     change_gram: Annotated[Vector, "augmented", "augmented"]
     change_cross: Annotated[Vector, "augmented", "augmented"]
+    # X'ᵀX' of the new means minus the explained means; with ``covariance`` it determines the γ and μ updates
     distance_gram: Annotated[Vector, "augmented", "augmented"]
+    # Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit coefficients for the other side (``CoefStep``), or 0 × 0
     coef_gram: Annotated[Vector, "weights", "weights"]
+    # YᵀX' and YᵀY; Y = [S Q] is the change of the prior means for a step of the other side's coefficients along Z and D
     direction_gram: Annotated[Vector, "directions", "augmented, directions"]
+    # Σ_i |Ω_i| [1, p_i][1, p_i]ᵀ, p_i the part of the prior mean that implicit features explain
     implicit_gram: Annotated[Vector, "rank + 1", "rank + 1"]
+    # Σ_i f_i (E x_i − p_i)ᵀ and Σ_i f_i y_iᵀ with the p side features f_i; p = 0 without them
     feature_cross: Annotated[Vector, "features", "dimension, directions"]
 
     def __add__(self, other: SideStatistics) -> SideStatistics:
@@ -140,25 +105,36 @@ class SideStatistics:
         pick: slice | NDArray[Any] = slice(None) if np.all(rated) else np.flatnonzero(rated)
         prior = prior.take(pick)
         old, new = (location[pick].astype(np.float64) for location in (old_location, posterior.location))
-        shift = new - prior.mean
-        gram, cross, change_gram = _grams(old, new - old, posterior.has_intercept)
-        directions = _directions(posterior, pick, counts[pick])
+        shift, roots, rank = new - prior.mean, np.sqrt(counts[pick])[:, None], posterior.rank
+        if len(prior.precision) < len(shift):
+            prior_distance = 0.0
+        else:
+            second = shift**2 + posterior.std[pick].astype(np.float64) ** 2
+            prior_distance = float(np.sum(prior.precision * second - 1 - np.log(prior.precision)))
+        fixed = int(posterior.has_intercept)
+        size, ones = new.shape[1] + fixed, np.ones((len(new), fixed))
+        both = gram_matrix(np.concatenate([ones, old, np.zeros_like(ones), new - old], axis=1))  # of [X Δ]
+        directions = np.zeros((len(new), 0))
+        if posterior.implicit is not None:  # it holds Y = [S Q] times |Ω_i|^{−½}
+            directions = np.asarray(posterior.implicit[pick, 4 * rank :] * roots, np.float64)
         distance = new if prior.explained is None else new - prior.explained
-        distance_gram, direction_gram = _distance_grams(distance, directions, posterior.has_intercept)
+        moved = gram_matrix(np.concatenate([ones, distance, directions], axis=1))  # of [X' Y]
+        means = np.zeros((len(new), rank)) if prior.implicit_mean is None else prior.implicit_mean
+        lines = np.hstack([shift, directions])
         return cls(
             count=len(new),
             covariance=posterior.total_covariance(rated),
-            prior_distance=_prior_distance(shift, posterior, pick, prior.precision),
+            prior_distance=prior_distance,
             log_volume=sums.log_volume,
             data=sums.data,
-            gram=gram,
-            change_gram=change_gram,
-            change_cross=cross,
-            distance_gram=distance_gram,
+            gram=both[:size, :size],
+            change_gram=both[size:, size:],
+            change_cross=both[size:, :size],
+            distance_gram=moved[:size, :size],
             coef_gram=coef_gram(posterior),
-            direction_gram=direction_gram,
-            implicit_gram=_implicit_gram(prior.implicit_mean, counts[pick], posterior.rank),
-            feature_cross=_feature_cross(features, pick, np.hstack([shift, directions])),
+            direction_gram=moved[size:],
+            implicit_gram=gram_matrix(np.insert(means, 0, 1.0, axis=1) * roots),
+            feature_cross=np.zeros((0, lines.shape[1])) if features is None else np.asarray(features[pick].T @ lines),
         )
 
     def mapped(self, by: RowMap) -> SideStatistics:
@@ -167,8 +143,6 @@ class SideStatistics:
         The implicit coefficients of the rows have the coordinates of the other side.
         """
         rank, augmented = len(self.implicit_gram) - 1, by.augmented if len(self.gram) > len(by.matrix) else by.matrix
-        means = np.eye(rank + 1)
-        means[1:, 1:] = by.matrix[-rank:, -rank:]
         assert by.other is not None
         directions = by.of_vectors(rank, len(self.direction_gram) // rank)
         through = {
@@ -178,22 +152,17 @@ class SideStatistics:
             "directions": directions,
             "augmented, directions": scipy.linalg.block_diag(augmented, directions),
             "dimension, directions": scipy.linalg.block_diag(by.matrix, directions),
-            "rank + 1": means,
+            "rank + 1": by.of_means(rank),
             "features": np.eye(len(self.feature_cross)),
         }
-        values = {
-            name: through[axes[0]].T @ getattr(self, name) @ through[axes[1]]
-            for name, axes in _shapes().items()
-            if axes
-        }
+        shapes = {name: axes for name, axes in _shapes().items() if axes}
+        values = {name: through[a].T @ getattr(self, name) @ through[b] for name, (a, b) in shapes.items()}
         return replace(self, **values, log_volume=self.log_volume + self.count * by.log_determinant)
 
     def best_step(self, coef_gram: Vector) -> CoefStep:
         """The best step of the other side's implicit coefficients, which have this ``coef_gram``."""
-        size, rank = len(self.gram), len(coef_gram) // 3
-        return CoefStep.best(
-            self.direction_gram[:, size:], self.direction_gram[:, size - rank : size], coef_gram
-        )  # fmt: skip
+        crossed, square = np.split(self.direction_gram, [len(self.gram)], axis=1)
+        return CoefStep.best(square, crossed[:, -(len(coef_gram) // 3) :], coef_gram)
 
     def after(self, step: CoefStep) -> SideStatistics:
         """The statistics after a step of the other side's coefficients: X' − [0, YC] replaces X'."""
@@ -224,18 +193,16 @@ class SideStatistics:
 
     @property
     def moments(self) -> SideMoments:
-        """The moments of the rows."""
         return SideMoments(self.count, self.distance_gram, self.covariance, self.log_volume, _new_gram(self))
 
     def to_vector(self) -> Vector:
-        """The numbers as one vector."""
         return np.concatenate([np.ravel(getattr(self, field.name)) for field in fields(self)])
 
     @classmethod
     def from_vector(cls, vector: Vector, form: Form) -> SideStatistics:
         """The inverse of ``to_vector`` for a posterior of this form. The length gives the number of side features."""
         augmented = form.dimension + int(form.has_intercept)
-        weights, directions = (n * form.rank if form.has_implicit else 0 for n in (3, 2))
+        weights, directions = (n * form.rank if form.vectors else 0 for n in (3, 2))
         sizes = {
             "dimension": form.dimension, "augmented": augmented, "weights": weights, "directions": directions,
             "augmented, directions": augmented + directions, "dimension, directions": form.dimension + directions,
@@ -257,51 +224,6 @@ def _shapes() -> dict[str, tuple[str, ...]]:
     return {entry.name: getattr(hints[entry.name], "__metadata__", ()) for entry in fields(SideStatistics)}
 
 
-def _grams(old: Vector, change: Vector, has_intercept: bool) -> tuple[Vector, Vector, Vector]:
-    """XᵀX, ΔᵀX and ΔᵀΔ in one product. With intercepts X begins with a 1 and Δ with a 0."""
-    parts = [old, change]
-    if has_intercept:
-        parts = [np.ones((len(old), 1)), old, np.zeros((len(old), 1)), change]
-    lines = np.concatenate(parts, axis=1)
-    total = gram_matrix(lines)
-    size = len(total) // 2
-    return total[:size, :size], total[size:, :size], total[size:, size:]
-
-
-def _directions(posterior: RowPosterior, pick: slice | NDArray[Any], counts: NDArray[np.integer]) -> Vector:
-    """Y = [S Q] of the picked rows. ``implicit`` holds it times |Ω_i|^{−½}."""
-    if posterior.implicit is None:
-        return np.zeros((len(counts), 0))
-    return np.asarray(posterior.implicit[pick, 4 * posterior.rank :] * np.sqrt(counts)[:, None], np.float64)
-
-
-def _distance_grams(distance: Vector, directions: Vector, has_intercept: bool) -> tuple[Vector, Vector]:
-    """X'ᵀX' and [YᵀX' YᵀY] in one product. With intercepts X' begins with a 1."""
-    size = distance.shape[1] + int(has_intercept)
-    parts = [distance, directions]
-    lines = np.concatenate([np.ones((len(distance), 1)), *parts] if has_intercept else parts, axis=1)
-    total = gram_matrix(lines)
-    return total[:size, :size], total[size:]
-
-
-def _feature_cross(features: FloatArray | None, pick: slice | NDArray[Any], lines: Vector) -> Vector:
-    """``SideStatistics.feature_cross``."""
-    return np.zeros((0, lines.shape[1])) if features is None else np.asarray(features[pick].T @ lines)
-
-
-def _prior_distance(shift: Vector, posterior: RowPosterior, pick: slice | NDArray[Any], precision: Vector) -> float:
-    """``SideStatistics.prior_distance``; 0 if the rows share a prior."""
-    if len(precision) < len(shift):
-        return 0.0
-    variance = posterior.std[pick].astype(np.float64) ** 2
-    return float(np.sum(precision * (shift**2 + variance) - 1 - np.log(precision)))
-
-
-def _implicit_gram(implicit_mean: Vector | None, counts: NDArray[np.integer], rank: int) -> Vector:
-    lines = np.zeros((len(counts), rank)) if implicit_mean is None else implicit_mean
-    return gram_matrix(np.insert(lines, 0, 1.0, axis=1) * np.sqrt(counts)[:, None])
-
-
 def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: bool) -> float:
     """‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F without forming M = L̃ R̃ᵀ.
 
@@ -315,11 +237,8 @@ def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: b
     col_change, col_cross = cols.change_gram[exchange], cols.change_cross[exchange]
     col_new = _new_gram(cols)[exchange]
     col_cross_new = col_cross + col_change
-    change = (
-        np.sum(rows.change_gram * col_new)
-        + np.sum(rows.gram * col_change)
-        + 2 * np.sum(rows.change_cross * col_cross_new.T)
-    )
+    change = np.sum(rows.change_gram * col_new) + np.sum(rows.gram * col_change)
+    change += 2 * np.sum(rows.change_cross * col_cross_new.T)
     size = np.sum(_new_gram(rows) * col_new)
     return float(max(change, 0.0) / size) if size > 0 else 0.0
 

@@ -157,14 +157,14 @@ def _with_feature_means(
     block: PlacedBlock, others: RowPosterior, rows: RowPosterior, step: HalfStep, features: FloatArray | None
 ) -> HalfStep:
     """The step under the prior means that follow from the features of the rows; new directions of their weights."""
-    own, ratings = rows.implicit, block.ratings
+    implicit, ratings = rows.implicit, block.ratings
     explained = np.zeros((ratings.n_rows, rows.dimension))
     if features is not None and step.feature_coef is not None:
         explained = np.asarray(features @ step.feature_coef)
-    if others.implicit is None or own is None:
+    if others.implicit is None or implicit is None:
         return step if features is None else step.under(step.row_prior.shifted_by(explained))
     means, theirs = np.zeros((ratings.n_rows, rows.rank)), implicit_features.sent_vectors(others)
-    block.over_rows(lambda lo, hi: implicit_features.add_implicit_sums(ratings, lo, hi, theirs, own, means))
+    block.over_rows(lambda lo, hi: implicit_features.add_implicit_sums(ratings, lo, hi, theirs, implicit, means))
     return step.under(step.row_prior.shifted_by(explained, means))
 
 
@@ -178,8 +178,8 @@ def _update_range(
     if rows.implicit is not None:
         implicit_features.leave_residuals(ratings, lo, hi, rows, step.row_prior.mean)
     counts = (ratings.row_counts if rows.implicit is None else ratings.distinct_counts)[lo:hi]
-    own = None if features is None else features[lo:hi]
-    return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), counts, sums, own)
+    part, some = slice(lo, hi), None if features is None else features[lo:hi]
+    return SideStatistics.of_rows(old, rows.take(part), step.row_prior.take(part), counts, sums, some)
 
 
 @dataclass(frozen=True)
@@ -270,6 +270,6 @@ class MeasureHoldoutLoss:
     split: Split
 
     def __call__(self, block: PlacedBlock, tables: list[RowPosterior], others: RowPosterior) -> Result:
-        left = self.split.left_of(block.ratings, block.rows)
+        left = self.split.part_of(block.ratings, block.rows, those=False)
         parts = block.over_rows(lambda lo, hi: HoldoutLoss.of_ratings(self.loss, left, lo, hi, tables[0], others))
         return None, np.sum([part.to_vector() for part in parts], axis=0)

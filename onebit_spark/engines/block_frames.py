@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.steps import PlacedBlock
 from onebit_spark.errors import FitFailed
-from onebit_spark.input.batches import NO_WEIGHTS
 from onebit_spark.platform.arrow_stream import Batches
 from onebit_spark.platform.binary_cells import cell_array, schema_of
 from onebit_spark.platform.plans import JOB_ERRORS, rows_are_lost
 
-RATINGS_PER_BLOCK = 8_000_000  # 32 MB of codes; a task holds a few copies of them, and its partners once per block
+RATINGS_PER_BLOCK = 8_000_000  # 32 MB of codes; a task holds a few copies of them
 BLOCKS_PER_TASK = 4
 HEAVY = 4  # a row with more than n/(4P) ratings is heavy; there are at most 4P of them
 
@@ -133,7 +132,10 @@ def read_blocks(batches: Batches) -> Iterator[PlacedBlock]:
 
 
 def read_block(cell: dict[str, Any]) -> PlacedBlock:
-    _spare_the_collector()
+    # Spark's worker runs ``gc.collect()`` after each task, which takes longer than a small block if it visits every
+    # object of every imported package. Frozen objects are still freed by their reference counts.
+    if len(gc.get_objects()) > MANY_OBJECTS:
+        gc.freeze()
     rows, columns = read_ascending(cell["rows"]), read_ascending(cell["columns"])
     weights = cell_array(cell["weights"], np.float32)
     ratings = RatingBlock(
@@ -143,16 +145,6 @@ def read_block(cell: dict[str, Any]) -> PlacedBlock:
         weights if len(weights) else None,
     )
     return PlacedBlock(cell["block"].as_py(), rows, columns, ratings, cell["checksum"].as_py())
-
-
-def _spare_the_collector() -> None:
-    """Freeze the objects of this worker, so that the garbage collector does not visit them.
-
-    Spark's worker runs ``gc.collect()`` after each task, which takes longer than a small block if it visits every
-    object of every imported package. Frozen objects are still freed by their reference counts.
-    """
-    if len(gc.get_objects()) > MANY_OBJECTS:
-        gc.freeze()
 
 
 def ascending_cell(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -181,11 +173,6 @@ def read_ascending(cell: Any) -> NDArray[np.int64]:
     np.cumsum(gaps, dtype=np.int64, out=numbers[1:])
     numbers += first
     return numbers
-
-
-def weight_cell(weights: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """The weights of some ratings; nothing if there are none."""
-    return NO_WEIGHTS if weights is None else weights
 
 
 def distinct(numbers: Numbers) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,7 +46,6 @@ from onebit_spark.engines.block_frames import (
     read_ascending,
     read_block,
     read_blocks,
-    weight_cell,
     worker_errors,
 )
 from onebit_spark.engines.tables import Storage
@@ -84,11 +83,6 @@ class SideTable:
 REPEATS = tuple(field.name for field in fields(Repeats))  # columns of the blocks
 
 
-def numbered_chunks(bundles: DataFrame, users: Broadcast[SideTable], items: Broadcast[SideTable]) -> DataFrame:
-    """The packed ratings under the numbers of their ids, in chunks for the blocks of users."""
-    return bundles.select(*BUNDLES).mapInArrow(_Number(users, items), CHUNKS)
-
-
 def count_rows(batches: Batches) -> Batches:
     """The ratings of every row of the blocks, and the sums of their weights: of all, and of the positive ones."""
     for block in read_blocks(batches):
@@ -98,23 +92,17 @@ def count_rows(batches: Batches) -> Batches:
         yield binary_line(block=block.number, rows=rows, ratings=counts, weights=weights, positives=positives)
 
 
-@dataclass(frozen=True)
-class _Number:
-    """Bundles of ratings under the numbers of all ids, grouped by the user's block."""
-
-    users: Broadcast[SideTable]
-    items: Broadcast[SideTable]
-
-    def __call__(self, batches: Batches) -> Batches:
-        users, items = self.users.value, self.items.value
-        segment, numbers = None, (NO_NUMBERS, NO_NUMBERS)
-        for bundle in read_bundles(batches):
-            if bundle.segment != segment:
-                segment, numbers = bundle.segment, (NO_NUMBERS, NO_NUMBERS)
-            new = _index(bundle.user_ids, users), _index(bundle.item_ids, items)
-            numbers = (np.concatenate([numbers[0], new[0]]), np.concatenate([numbers[1], new[1]]))
-            rows, codes = numbered(bundle, *numbers)
-            yield from chunks(users.block_of[rows], rows, codes, bundle.weights)
+def number_bundles(users_sent: Broadcast[SideTable], items_sent: Broadcast[SideTable], batches: Batches) -> Batches:
+    """Bundles of ratings under the numbers of all ids, in chunks for the blocks of users."""
+    users, items = users_sent.value, items_sent.value
+    segment, numbers = None, (NO_NUMBERS, NO_NUMBERS)
+    for bundle in read_bundles(batches):
+        if bundle.segment != segment:
+            segment, numbers = bundle.segment, (NO_NUMBERS, NO_NUMBERS)
+        new = _index(bundle.user_ids, users), _index(bundle.item_ids, items)
+        numbers = (np.concatenate([numbers[0], new[0]]), np.concatenate([numbers[1], new[1]]))
+        rows, codes = numbered(bundle, *numbers)
+        yield from chunks(users.block_of[rows], rows, codes, bundle.weights)
 
 
 def numbered(bundle: Bundle, users: Numbers, items: Numbers) -> tuple[Numbers, Numbers]:
@@ -124,77 +112,57 @@ def numbered(bundle: Bundle, users: Numbers, items: Numbers) -> tuple[Numbers, N
     return users[bundle.users], codes
 
 
-@dataclass(frozen=True)
-class Transpose:
-    """The ratings of row blocks, grouped by the item's block. A column without ratings stays a member of its block."""
+def transpose(placement: Placement, wide: bool, split: Split | None, batches: Batches) -> Batches:
+    """The ratings of row blocks, or those that a split chooses, grouped by the block of their column.
 
-    placement: Placement
-    wide: bool = False  # 64-bit numbers travel, for more than 2³⁰ rows or columns
-    split: Split | None = None  # only the ratings that it chooses
-
-    def __call__(self, batches: Batches) -> Batches:
-        dtype = np.int64 if self.wide else np.int32
-        for block in read_blocks(batches):
-            ratings = block.ratings if self.split is None else self.split.chosen_of(block.ratings, block.rows)
-            codes = ratings.codes
-            block_of = self.placement.of(block.columns)
-            rows = np.repeat(block.rows.astype(dtype), ratings.row_counts)
-            columns = block.columns.astype(dtype)
-            turned = rows << 1 | (codes & 1).astype(dtype)
-            yield from chunks(block_of[codes >> 1], columns[codes >> 1], turned, ratings.weights)
-            idle = np.bincount(codes >> 1, minlength=len(columns)) == 0
-            for number in np.unique(block_of[idle]):
-                members, nothing = columns[idle & (block_of == number)], columns[:0]
-                yield binary_line(block=int(number), rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
+    A column without ratings stays a member of its block.
+    """
+    dtype = np.int64 if wide else np.int32
+    for block in read_blocks(batches):
+        ratings = block.ratings if split is None else split.part_of(block.ratings, block.rows)
+        codes = ratings.codes
+        block_of = placement.of(block.columns)
+        rows = np.repeat(block.rows.astype(dtype), ratings.row_counts)
+        columns = block.columns.astype(dtype)
+        turned = rows << 1 | (codes & 1).astype(dtype)
+        yield from chunks(block_of[codes >> 1], columns[codes >> 1], turned, ratings.weights)
+        idle = np.bincount(codes >> 1, minlength=len(columns)) == 0
+        for number in np.unique(block_of[idle]):
+            members, nothing = columns[idle & (block_of == number)], columns[:0]
+            yield binary_line(block=int(number), rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
 
 
-@dataclass(frozen=True)
-class Build:
-    """Joins all chunks of a block, and checks its counts if the driver has counted the ratings of every id."""
-
-    side: Broadcast[SideTable] | None
-    wide: bool = False
-
-    def __call__(self, batches: Batches) -> Batches:
-        dtype = np.int64 if self.wide else np.int32
-        types = {"rows": dtype, "codes": dtype, "weights": np.float32, "members": dtype}
-        arrived: dict[int, list[tuple[NDArray, ...]]] = {}
-        for batch in batches:
-            for i in range(batch.num_rows):
-                cells = tuple(cell_array(batch.column(name)[i], kind) for name, kind in types.items())
-                arrived.setdefault(batch.column("block")[i].as_py(), []).append(cells)
-        for number, parts in arrived.items():
-            yield self._built(number, *(np.concatenate(part) for part in zip(*parts, strict=True)))
-
-    def _built(
-        self, number: int, rows: Numbers, codes: Numbers, weights: NDArray[np.float32], idle: Numbers
-    ) -> pa.RecordBatch:
+def build(side: Broadcast[SideTable] | None, wide: bool, batches: Batches) -> Batches:
+    """Join all chunks of a block, and check its counts if the driver has counted the ratings of every id."""
+    dtype = np.int64 if wide else np.int32
+    types = {"rows": dtype, "codes": dtype, "weights": np.float32, "members": dtype}
+    arrived: dict[int, list[tuple[NDArray, ...]]] = {}
+    for batch in batches:
+        for i in range(batch.num_rows):
+            cells = tuple(cell_array(batch.column(name)[i], kind) for name, kind in types.items())
+            arrived.setdefault(batch.column("block")[i].as_py(), []).append(cells)
+    for number, parts in arrived.items():
+        rows, codes, weights, idle = (np.concatenate(part) for part in zip(*parts, strict=True))
         members, columns = distinct(np.concatenate([rows, idle])), distinct(codes >> 1)
         ratings = RatingBlock.from_coordinates(
             positions(members, rows), positions(columns, codes >> 1), codes & 1 == 1, (len(members), len(columns)),
             weights if len(weights) else None,
         )  # fmt: skip
-        if self.side is not None:
-            side = self.side.value
-            same = np.array_equal(ratings.row_counts, side.counts[members])
-            if not (same and np.array_equal(ratings.row_positives, side.positives[members])):
+        if side is not None:
+            counts, positives = side.value.counts[members], side.value.positives[members]
+            if not (np.array_equal(ratings.row_counts, counts) and np.array_equal(ratings.row_positives, positives)):
                 raise ratings_changed("a row does not have the ratings that were counted")
-        return _block(number, members, columns, ratings)
+        yield _block(number, members, columns, ratings)
 
 
-@dataclass(frozen=True)
-class Choose:
+def choose(split: Split, batches: Batches) -> Batches:
     """The ratings of row blocks that a split chooses. All rows stay, and the columns that still have ratings."""
-
-    split: Split
-
-    def __call__(self, batches: Batches) -> Batches:
-        for block in read_blocks(batches):
-            ratings = self.split.chosen_of(block.ratings, block.rows)
-            kept = distinct(ratings.codes >> 1)
-            codes = positions(kept, ratings.codes >> 1) << 1 | ratings.codes & 1
-            ratings = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept), ratings.weights)
-            yield _block(block.number, block.rows, block.columns[kept], ratings)
+    for block in read_blocks(batches):
+        ratings = split.part_of(block.ratings, block.rows)
+        kept = distinct(ratings.codes >> 1)
+        codes = positions(kept, ratings.codes >> 1) << 1 | ratings.codes & 1
+        ratings = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept), ratings.weights)
+        yield _block(block.number, block.rows, block.columns[kept], ratings)
 
 
 def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> pa.RecordBatch:
@@ -204,7 +172,7 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
         columns=ascending_cell(columns),
         pointers=ratings.row_pointers,
         codes=ratings.codes,
-        weights=weight_cell(ratings.weights),
+        weights=NO_WEIGHTS if ratings.weights is None else ratings.weights,
         n=ratings.n_ratings,
         checksum=_checksum(rows, columns, ratings),
         **asdict(repeats_of(ratings)),
@@ -230,8 +198,8 @@ def chunks(
     pointers, rows, codes, carried = by_block(blocks, rows, codes, carried, int(blocks.max()) + 1)
     for block in np.flatnonzero(np.diff(pointers)):
         here = slice(pointers[block], pointers[block + 1])
-        own = NO_WEIGHTS if carried is None else carried[here]
-        yield binary_line(block=int(block), rows=rows[here], codes=codes[here], weights=own, members=rows[:0])
+        some = NO_WEIGHTS if carried is None else carried[here]
+        yield binary_line(block=int(block), rows=rows[here], codes=codes[here], weights=some, members=rows[:0])
 
 
 @jit
@@ -262,20 +230,6 @@ def _checksum(rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: Rati
         return int(np.sum(x ^ (x >> np.uint64(29)), dtype=np.uint64).astype(np.int64))
 
 
-def check_count(counted: int, blocked: int) -> None:
-    """An orientation must hold every rating that was counted."""
-    if blocked != counted:
-        raise not_deterministic(f"{counted:,} ratings were counted but {blocked:,} blocked")
-
-
-def check_weight(counted: float | None, blocked: float) -> None:
-    """The weights in the blocks must have the sum that was counted, up to rounding."""
-    if counted is not None and not abs(blocked - counted) <= 1e-6 * counted:
-        raise not_deterministic(
-            f"the weights summed to {counted:.9g} when they were counted, and to {blocked:.9g} later"
-        )
-
-
 def ratings_changed(detail: str) -> FitFailed:
     return not_deterministic(f"the source of the ratings changed while it was read: {detail}")
 
@@ -285,25 +239,23 @@ def ratings_changed(detail: str) -> FitFailed:
 ROUTED = schema_of(f"key int, {BLOCK_CELLS}, routes binary, ends binary, row_weights binary, rated long")
 
 
-@dataclass(frozen=True)
-class Route:
-    """Adds to each block its key, the rows that each block of the other side needs, and sums of weights."""
+def routed(
+    make: Callable[[Batches], Batches], keys: NDArray[np.int32], there: Placement | None, batches: Batches
+) -> Batches:
+    """Add to each block its key, the rows that each block of the other side needs, and sums of weights.
 
-    build: Callable[[Batches], Batches]
-    keys: NDArray[np.int32]
-    there: Placement | None  # None: nothing is sent from here
-
-    def __call__(self, batches: Batches) -> Batches:
-        for batch in self.build(batches):
-            block = read_block({name: batch.column(name)[0] for name in batch.schema.names})
-            routes, ends = NO_ROUTES if self.there is None else routes_of(block, self.there)
-            rated = np.count_nonzero(block.ratings.row_counts)
-            key = pa.array([self.keys[block.number]], pa.int32())
-            # Without weights, the sums are the differences of the pointers.
-            sums = np.empty(0) if block.ratings.weights is None else block.ratings.row_weights
-            extra = binary_line(routes=routes, ends=ends, row_weights=sums, rated=rated)
-            names = ["key", *batch.schema.names, *extra.schema.names]
-            yield pa.RecordBatch.from_arrays([key, *batch.columns, *extra.columns], names=names)
+    ``there`` is None if nothing is sent from here.
+    """
+    for batch in make(batches):
+        block = read_block({name: batch.column(name)[0] for name in batch.schema.names})
+        routes, ends = (np.empty(0, np.int32), np.zeros(1, np.int64)) if there is None else routes_of(block, there)
+        rated = np.count_nonzero(block.ratings.row_counts)
+        key = pa.array([keys[block.number]], pa.int32())
+        # Without weights, the sums are the differences of the pointers.
+        sums = np.empty(0) if block.ratings.weights is None else block.ratings.row_weights
+        extra = binary_line(routes=routes, ends=ends, row_weights=sums, rated=rated)
+        names = ["key", *batch.schema.names, *extra.schema.names]
+        yield pa.RecordBatch.from_arrays([key, *batch.columns, *extra.columns], names=names)
 
 
 def routes_of(block: PlacedBlock, there: Placement) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -315,12 +267,9 @@ def routes_of(block: PlacedBlock, there: Placement) -> tuple[NDArray[np.int32], 
     return row.astype(np.int32), np.searchsorted(target, np.arange(there.n_blocks + 1))
 
 
-NO_ROUTES = np.empty(0, np.int32), np.zeros(1, np.int64)
-
-
 # ---- both orientations -----------------------------------------------------------------------------------------------
 
-ROUTES = ("routes", "ends", "row_weights")  # columns that only ``spark_runner.Send`` reads
+ROUTES = ("routes", "ends", "row_weights")  # columns that only ``spark_runner.send_rows`` reads
 
 
 @dataclass(frozen=True)
@@ -405,33 +354,28 @@ class Blocking:
     plans: dict[Side, SidePlan]  # how the rows of each side are divided
     wide: bool = False  # whether 64-bit numbers travel, for more than 2³⁰ rows or columns
 
-    def until(self, release: ExitStack) -> Blocking:
-        """The same, with another stack that releases what is cached."""
-        return replace(self, release=release)
-
-    @property
-    def is_joined(self) -> bool:
-        """Whether tables are joined with blocks: not if the driver holds all of them."""
-        return not all(plan.held for plan in self.plans.values())
-
     def blocked(self, chunks: DataFrame) -> dict[Side, BlockedSide]:
         """Both orientations from chunks of ratings by blocks of rows."""
         rows, cols = (self.plans[side] for side in SIDES)
-        by_row = self._side("rows", _in_tasks(chunks, rows), Build(rows.ids, self.wide))
-        turned = by_row.blocks.mapInArrow(Transpose(cols.placement, self.wide), CHUNKS)
-        return {"rows": by_row, "cols": self._side("cols", _in_tasks(turned, cols), Build(cols.ids, self.wide))}
-
-    def chosen(self, sides: dict[Side, BlockedSide], split: Split) -> dict[Side, BlockedSide]:
-        """Both orientations of the ratings that a split chooses. CountedRows keep their numbers and their blocks."""
-        uncounted = {side: replace(plan, ids=None, rows=None) for side, plan in self.plans.items()}
-        part, cols, blocks = replace(self, plans=uncounted), self.plans["cols"], sides["rows"].blocks
-        turned = blocks.mapInArrow(Transpose(cols.placement, self.wide, split), CHUNKS)
+        by_row = self._side("rows", _in_tasks(chunks, rows), partial(build, rows.ids, self.wide))
+        turned = by_row.blocks.mapInArrow(partial(transpose, cols.placement, self.wide, None), CHUNKS)
         return {
-            "rows": part._side("rows", blocks, Choose(split)),
-            "cols": part._side("cols", _in_tasks(turned, cols), Build(None, self.wide)),
+            "rows": by_row,
+            "cols": self._side("cols", _in_tasks(turned, cols), partial(build, cols.ids, self.wide)),
         }
 
-    def _side(self, side: Side, parts: DataFrame, build: Callable[[Batches], Batches]) -> BlockedSide:
+    def chosen(self, sides: dict[Side, BlockedSide], split: Split, release: ExitStack) -> dict[Side, BlockedSide]:
+        """Both orientations of the ratings that a split chooses. Rows keep their numbers and their blocks."""
+        uncounted = {side: replace(plan, ids=None, rows=None) for side, plan in self.plans.items()}
+        part = replace(self, plans=uncounted, release=release)
+        cols, blocks = self.plans["cols"], sides["rows"].blocks
+        turned = blocks.mapInArrow(partial(transpose, cols.placement, self.wide, split), CHUNKS)
+        return {
+            "rows": part._side("rows", blocks, partial(choose, split)),
+            "cols": part._side("cols", _in_tasks(turned, cols), partial(build, None, self.wide)),
+        }
+
+    def _side(self, side: Side, parts: DataFrame, make: Callable[[Batches], Batches]) -> BlockedSide:
         """Build blocks from the partitions of ``parts``, and cache them.
 
         If tables will be joined with them, they are cached by key, with the routes of their rows unless the driver
@@ -439,18 +383,19 @@ class Blocking:
         so the blocks are stored first.
         """
         here, there = self.plans[side], self.plans[OTHER[side]]
+        is_joined = not (here.held and there.held)
         n_blocks, n_tasks = here.placement.n_blocks, here.n_tasks
         keys = partition_keys(n_tasks, -(-n_blocks // n_tasks))[:n_blocks]
-        built = parts.mapInArrow(Route(build, keys, None if here.held else there.placement), ROUTED)
+        built = parts.mapInArrow(partial(routed, make, keys, None if here.held else there.placement), ROUTED)
         with worker_errors():
             if is_connect(self.session):
                 built, delete = self.storage.keep(built, ROUTED)
                 self.release.callback(delete)
-            if self.is_joined:
+            if is_joined:
                 built = built.repartition(n_tasks, "key")
             blocks = cached(built, self.release, StorageLevel.DISK_ONLY)
             lines = blocks.select("key", "n", "checksum", "rated", *REPEATS).toArrow().to_pylist()
-        if not self.is_joined:
+        if not is_joined:
             blocks = truncate_plan(blocks, self.session)  # a truncated plan has lost its partitioning
         checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
         rated, *repeated = (sum(line[name] for line in lines) for name in ("rated", *REPEATS))
@@ -497,14 +442,14 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
     counts = lines.groupBy("side", part.alias("part")).count().collect()
     numbered: dict[Side, NumberedIds] = {}
     for side, column in zip(SIDES, (USER, ITEM), strict=True):
-        own, sizes = SIDE_NUMBERS[column], np.zeros(n_parts, np.int64)
+        number_of_side, sizes = SIDE_NUMBERS[column], np.zeros(n_parts, np.int64)
         for line in counts:
-            if line["side"] == own:
+            if line["side"] == number_of_side:
                 sizes[line["part"]] = line["count"]
         offset = F.element_at(F.array(*(F.lit(int(start)) for start in np.cumsum(sizes) - sizes)), part + 1)
         place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # the rest is the partition
         number = (offset + place_in_part).cast("long").alias("number")
-        frame = lines.where(F.col("side") == own).select(F.col(column).alias("id"), number, "n")
+        frame = lines.where(F.col("side") == number_of_side).select(F.col(column).alias("id"), number, "n")
         numbered[side] = NumberedIds(truncate_plan(cached(frame, release), join_session), int(sizes.sum()))
     return numbered
 
@@ -512,7 +457,7 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
 def placements(ids: dict[Side, NumberedIds], n_ratings: int, n_blocks: dict[Side, int]) -> dict[Side, Placement]:
     """The placements of ``placement_by_counts``, from the heavy rows and the load of each block only."""
     parts = [
-        ids[side].frame.mapInArrow(_Loads(number, n_blocks[side], n_ratings / (HEAVY * n_blocks[side])), LOADS)
+        ids[side].frame.mapInArrow(partial(_loads, number, n_blocks[side], n_ratings / (HEAVY * n_blocks[side])), LOADS)
         for number, side in enumerate(SIDES)
     ]
     lines = parts[0].unionAll(parts[1]).toArrow()
@@ -541,102 +486,80 @@ def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Plac
     for number, side in enumerate(SIDES):
         known = ids[side].frame.select("id", "number")
         kind = StructType([*SEGMENT_PLACE.fields, known.schema["id"]])
-        places = truncate_plan(packed.bundles.select(*BUNDLES).mapInArrow(_Places(number), kind), join_session)
+        places = truncate_plan(packed.bundles.select(*BUNDLES).mapInArrow(partial(_places, number), kind), join_session)
         known = truncate_plan(known, join_session).repartition(n_parts, "id")
         joined = places.repartition(n_parts, "id").join(known, "id").select("segment", "place", "number")
-        numbers.append(joined.mapInArrow(_Returned(number), RETURNED))
+        numbers.append(joined.mapInArrow(partial(_returned, number), RETURNED))
     bundles = packed.bundles.select(*BUNDLES)
     returned = truncate_plan(numbers[0].unionAll(numbers[1]), bundles.sparkSession)
     bundles, returned = (frame.repartition(n_parts, "segment") for frame in (bundles, returned))
-    return cogrouped(bundles, returned, "segment", _EncodeNumbers(placement, wide), CHUNKS)
+    return cogrouped(bundles, returned, "segment", partial(_encode_numbers, placement, wide), CHUNKS)
 
 
-@dataclass(frozen=True)
-class _Loads:
+def _loads(side: int, n_blocks: int, least: float, batches: Batches) -> Batches:
     """The ids of a task with more than ``least`` ratings, and how many ratings of the others each block gets."""
-
-    side: int
-    n_blocks: int
-    least: float
-
-    def __call__(self, batches: Batches) -> Batches:
-        loads = np.zeros(self.n_blocks, np.int64)
-        heavy: list[tuple[Numbers, Numbers]] = [(NO_NUMBERS, NO_NUMBERS)]
-        for batch in batches:
-            numbers, counts = (batch.column(name).to_numpy() for name in ("number", "n"))
-            many = counts > self.least
-            heavy.append((numbers[many], counts[many]))
-            loads += block_loads(numbers[~many], counts[~many], self.n_blocks)
-        numbers, counts = (np.concatenate(part) for part in zip(*heavy, strict=True))
-        yield binary_line(side=self.side, loads=loads, heavy=numbers, counts=counts)
+    loads = np.zeros(n_blocks, np.int64)
+    heavy: list[tuple[Numbers, Numbers]] = [(NO_NUMBERS, NO_NUMBERS)]
+    for batch in batches:
+        numbers, counts = (batch.column(name).to_numpy() for name in ("number", "n"))
+        many = counts > least
+        heavy.append((numbers[many], counts[many]))
+        loads += block_loads(numbers[~many], counts[~many], n_blocks)
+    numbers, counts = (np.concatenate(part) for part in zip(*heavy, strict=True))
+    yield binary_line(side=side, loads=loads, heavy=numbers, counts=counts)
 
 
-@dataclass(frozen=True)
-class _Places:
-    """The ids of one side in every segment, with their places: 0 for users, 1 for items."""
-
-    side: int
-
-    def __call__(self, batches: Batches) -> Batches:
-        segment, n = None, 0
-        for bundle in read_bundles(batches):
-            if bundle.segment != segment:
-                segment, n = bundle.segment, 0
-            ids = (bundle.user_ids, bundle.item_ids)[self.side]
-            places = pa.array(np.arange(n, n + len(ids), dtype=np.int32))
-            segments = pa.array(np.full(len(ids), segment, np.int64))
-            yield pa.RecordBatch.from_arrays([segments, places, ids], names=["segment", "place", "id"])
-            n += len(ids)
+def _places(side: int, batches: Batches) -> Batches:
+    """The ids of one side (0 users, 1 items) in every segment, with their places."""
+    segment, n = None, 0
+    for bundle in read_bundles(batches):
+        if bundle.segment != segment:
+            segment, n = bundle.segment, 0
+        ids = (bundle.user_ids, bundle.item_ids)[side]
+        places = pa.array(np.arange(n, n + len(ids), dtype=np.int32))
+        segments = pa.array(np.full(len(ids), segment, np.int64))
+        yield pa.RecordBatch.from_arrays([segments, places, ids], names=["segment", "place", "id"])
+        n += len(ids)
 
 
-@dataclass(frozen=True)
-class _Returned:
+def _returned(side: int, batches: Batches) -> Batches:
     """(segment, place, number) in any order into arrays, one line for each segment that occurs."""
-
-    side: int
-
-    def __call__(self, batches: Batches) -> Batches:
-        for table in joined(batches, pa.RecordBatch.__len__, RETURNED_LINES):
-            segments, places, numbers = (table[name].to_numpy() for name in ("segment", "place", "number"))
-            order = np.argsort(segments, kind="stable")
-            starts = np.flatnonzero(np.diff(segments[order], prepend=-1))
-            for lo, hi in zip(starts, [*starts[1:], len(order)], strict=True):
-                here = order[lo:hi]
-                yield binary_line(segment=segments[here[0]], side=self.side, places=places[here], numbers=numbers[here])
+    for table in joined(batches, pa.RecordBatch.__len__, RETURNED_LINES):
+        segments, places, numbers = (table[name].to_numpy() for name in ("segment", "place", "number"))
+        order = np.argsort(segments, kind="stable")
+        starts = np.flatnonzero(np.diff(segments[order], prepend=-1))
+        for lo, hi in zip(starts, [*starts[1:], len(order)], strict=True):
+            here = order[lo:hi]
+            yield binary_line(segment=segments[here[0]], side=side, places=places[here], numbers=numbers[here])
 
 
-@dataclass(frozen=True)
-class _EncodeNumbers:
+def _encode_numbers(placement: Placement, wide: bool, bundles: pa.Table, numbers: pa.Table) -> pa.Table:
     """The bundles of a segment as chunks."""
+    read = sorted(read_bundles(iter(bundles.to_batches())), key=lambda bundle: bundle.place)
+    users = _numbers_of(numbers, 0, [bundle.user_ids for bundle in read], wide)
+    items = _numbers_of(numbers, 1, [bundle.item_ids for bundle in read], wide)
+    parts: list[pa.RecordBatch] = []
+    for bundle in read:
+        rows, codes = numbered(bundle, users, items)
+        parts += chunks(placement.of(rows), rows, codes, bundle.weights)
+    return pa.Table.from_batches(parts)
 
-    placement: Placement
-    wide: bool
 
-    def __call__(self, bundles: pa.Table, numbers: pa.Table) -> pa.Table:
-        read = sorted(read_bundles(iter(bundles.to_batches())), key=lambda bundle: bundle.place)
-        users = self._numbers_of(numbers, 0, [bundle.user_ids for bundle in read])
-        items = self._numbers_of(numbers, 1, [bundle.item_ids for bundle in read])
-        parts: list[pa.RecordBatch] = []
-        for bundle in read:
-            rows, codes = numbered(bundle, users, items)
-            parts += chunks(self.placement.of(rows), rows, codes, bundle.weights)
-        return pa.Table.from_batches(parts)
+def _numbers_of(lines: pa.Table, side: int, ids: list[pa.Array], wide: bool) -> Numbers:
+    """The numbers of a segment's ids of one side, by their places.
 
-    def _numbers_of(self, lines: pa.Table, side: int, ids: list[pa.Array]) -> Numbers:
-        """The numbers of a segment's ids of one side, by their places.
-
-        If a bundle was lost in between and packed again, its ids may stand at other places. So the numbers must ascend
-        with the ids.
-        """
-        here = pa.concat_arrays(ids)
-        numbers: Numbers = np.full(len(here), -1, np.int64 if self.wide else np.int32)
-        for i, which in enumerate(lines["side"].to_pylist()):
-            places = cell_array(lines["places"][i], np.int32)
-            if which == side and len(places):
-                if places.max() >= len(numbers):
-                    raise ratings_changed("a part of it has fewer ids than before")
-                numbers[places] = cell_array(lines["numbers"][i], np.int64)
-        ascending = here.take(pa.array(np.argsort(numbers)))
-        if len(here) and (numbers.min() < 0 or not pc.all(pc.less(ascending[:-1], ascending[1:]), min_count=0).as_py()):
-            raise ratings_changed("a part of it has other ids than before")
-        return numbers
+    If a bundle was lost in between and packed again, its ids may stand at other places. So the numbers must ascend
+    with the ids.
+    """
+    here = pa.concat_arrays(ids)
+    numbers: Numbers = np.full(len(here), -1, np.int64 if wide else np.int32)
+    for i, which in enumerate(lines["side"].to_pylist()):
+        places = cell_array(lines["places"][i], np.int32)
+        if which == side and len(places):
+            if places.max() >= len(numbers):
+                raise ratings_changed("a part of it has fewer ids than before")
+            numbers[places] = cell_array(lines["numbers"][i], np.int64)
+    ascending = here.take(pa.array(np.argsort(numbers)))
+    if len(here) and (numbers.min() < 0 or not pc.all(pc.less(ascending[:-1], ascending[1:]), min_count=0).as_py()):
+        raise ratings_changed("a part of it has other ids than before")
+    return numbers

@@ -15,7 +15,7 @@ BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table th
 BYTES_PER_WEIGHT = 12  # as it came, in the order of the columns and in that of the rows
 TABLE_COPIES = 5  # of that table: as it came, as columns, as positions
 ID_COPIES = 6  # of the different ids that are text, while their dictionaries are merged and sorted
-FACTOR_COPIES = 4  # of the factor table then: posterior, partners, the start's, the model's
+FACTOR_COPIES = 4  # of the factor table then: posterior, rows of the other side, the start's, the model's
 MOST_RATINGS = 100_000_000  # on the driver of a local session
 MOST_RATINGS_BESIDE_CLUSTER = 20_000_000  # more are faster on the executors
 

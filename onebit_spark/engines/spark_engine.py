@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -22,6 +23,7 @@ from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import DEVICES, Execution
 from onebit_spark.core.factor_tables import align_factors, factor_table
 from onebit_spark.core.losses import OTHER, SIDES, Side
+from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.spectral import CountedRows
@@ -34,15 +36,14 @@ from onebit_spark.engines.block_frames import (
     placement_by_counts,
 )
 from onebit_spark.engines.blocking import (
+    CHUNKS,
     WIDE,
     Blocking,
     SidePlan,
     SideTable,
-    check_count,
-    check_weight,
     encoded,
+    number_bundles,
     number_ids,
-    numbered_chunks,
     placements,
 )
 from onebit_spark.engines.cuda.runner import CudaRunner
@@ -57,9 +58,9 @@ from onebit_spark.engines.tables import (
     pack_rows,
 )
 from onebit_spark.engines.threads import ThreadRunner
-from onebit_spark.input.batches import CollectedRatings, SizeEstimate
+from onebit_spark.input.batches import BUNDLES, CollectedRatings, SizeEstimate
 from onebit_spark.input.collect import collect_ratings, estimate_size
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.rating_checks import Columns, not_deterministic
 from onebit_spark.input.survey import Ids, RatingSurvey, survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import TemporaryFolders, expect_long_lines, truncate_plan, working_session
@@ -191,9 +192,16 @@ def executor_engine(
             blocking = Blocking(session, storage, release, numbered.plans, numbered.wide)
             sides = blocking.blocked(truncate_plan(numbered.chunks, session))
             for blocked in sides.values():
-                check_count(survey.counts.n, blocked.n_ratings)
+                if blocked.n_ratings != survey.counts.n:
+                    raise not_deterministic(
+                        f"{survey.counts.n:,} ratings were counted but {blocked.n_ratings:,} blocked"
+                    )
         runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
-        check_weight(survey.weight, runner.total_weight)
+        counted, blocked_sum = survey.weight, runner.total_weight
+        if counted is not None and not abs(blocked_sum - counted) <= 1e-6 * counted:
+            raise not_deterministic(
+                f"the weights summed to {counted:.9g} when they were counted, and to {blocked_sum:.9g} later"
+            )
         yield Engine(runner, numbered.ids)
 
 
@@ -210,19 +218,18 @@ def _with_collected_ids(
     survey: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, broadcasts: Broadcasts
 ) -> _NumberedRatings:
     """The driver numbers all ids, and broadcasts them."""
-    all_ids, plans = survey.ids(), {}
+    all_ids, plans, sent = survey.ids(), dict[Side, SidePlan](), list[Broadcast[SideTable]]()
     for (side, ids), given in zip(all_ids.items(), blocks, strict=True):
         n = len(ids)
         n_blocks = given or min(n, multiple_of(cores, default_blocks(survey.counts.n, n, cores)))
         placement, rows = placement_by_counts(ids.counts, n_blocks), np.arange(n)
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
         counted = CountedRows(rows, ids.counts, ids.positives) if survey.weight is None else None
-        sent = broadcasts.send(table)
-        plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent, counted)
-    users, items = (plan.ids for plan in plans.values())
-    assert users is not None
-    assert items is not None
-    return _NumberedRatings(all_ids, plans, numbered_chunks(survey.packed.bundles, users, items))
+        sent.append(broadcasts.send(table))
+        plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent[-1], counted)
+    users, items = sent
+    number = partial(number_bundles, users, items)
+    return _NumberedRatings(all_ids, plans, survey.packed.bundles.select(*BUNDLES).mapInArrow(number, CHUNKS))
 
 
 def _with_sorted_ids(
@@ -245,9 +252,9 @@ def _with_sorted_ids(
 
 
 def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: int) -> int:
-    """So many blocks that neither the partners of a block nor its own rows need much memory.
+    """So many blocks that neither the rows of a block nor those of the other side that it needs take much memory.
 
-    ``n_sent`` is the number of partners that may be sent to a block.
+    ``n_sent`` is the number of rows of the other side that may be sent to a block.
     """
     few = n_sent * form.sent.row_bytes <= PARTNER_BYTES
     ratings = RATINGS_PER_BLOCK if few else min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.sent.row_bytes)
@@ -285,8 +292,9 @@ def factors_of(
     return engine.runner.persist(frame, schema) if persist else frame
 
 
-def adopted_factors(engine: Engine[Any], side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> Any:
-    """The posterior of the engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
+def adopted_factors(engine: Engine[Any], model: Any, who: Who, prior: RowPosterior, precision: str) -> Any:
+    """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
+    side, factors = SIDE_OF[who], model.factorsOf(who)
     if engine.runner.held_rows(side) is not None:
         rows = align_factors(collected_factors(factors), engine.ids[side].values, prior, precision)
         return engine.runner.table(side, rows)

@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.losses import OTHER, Loss, Side
+from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import FloatArray
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
@@ -133,8 +133,7 @@ class SparkRunner:
         """The table with a pending map, which tasks apply when they read it. Nothing is broadcast or stored again."""
         return replace(table, layout=replace(table.layout, maps=(*table.layout.maps, by)))
 
-    def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
-        return start_posteriors(self, config, loss)
+    start, grown = start_posteriors, grown_posteriors
 
     def data_term(self, summed: float) -> float:
         return summed
@@ -142,14 +141,11 @@ class SparkRunner:
     def shortage(self, config: FitConfig) -> str | None:
         return None
 
-    def grown(self, posteriors: dict[Side, Table], config: FitConfig, loss: Loss) -> dict[Side, Table]:
-        return grown_posteriors(self, posteriors, config, loss)
-
     @contextmanager
     def restricted(self, split: Split) -> Iterator[SparkRunner]:
         """A runner over the chosen ratings. It caches two more orientations, made from the cached row blocks."""
         with ExitStack() as release, self.described("prior split"):
-            sides = self._blocking.until(release).chosen(self.sides, split)
+            sides = self._blocking.chosen(self.sides, split, release)
             yield SparkRunner(self._blocking, sides, self._broadcasts, self.weighted)
 
     def described(self, what: str) -> AbstractContextManager[None]:
@@ -402,7 +398,5 @@ def _block_rows(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64])
     ]
 
 
-NO_CELLS = pa.table(
-    {"key": pa.array([], pa.int32()), "place": pa.array([], pa.int32()), "sender": pa.array([], pa.int32()),
-     "values": pa.array([], pa.binary())}
-)  # fmt: skip
+_NUMBERS = [(name, pa.int32()) for name in ("key", "place", "sender")]
+NO_CELLS = pa.schema([*_NUMBERS, ("values", pa.binary())]).empty_table()

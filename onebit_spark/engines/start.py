@@ -30,11 +30,12 @@ from onebit_spark.core.steps import NO_SUMS, PlacedBlock, Result, RowLayout, Sen
 HELD_ROWS = 2**18  # rows of a table on the driver that are computed at a time, to bound wide intermediate results
 GROWN_MARGIN = 0.003  # mean of y·u of the scores that new factors begin with; ten times more disturbs the old ones
 Array = NDArray[np.floating]
+Finish = Callable[[Array], RowPosterior]
 
 
 def start_posteriors(runner: Any, config: FitConfig, loss: Loss) -> dict[Side, Any]:
     """The tables of both posteriors."""
-    matrix, finish = StartTables(runner), InitialPosterior(config, loss)
+    matrix, finish = StartTables(runner), partial(_initial_posterior, config, loss)
     tables = STARTS[config.start](matrix, config.factors, config.seed)
     return {side: matrix.posterior(side, table, finish, config.form) for side, table in zip(SIDES, tables, strict=True)}
 
@@ -53,20 +54,13 @@ def grown_posteriors(runner: Any, posteriors: dict[Side, Any], config: FitConfig
     }
 
 
-@dataclass(frozen=True)
-class InitialPosterior:
-    """Turns factors into a posterior, with intercepts at 0 and one spread for all coordinates."""
-
-    config: FitConfig
-    loss: Loss
-
-    def __call__(self, factors: Array) -> RowPosterior:
-        config, loss = self.config, self.loss
-        if config.intercepts:
-            factors = np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1)
-        location = factors.astype(config.precision)
-        posterior = RowPosterior.isotropic(location, loss.start_std, loss.kind, config.intercepts)
-        return posterior.with_implicit(FIT_VECTORS) if config.implicit_features else posterior
+def _initial_posterior(config: FitConfig, loss: Loss, factors: Array) -> RowPosterior:
+    """The posterior at these factors, with intercepts at 0 and one standard deviation for all coordinates."""
+    if config.intercepts:
+        factors = np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1)
+    location = factors.astype(config.precision)
+    posterior = RowPosterior.isotropic(location, loss.start_std, loss.kind, config.intercepts)
+    return posterior.with_implicit(FIT_VECTORS) if config.implicit_features else posterior
 
 
 @dataclass
@@ -142,7 +136,7 @@ class StartTables:
         shape = [int(size) for size in parts[0][1 : 1 + int(parts[0][0])]]
         return np.sum([part[1 + len(shape) :] for part in parts], axis=0).reshape(shape)
 
-    def posterior(self, side: Side, table: Array | StoredRows, finish: InitialPosterior, form: Form) -> Any:
+    def posterior(self, side: Side, table: Array | StoredRows, finish: Finish, form: Form) -> Any:
         """The posterior that begins at these rows."""
         if not isinstance(table, StoredRows):
             return self._runner.table(side, finish(table))
@@ -240,9 +234,7 @@ def _grow(make: Callable[..., Table] | None, deviation: float, rows: CountedRows
     return posterior.with_factors(parts[0] if make is None else make(rows, *parts), deviation), NO_SUMS
 
 
-def _make_rows(
-    make: Callable[..., Table], finish: InitialPosterior | None, rows: CountedRows, tables: list[Table]
-) -> Result:
+def _make_rows(make: Callable[..., Table], finish: Finish | None, rows: CountedRows, tables: list[Table]) -> Result:
     """A table of the start, row by row; ``finish`` makes a posterior of it."""
     table = make(rows, *tables)
     return table if finish is None else finish(table), NO_SUMS

@@ -20,7 +20,7 @@ from onebit_spark.core.blocks import RatingBlock, Repeats, repeats_of
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import available_cores
-from onebit_spark.core.losses import OTHER, Loss, Side
+from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
@@ -121,9 +121,8 @@ class ThreadRunner:
         self._over_rows(side, partial(by.apply_to, table))
         return table
 
-    def start(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
-        """Both posteriors at the start of a fit."""
-        return start_posteriors(self, config, loss)
+    # start(config, loss): both posteriors at the start of a fit; grown(posteriors, config, loss): with more factors
+    start, grown = start_posteriors, grown_posteriors
 
     def data_term(self, summed: float) -> float:
         """The data term of the objective after a half step with ``want_data``, whose sums contain ``summed``."""
@@ -133,15 +132,11 @@ class ThreadRunner:
         """Why there is no room for a fit with these settings; None if there is, or if that is not known."""
         return None
 
-    def grown(self, posteriors: dict[Side, Any], config: FitConfig, loss: Loss) -> dict[Side, Any]:
-        """Both posteriors with more factors, as many as ``config`` says."""
-        return grown_posteriors(self, posteriors, config, loss)
-
     @contextmanager
     def restricted(self, split: Split) -> Iterator[ThreadRunner]:
         """A runner on the ratings that the split chooses. Rows keep their numbers, so both runners share tables."""
         rows = self._block("rows")
-        with ThreadRunner(split.chosen_of(rows.ratings, rows.rows), self.threads).running() as runner:
+        with ThreadRunner(split.part_of(rows.ratings, rows.rows), self.threads).running() as runner:
             yield runner
 
     def described(self, what: str) -> AbstractContextManager[None]:

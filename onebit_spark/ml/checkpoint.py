@@ -16,14 +16,14 @@ import math
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
 from onebit_spark.core.factor_tables import prior_row
-from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
+from onebit_spark.core.losses import SIDES
+from onebit_spark.core.model_info import METADATA, SIDE_OF, Who
 from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.settings import param_names
@@ -38,30 +38,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("onebit_spark")
 
-P = TypeVar("P")  # a posterior of a side, in the engine's own form
-
 HISTORY = "checkpoint.json"
 PREFIX = "iteration-"
 OWNER = "fit-in-progress"  # a file with the token of the fit that uses the folder
 MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
 
 
-# (side, factors, prior, precision) ─► the posterior of the engine's ids from a model's factors, in the engine's form
-Adopt = Callable[[Side, Any, RowPosterior, str], Any]
-
-
-class Startable(Protocol):
-    """A model that a fit can start from: one of Spark, or one in this process."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def factorsOf(self, who: Who) -> Any:
-        """The factors of the users or of the items, as ``Adopt`` takes them."""
+# (model, "user" or "item", prior, precision) ─► the posterior of the engine's ids from a model, in the engine's form
+Adopt = Callable[[Any, Who, RowPosterior, str], Any]
 
 
 def warm_start(
-    model: Startable, config: FitConfig, adopt: Adopt, vectors: int = MODEL_VECTORS
+    model: Any, config: FitConfig, adopt: Adopt, vectors: int = MODEL_VECTORS
 ) -> Start[Any]:  # fmt: skip
     """The model's posterior of the engine's ids. Ids that the model does not know get its prior.
 
@@ -72,9 +60,7 @@ def warm_start(
     priors = {
         side: prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors) for side in SIDES
     }  # fmt: skip
-    posteriors = {
-        side: adopt(side, model.factorsOf(who), priors[side], config.precision) for who, side in SIDE_OF.items()
-    }
+    posteriors = {side: adopt(model, who, priors[side], config.precision) for who, side in SIDE_OF.items()}
     settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
     return Start(posteriors, info.scales.without_feature_coef(), settings=settings)
 
@@ -90,7 +76,7 @@ def resumed(checkpoint: Checkpoint, config: FitConfig, adopt: Adopt) -> Start[An
     return replace(start, record=info.choice, earlier=info.choice["earlier"], planned=plan)
 
 
-def _check_form(model: Startable, config: FitConfig) -> None:
+def _check_form(model: Any, config: FitConfig) -> None:
     there, names = model.info.config, param_names(FitConfig)
     differing = [
         f"{names[name]} is {getattr(there, name)} there and {getattr(config, name)} here"
@@ -112,7 +98,7 @@ def _chosen(name: str, config: FitConfig) -> bool:
 class Checkpoint(NamedTuple):
     """The state of a fit after some iterations."""
 
-    model: Startable  # the model at this iteration
+    model: Any  # the model at this iteration
     history: list[Iteration]  # the iterations so far
 
 
@@ -127,7 +113,7 @@ class CheckpointFolder:
         self, spark: SparkSession | None, folder: str, subject: dict[str, Any], load: Callable[[str], Any],
         save: Callable[[Any, str], None],
     ) -> None:  # fmt: skip
-        self.spark, self._folder = spark, Location(spark, folder)
+        self._spark, self._folder = spark, Location(spark, folder)
         self._subject = subject
         self._load, self._save = load, save
         self._token = uuid.uuid4().hex
@@ -172,39 +158,34 @@ class CheckpointFolder:
         ]
         if differing:
             raise RequestError(f"the checkpoint {complete[-1].uri} is of another fit: {'; '.join(differing)}")
-        model, history = self._load(complete[-1].uri), [_from_json(step) for step in content["history"]]
+        model = self._load(complete[-1].uri)
+        history = [
+            Iteration(**{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]})
+            for step in content["history"]
+        ]
         log.info("resuming after iteration %d, from the checkpoint %s", len(history), complete[-1].uri)
         return Checkpoint(model, history)
 
-    def write(self, model: Startable, history: list[Iteration]) -> None:
-        """Write a checkpoint, then delete the older ones."""
+    def write(self, make_model: Callable[[CertifiedFit[Any]], Any], fit: CertifiedFit[Any]) -> None:
+        """Write a checkpoint of an unfinished fit, then delete the older ones."""
         if self._owner() not in (self._token, None):
             raise FitFailed(f"another fit has resumed from the checkpoints in {self._folder.uri}: this one ends here")
-        spark, older = self.spark, complete_checkpoints(self._folder)
-        target = self._folder / f"{PREFIX}{len(history):06d}"
-        with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
-            content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
-            (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
-            self._save(model, folder)
-        for old in older:
-            if old.uri != target.uri:
-                old.delete()
-
-
-@dataclass(frozen=True)
-class Checkpointing(Generic[P]):
-    """Writes a checkpoint of a fit after every ``interval`` iterations (``certified_fit.Checkpoints``)."""
-
-    folder: CheckpointFolder
-    interval: int
-    make_model: Callable[[CertifiedFit[P]], Any]
-
-    def is_due(self, iterations: int) -> bool:
-        return iterations % self.interval == 0
-
-    def write(self, fit: CertifiedFit[P]) -> None:
-        with described(self.folder.spark, f"checkpoint of iteration {len(fit.history)}"):
-            self.folder.write(self.make_model(fit), fit.history)
+        spark, older, number = self._spark, complete_checkpoints(self._folder), len(fit.history)
+        target = self._folder / f"{PREFIX}{number:06d}"
+        with described(spark, f"checkpoint of iteration {number}"):
+            model = make_model(fit)
+            with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
+                # JSON has no infinity: the first iteration's decrease becomes null
+                history = [
+                    {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}
+                    for step in fit.history
+                ]
+                content = {"subject": self._subject, "history": history}
+                (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
+                self._save(model, folder)
+            for old in older:
+                if old.uri != target.uri:
+                    old.delete()
 
 
 def complete_checkpoints(folder: Location) -> list[Location]:
@@ -232,12 +213,3 @@ def subject_of(
         "prior_split": prior_split,
         **{f"fingerprint of the {who} features": value for who, value in (features or {}).items()},
     }
-
-
-def _as_json(step: Iteration) -> dict[str, Any]:
-    """JSON has no infinity: the first iteration's decrease becomes null."""
-    return {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}
-
-
-def _from_json(step: dict[str, Any]) -> Iteration:
-    return Iteration(**{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]})

@@ -10,7 +10,7 @@ from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, scale_fields
-from onebit_spark.core.posterior import effective_rank
+from onebit_spark.core.posterior import factors_in_use
 
 
 def info_of_fit(fit: CertifiedFit[Any], engine: Engine[Any], unrated: dict[Side, int], **ratings: Any) -> ModelInfo:
@@ -42,14 +42,14 @@ def info_of_fit(fit: CertifiedFit[Any], engine: Engine[Any], unrated: dict[Side,
         iterations=len(fit.history),
         converged=fit.converged,
         reason=fit.reason,
-        effective_rank=effective_rank(row_norms, col_norms, n_users, n_items),
+        effective_rank=len(factors_in_use(row_norms, col_norms, n_users, n_items)),
         **scale_fields(scales, fit.choice.config.intercepts),
         side_features=features or None,
         draw_narrowing=None if fit.drawn is None else NARROWING,
         confidences=None if fit.confidence_thresholds is None else fit.confidence_thresholds.as_dict(),
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
         choice=fit.choice.as_dict(),
-        calibration=None if fit.choice.calibration is None else fit.choice.calibration.as_dict(),
+        calibration=None if fit.choice.calibration is None else asdict(fit.choice.calibration),
         repeats=asdict(engine.repeats),
         **ratings,
     )

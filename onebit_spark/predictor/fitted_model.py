@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -470,7 +470,7 @@ class FittedModel:
         _, rows, cols = self.pairs(users, items)
         positive = positive_labels(labels, self.info.threshold, len(rows), "user", "calibrate")
         calibration = calibrated(self.scored(rows, cols, positive))
-        return replace(self, info=replace(self.info, calibration=calibration.as_dict()))
+        return replace(self, info=replace(self.info, calibration=asdict(calibration)))
 
     def certified(
         self, scored: pa.Table, request: CertificateRequest, fresh: Mapping[str, Any]

@@ -84,7 +84,7 @@ class ModelSide:
 
     def with_rows(self, ids: pa.Array, rows: RowPosterior) -> ModelSide:
         """This side with more rows. An id that is known is replaced."""
-        kept = np.flatnonzero(~IdIndex(ids).contains(self.ids))
+        kept = np.flatnonzero(IdIndex(ids).find(self.ids) < 0)
         all_ids = pa.concat_arrays([self.ids.take(pa.array(kept)), ids])
         return ModelSide(all_ids, stacked(self.known.take(kept), rows), self.prior)
 

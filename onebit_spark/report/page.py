@@ -61,7 +61,9 @@ def page_of(info: ModelInfo, certificate: dict[str, Any]) -> str | None:
 
 def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
     """The page. ``certificate`` has the content of ``certificate.json``."""
-    users, items = info.rated
+    config, (users, items) = info.config, info.rated
+    kind = f"{config.loss} loss, {config.prior} prior, {'with' if config.intercepts else 'without'} intercepts"
+    end = f"{'converged' if info.converged else 'stopped'} after {info.iterations} iterations"
     title = f"{info.n_ratings:,} ratings of {users:,} users on {items:,} items"
     seconds = (info.diagnostics or {}).get("job", {}).get("seconds") or info.seconds  # of the job, else of the fit
     tiles = "".join(
@@ -76,7 +78,7 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             '<link rel="icon" href="data:,">',
             f"<title>onebit_spark: {escape(title)}</title><style>{CSS}</style></head><body>",
             f"<h1>{escape(title)}</h1>",
-            f'<p class="subtitle">{escape(_fitted(info))}</p>',
+            f'<p class="subtitle">A 1-bit matrix completion by variational Bayes: {escape(kind)}; {end}.</p>',
             *_job(info),
             f'<div class="tiles">{tiles}</div>',
             *_notes(info),
@@ -95,13 +97,6 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             "</div></body></html>",
         ]
     )
-
-
-def _fitted(info: ModelInfo) -> str:
-    config = info.config
-    kind = f"{config.loss} loss, {config.prior} prior, {'with' if config.intercepts else 'without'} intercepts"
-    end = "converged" if info.converged else "stopped"
-    return f"A 1-bit matrix completion by variational Bayes: {kind}; {end} after {info.iterations} iterations."
 
 
 def _job(info: ModelInfo) -> Iterable[str]:

@@ -33,7 +33,6 @@ def kl(q, p):
 def test_seeger_solves_its_equation():
     bound = bounds.seeger(0.25, 3000.0, 100_000, 0.04)
     assert kl(0.25, bound) == pytest.approx((3000 + math.log(2 * math.sqrt(1e5) / 0.04)) / 1e5, rel=1e-9)
-    assert bounds.prior_split(0.25, 3000.0, 100_000, 0.04) == bound
 
 
 def test_the_limit_of_the_draws_holds_for_unequal_probabilities():

@@ -155,8 +155,10 @@ def test_gig_quantiles_of_a_huge_order_are_normal():
 
 @pytest.mark.parametrize("name", PRIORS)
 def test_quantiles_have_the_moments_of_the_posterior(name):
-    posterior = PRIORS[name](3.0, 2.0).posterior([4.0, 40.0], [5, 30])
+    s, m, h, prior = np.array([4.0, 40.0]), np.array([5.0, 30.0]), 1e-5, PRIORS[name](3.0, 2.0)
+    posterior = prior.posterior(s, m)
+    mean_log = -(prior.posterior(s, m + h).log_normaliser - prior.posterior(s, m - h).log_normaliser) / h
     u = (np.arange(200_000) + 0.5) / 200_000
     gamma = posterior.quantile(np.stack([u, u], axis=1))
     np.testing.assert_allclose(np.mean(1 / gamma, axis=0), posterior.inverse_mean, rtol=1e-4)
-    np.testing.assert_allclose(np.mean(np.log(gamma), axis=0), posterior.mean_log, atol=1e-4)
+    np.testing.assert_allclose(np.mean(np.log(gamma), axis=0), mean_log, atol=1e-4)

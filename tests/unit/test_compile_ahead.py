@@ -70,15 +70,6 @@ def test_seconds_of_compiling_are_booked_by_their_name(monkeypatch):
     assert compiled.compile_seconds() - before == compiling
 
 
-def test_whether_something_is_compiled(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiled, "cache_folder", lambda: tmp_path)
-    assert compiled.nothing_is_compiled()
-    (tmp_path / "kernel.nbi").touch()
-    assert not compiled.nothing_is_compiled()
-    monkeypatch.setattr(compiled, "cache_folder", lambda: None)
-    assert not compiled.nothing_is_compiled()  # a process cannot compile for another one
-
-
 def test_one_process_at_a_time_writes_to_the_cache(tmp_path):
     with compiled._locked(tmp_path), open(tmp_path / "lock") as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,6 @@ from onebit_spark.core.prediction import (
     bin_of,
     confidence,
     count_confidences,
-    every_so_many,
 )
 
 
@@ -72,7 +71,6 @@ def test_every_third_rating_of_a_row():
     pairs = rows.take(i[here]), cols.take(j[here])
     z = np.abs(prediction.score(*pairs)) / np.sqrt(1.0 + prediction.variance(*pairs))
     np.testing.assert_array_equal(count_confidences(block, 0, 4, np.arange(4), rows, cols, 1.0, 3), histogram(z))
-    assert (every_so_many(10), every_so_many(7_999_999), every_so_many(10**9)) == (1, 1, 250)
 
 
 def test_without_spread_or_noise_a_score_is_certain_unless_it_is_zero():

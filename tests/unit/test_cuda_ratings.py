@@ -123,7 +123,10 @@ def test_splits(ratings, by_cell):
     coin = np.uint64(split.seed), np.float64(split.fraction), np.int32(by_cell)
     counts = np.empty(M, np.int64)
     run("count_split", 32 * M, block.row_pointers, ratings.codes, *coin, counts, np.int64(M))
-    for wanted, expected in ((1, split.chosen_of(block, np.arange(M))), (0, split.left_of(block, np.arange(M)))):
+    for wanted, expected in (
+        (1, split.part_of(block, np.arange(M))),
+        (0, split.part_of(block, np.arange(M), those=False)),
+    ):
         kept = np.append(0, np.cumsum(counts if wanted else block.row_counts - counts))
         assert np.array_equal(kept, expected.row_pointers)
         codes, weights = np.empty(kept[-1], np.uint32), None

@@ -10,7 +10,7 @@ from test_objective import config_of
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.posterior import RowPosterior, effective_rank
+from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.priors import PRIORS
 
 
@@ -46,11 +46,11 @@ def test_the_effective_rank_is_by_strength_alone():
     """Rows and columns without ratings do not count, nor do factors below .01 or below 1% of the strongest."""
     location = np.array([[3.0, 0.2, 0.02, 0.009]] * 4)
     rows = RowPosterior.isotropic(location, 0.1, "spread", False)
-    assert effective_rank(rows.column_norms, rows.column_norms, 4, 4) == 1  # 9, .04, .0004, …
+    assert len(factors_in_use(rows.column_norms, rows.column_norms, 4, 4)) == 1  # 9, .04, .0004, …
     weaker = RowPosterior.isotropic(location * [0.1, 1, 1, 1], 0.1, "spread", False)
-    assert effective_rank(weaker.column_norms, weaker.column_norms, 4, 4) == 2  # .09, .04, .0004, …
-    assert effective_rank(weaker.column_norms, weaker.column_norms, 20, 20) == 1  # .018, .008, …
-    assert effective_rank(weaker.column_norms, weaker.column_norms, 40, 40) == 0
+    assert len(factors_in_use(weaker.column_norms, weaker.column_norms, 4, 4)) == 2  # .09, .04, .0004, …
+    assert len(factors_in_use(weaker.column_norms, weaker.column_norms, 20, 20)) == 1  # .018, .008, …
+    assert len(factors_in_use(weaker.column_norms, weaker.column_norms, 40, 40)) == 0
 
 
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)

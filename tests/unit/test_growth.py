@@ -88,7 +88,7 @@ def test_scales_of_other_factors():
     for name in ("row_intercept", "col_intercept", "mean", "mean_variance"):
         assert getattr(new, name) == getattr(scales, name)
     assert (new.moments.rows, new.moments.cols, new.moments.ratings) == (9, 8, 44.0)
-    assert HyperPosterior.at_start(PRIOR, False, 2).of_factors(np.array([0, 1, -1])).moments is None
+    assert HyperPosterior(PRIOR, False, np.ones(2)).of_factors(np.array([0, 1, -1])).moments is None
 
 
 def test_factors_in_use():

@@ -15,7 +15,7 @@ import readable
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import LOSSES, HalfStep, RowPrior
-from onebit_spark.core.losses.hinge import floors, learning_rate
+from onebit_spark.core.losses.hinge import floors
 from onebit_spark.core.posterior import RowPosterior
 
 RATINGS_PER_ROW = 30.0
@@ -44,7 +44,7 @@ def hinge_mm(row, mean, scale, step, dtype):
 def hinge_gradient(row, mean, scale, step, dtype):
     if not step.move_means:
         return readable.hinge_spread_row(row, mean)
-    rate = learning_rate(step.iteration) / (step.kappa * step.ratings_per_row)
+    rate = 1.0 / np.sqrt(1.0 + step.iteration) / (step.kappa * step.ratings_per_row)
     return readable.hinge_gradient_row(row, mean, scale, rate)
 
 

@@ -64,10 +64,10 @@ def test_clear_labels_weigh_more_than_noisy_ones_and_mere_noise_weighs_less():
     """The candidates reach equally far both ways, in even steps, and only those on the way are tried."""
     config = FitConfig(**FIXED)
     clear, noisy, mere = (select_model(engine_of(*ratings), config) for ratings in (data("A1"), data("B3"), noise()))
-    assert mere.kappa <= 0.4 < 0.63 <= noisy.kappa <= 1.25 < 1.6 <= clear.kappa
+    assert mere.config.kappa <= 0.4 < 0.63 <= noisy.config.kappa <= 1.25 < 1.6 <= clear.config.kappa
     np.testing.assert_allclose(np.diff(np.log10(KAPPA_FACTORS)), 0.1, atol=0.01)
     for choice in (clear, noisy, mere):
-        assert choice.losses[choice.kappa] == min(choice.losses.values())
+        assert choice.losses[choice.config.kappa] == min(choice.losses.values())
         places = sorted(KAPPA_FACTORS.index(weight) for weight in choice.losses)
         assert places == list(range(places[0], places[-1] + 1))  # none was skipped
 
@@ -82,7 +82,7 @@ def test_a_change_is_kept_if_it_gains_a_tenth_of_the_standard_error(ratings):
         assert gain > 0.9 * LEAST_GAIN * error if entry["kept"] else gain < 1.1 * LEAST_GAIN * error
         best = entry if entry["kept"] else best
     assert choice.holdout.loss == best["loss"]
-    assert choice.kappa == best["weight"]
+    assert choice.config.kappa == best["weight"]
     assert choice.config.implicit_features == best["implicit_features"]
     assert choice.config.rank <= best["rank"]
 
@@ -193,13 +193,13 @@ def test_a_rank_and_a_weight_that_are_given_leave_nothing_to_choose():
 def test_when_there_is_too_little_to_choose(monkeypatch):
     engine = engine_of(*data("B3"))
     given = select_model(engine, FitConfig(likelihood_weight=0.7, rank=5))
-    assert (given.kappa, given.config.rank, given.start) == (0.7, 5, None)
+    assert (given.config.kappa, given.config.rank, given.start) == (0.7, 5, None)
     short = select_model(engine, FitConfig(max_iter=model_selection.SHORTEST_FIT - 1))
-    assert (short.config.rank, short.kappa, short.start) == (START_RANK, LOSSES["logistic"].default_kappa, None)
+    assert (short.config.rank, short.config.kappa, short.start) == (START_RANK, LOSSES["logistic"].default_kappa, None)
     monkeypatch.setattr(model_selection, "FEWEST_RATINGS", engine.n_ratings + 1)
     for loss in ("logistic", "hinge"):
         few = select_model(engine, FitConfig(loss=loss))
-        assert (few.config.rank, few.kappa, few.start) == (START_RANK, LOSSES[loss].default_kappa, None)
+        assert (few.config.rank, few.config.kappa, few.start) == (START_RANK, LOSSES[loss].default_kappa, None)
         assert few.as_dict() is few.calibration is None
         assert (few.candidates, few.ranks) == (1, 1)
     assert select_model(engine, FitConfig(max_rank=4)).config.rank == 4
@@ -208,14 +208,14 @@ def test_when_there_is_too_little_to_choose(monkeypatch):
 def test_a_fit_that_starts_from_another_takes_its_settings():
     engine = engine_of(*data("B3"))
     settings = {"rank": 17, "likelihood_weight": 1.3, "implicit_features": False}
-    earlier = Start({}, HyperPosterior.at_start(FitConfig().make_prior(60), True, 17), settings=settings)
+    earlier = Start({}, HyperPosterior(FitConfig().make_prior(60), True, np.ones(17)), settings=settings)
     choice = select_model(engine, FitConfig(), earlier)
-    assert (choice.config.rank, choice.kappa, choice.config.implicit_features) == (17, 1.3, False)
+    assert (choice.config.rank, choice.config.kappa, choice.config.implicit_features) == (17, 1.3, False)
     assert (choice.candidates, choice.ranks) == (len(KAPPA_FACTORS), 64)  # chosen, on ratings that may be these
     assert choice.start is earlier
     assert choice.as_dict() is None
     given = select_model(engine, FitConfig(rank=5, likelihood_weight=0.7), earlier)
-    assert (given.config.rank, given.kappa, given.config.implicit_features) == (5, 0.7, True)
+    assert (given.config.rank, given.config.kappa, given.config.implicit_features) == (5, 0.7, True)
     noisy = {
         "trail": [],
         "ranks": 64,
@@ -233,10 +233,12 @@ def test_ratings_of_a_cell_stay_together():
     """Each rating three times: as with each once, so that a κ that repeats them gains nothing by it."""
     rows, cols, labels = data("B3")
     once, thrice = (engine_of(*(np.repeat(part, n) for part in (rows, cols, labels))) for n in (1, 3))
-    weights = [select_model(engine, FitConfig(**FIXED)).kappa for engine in (once, thrice)]
+    weights = [select_model(engine, FitConfig(**FIXED)).config.kappa for engine in (once, thrice)]
     assert weights[1] < weights[0]
     split, numbers = Split(7, 0.9, by_cell=True), np.arange(200)
-    alone, together = (split.left_of(engine.runner.ratings["rows"], numbers).codes for engine in (once, thrice))
+    alone, together = (
+        split.part_of(engine.runner.ratings["rows"], numbers, those=False).codes for engine in (once, thrice)
+    )
     np.testing.assert_array_equal(np.repeat(alone, 3), together)
 
 

@@ -1,6 +1,7 @@
 """Ratings packed by a task: the same ratings under numbers of their own, every id counted once."""
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
 from onebit_spark.engines.block_frames import Placement
-from onebit_spark.engines.blocking import _EncodeNumbers
+from onebit_spark.engines.blocking import _encode_numbers
 from onebit_spark.input import batches
 from onebit_spark.input.batches import CountIds, Pack, read_bundles, sum_counts
 from onebit_spark.input.ratings import ITEM, LABEL, USER
@@ -89,7 +90,7 @@ def test_numbers_must_belong_to_the_ids():
     lines = [("b", 3, True), ("a", 1, False), ("c", 1, True)]
     bundle, _ = Pack(None)(iter(raw_batches(lines, 3)))  # and the counts of its ids
     bundles = pa.Table.from_batches([bundle])
-    encode = _EncodeNumbers(Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), wide=False)
+    encode = partial(_encode_numbers, Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), False)
     users = {"places": np.array([0, 1, 2], np.int32), "numbers": np.array([1, 0, 2])}
     items = {"places": np.array([1, 0], np.int32), "numbers": np.array([0, 1])}
     (chunk,) = encode(bundles, returned(users, items)).to_pylist()
@@ -105,7 +106,7 @@ def test_numbers_must_belong_to_the_ids():
 
 def test_a_part_with_a_single_item():
     bundle, _ = Pack(None)(iter(raw_batches([("b", 3, True), ("a", 3, False)], 2)))
-    encode = _EncodeNumbers(Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), wide=False)
+    encode = partial(_encode_numbers, Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), False)
     users = {"places": np.array([0, 1], np.int32), "numbers": np.array([8, 5])}
     items = {"places": np.array([0], np.int32), "numbers": np.array([4])}
     (chunk,) = encode(pa.Table.from_batches([bundle]), returned(users, items)).to_pylist()

@@ -11,10 +11,11 @@ from onebit_spark.certificate.held_out import (
     START,
     Group,
     HeldOut,
+    HeldOutCounts,
     certifiable,
     fewest_answered,
     first_level,
-    further_certificates,
+    held_out_certificates,
     last_passed,
     request_problems,
     selective_certificates,
@@ -247,7 +248,9 @@ def test_groups_share_delta_and_small_ones_are_named():
     held = {Group("age", name): HeldOut.counted(*_sample(n, seed=n), LEVELS) for name, n in (("old", 3000), ("new", 4))}
     held[Group("age", None)] = HeldOut.counted(*_sample(2000, seed=1), LEVELS)
     whole = HeldOut.counted(*_sample(5004), LEVELS)
-    found = further_certificates(THRESHOLDS, whole, held, Terms(delta=0.1, grid=2), [0.2, 0.3])
+    counts = HeldOutCounts(whole, held)
+    first, *found = held_out_certificates(THRESHOLDS, counts, Terms(delta=0.1, grid=2), [0.2, 0.3])
+    assert (first.name, first.n) == ("holdout", 5004)
     told = [(item.name, (item.inputs["group"] or {}).get("value"), item.inputs.get("request")) for item in found]
     assert told == [
         ("selective", None, 0.2), ("selective", None, 0.3),

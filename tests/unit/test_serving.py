@@ -138,7 +138,7 @@ def test_a_calibrated_model_answers_some_pairs(make_fit, make_model):
     score, std = make_fit().score(USERS, ITEMS), make_fit().std(USERS, ITEMS)
     often = 1 / (1 + np.exp(-3 * score))
     learnt = Calibration.fit(score, std**2, often, 1 - often)
-    model = make_model(info={"calibration": learnt.as_dict()}, certificates=[ANSWERING])
+    model = make_model(info={"calibration": dataclasses.asdict(learnt)}, certificates=[ANSWERING])
     table = model.predictions(*ids_of())
     confident = make_fit().confidence(USERS, ITEMS) >= 0.4
     assert 0 < confident.sum() < len(confident)

@@ -93,7 +93,7 @@ def test_the_sum_of_the_parts_is_the_whole(intercepts):
     prior = RowPrior(rng.normal(size=posterior.location.shape), np.ones(posterior.location.shape))
     active = np.arange(10) != 2
     parts = [
-        statistics(old[lo:hi], posterior.take(np.arange(lo, hi)), prior.rows(lo, hi), active[lo:hi])
+        statistics(old[lo:hi], posterior.take(np.arange(lo, hi)), prior.take(slice(lo, hi)), active[lo:hi])
         for lo, hi in ((0, 1), (1, 4), (4, 10))
     ]
     total, whole = parts[0] + parts[1] + parts[2], statistics(old, posterior, prior, active)

@@ -111,7 +111,7 @@ def test_a_fold_is_fitted_without_its_own_ratings():
     sample, fold = Sample.of(data.rows, data.cols, data.labels, (40, 30)), np.arange(len(data.rows)) % 4
     config = FitConfig(rank=2, max_iter=20, tol=0)
     train, test = sample.take(fold != 1), sample.take(fold == 1)
-    found = fit_fold(train, test, config)
+    found = fit_fold(sample, fold == 1, config)
     fit = fit_arrays(train.rows, train.cols, train.labels, config, sample.shape)
     assert found["errors"] == np.count_nonzero(fit.predict(test.rows, test.cols) != test.labels)
     assert found["errors"] < 0.35 * found["n"]

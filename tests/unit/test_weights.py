@@ -126,7 +126,7 @@ def test_the_loss_that_chooses_kappa_is_a_weighted_mean():
     engine, config, split = local_engine(block), FitConfig(rank=2), Split(3, 0.7)
     engine.start(config, config.make_loss())
     found = engine.holdout_loss("logistic", engine.posteriors, split).loss
-    left = split.left_of(block, np.arange(SHAPE[0]))
+    left = split.part_of(block, np.arange(SHAPE[0]), those=False)
     pairs = (
         engine.posteriors["rows"].take(np.repeat(np.arange(SHAPE[0]), left.row_counts)),
         engine.posteriors["cols"].take(left.codes >> 1),

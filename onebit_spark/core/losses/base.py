@@ -48,17 +48,11 @@ class RowPrior:
         """The prior with the means and the standard deviations of these rows."""
         return cls(lines.location.astype(np.float64), lines.std.astype(np.float64) ** -2)
 
-    def rows(self, lo: int, hi: int) -> RowPrior:
-        """The prior of the rows lo … hi−1 alone."""
-        return self.take(slice(lo, hi))
-
     def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
         """The prior of the rows at ``index``, in that order."""
         mean, precision = (lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision))
-        explained, implicit_mean = (
-            None if part is None else part[index] for part in (self.explained, self.implicit_mean)
-        )
-        return RowPrior(mean, precision, explained, implicit_mean, self.coupling)
+        explained, implicit = (None if part is None else part[index] for part in (self.explained, self.implicit_mean))
+        return RowPrior(mean, precision, explained, implicit, self.coupling)
 
     def shifted_by(self, explained: NDArray[np.float64], implicit_mean: NDArray[np.float64] | None = None) -> RowPrior:
         """The prior with ``explained`` (D columns) and ``implicit_mean`` (K columns) added to the means of all rows."""
@@ -173,7 +167,6 @@ class Loss(ABC):
         return "linear" if self.kind == "covariance" else "scaling"
 
     def plan(self) -> list[Move]:
-        """The updates of one iteration, in order."""
         return [Move("rows", means=True, covariances=True), Move("cols", means=True, covariances=True)]
 
     @abstractmethod

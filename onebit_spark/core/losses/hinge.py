@@ -120,7 +120,8 @@ class Hinge(Loss):
         if self.solver == "mm":
             majoriser = (kappa, step.relaxation, *floors(t), step.want_data)
             return RowSums(*update_rows_mm(ratings, (lo, hi), others, updated, prior, majoriser))
-        rate = learning_rate(t) / (kappa * step.ratings_per_row)
+        # The step sizes of Algorithm 1 are 1/√(1+t), in units of λ over the weight of an average row.
+        rate = 1.0 / math.sqrt(1.0 + t) / (kappa * step.ratings_per_row)
         gradient = (kappa, rate, step.move_means, step.move_covariances, step.want_data)
         return RowSums(*update_rows_gradient(ratings, (lo, hi), others, updated, prior, gradient))
 
@@ -128,11 +129,6 @@ class Hinge(Loss):
 def floors(t: int) -> tuple[float, float]:
     """The floors ε_t of |1 − yu| and ε'_t of |x_k| after t iterations. They shrink to a limit."""
     return max(1e-2, 0.5 * 0.9**t), max(1e-3, 0.1 * 0.85**t)
-
-
-def learning_rate(t: int) -> float:
-    """Step sizes of Algorithm 1 after t iterations, in units of λ over the weight of an average row: 1/√(1+t)."""
-    return 1.0 / math.sqrt(1.0 + t)
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------------------

@@ -105,10 +105,10 @@ class CudaRunner:
         return self.ratings[side].counted_rows
 
     def run(
-        self, side: Side, step: Step, own: Sequence[Any], others: Any, layout: RowLayout, send: Any = None
+        self, side: Side, step: Step, tables: Sequence[Any], others: Any, layout: RowLayout, send: Any = None
     ) -> tuple[Any, list[Sums]]:
         assert isinstance(step, steps.Update)
-        half, ratings, (rows, *more) = step.step, self.ratings[side], own
+        half, ratings, (rows, *more) = step.step, self.ratings[side], tables
         self._prepare(rows.form)
         lines = more.pop(0) if isinstance(half.prior, PriorLines) else None
         features = more.pop(0) if half.feature_coef is not None else None
@@ -142,8 +142,8 @@ class CudaRunner:
         fold(self._ahead.data[None, :], first)
         return summed + float(first[0])
 
-    def sums(self, side: Side, step: Step, own: Sequence[Any], others: Any) -> list[Sums]:
-        ratings, rows = self.ratings[side], own[0]
+    def sums(self, side: Side, step: Step, tables: Sequence[Any], others: Any) -> list[Sums]:
+        ratings, rows = self.ratings[side], tables[0]
         if isinstance(step, steps.Draw):
             return [pairs.drawn_errors(ratings, rows, others, step.draws)]
         if isinstance(step, steps.Confidences):
@@ -151,17 +151,17 @@ class CudaRunner:
         assert isinstance(step, steps.MeasureHoldoutLoss)
         return [pairs.holdout_loss_sums(self._left(step.split), rows, others)]
 
-    def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], layout: RowLayout) -> Any:
+    def run_rows(self, side: Side, step: RowStep, tables: Sequence[Any], layout: RowLayout) -> Any:
         if isinstance(step, steps.FillUnrated):
             explained = None
             if step.feature_coef is not None:
-                explained = (own[1] @ cupy().asarray(step.feature_coef)).astype(np.float32)
-            return _with_prior(own[0], self.ratings[side], step.prior, explained)
+                explained = (tables[1] @ cupy().asarray(step.feature_coef)).astype(np.float32)
+            return _with_prior(tables[0], self.ratings[side], step.prior, explained)
         assert isinstance(step, steps.Combine)
-        return step.make(*own)  # it uses only functions and indices that CuPy has too
+        return step.make(*tables)  # it uses only functions and indices that CuPy has too
 
-    def row_sums(self, side: Side, step: RowStep, own: Sequence[Any] = ()) -> list[Sums]:
-        posterior: RowPosterior = own[0]
+    def row_sums(self, side: Side, step: RowStep, tables: Sequence[Any] = ()) -> list[Sums]:
+        posterior: RowPosterior = tables[0]
         if step is steps.coef_gram:
             return [gram_of_coef(self.ratings[side], posterior)]
         assert step is steps.column_squares

@@ -142,7 +142,7 @@ class Shape:
     @classmethod
     @cache
     def of(cls, form: Form) -> Shape:
-        return cls(form.dimension, int(form.has_intercept), form.has_implicit, form.kind == "spread")
+        return cls(form.dimension, int(form.has_intercept), form.vectors > 0, form.kind == "spread")
 
     @property
     def rank(self) -> int:

@@ -38,6 +38,7 @@ from onebit_spark.input.batches import (
 )
 from onebit_spark.input.rating_checks import (
     BIT,
+    EXAMPLES,
     Columns,
     RatingCounts,
     as_examples,
@@ -51,7 +52,6 @@ from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, tex
 from onebit_spark.platform.binary_cells import one_ahead
 
 GROUP = "__onebit_group"
-EXAMPLES = 3
 
 Mask = NDArray[np.bool_]
 
@@ -127,7 +127,7 @@ class ArrowRatings:
 
     def divided(self, holdout: Holdout | None = None, nothing: str = "no rating is held out") -> DividedRatings:
         """Read all ratings: those to fit, and held-out ones. ``nothing`` is the error if no rating is held out."""
-        fit, kept, defects = RatingCollector(self.columns.threshold, limit_for(0)), _Keeping(), Defects(self.columns)
+        fit, kept, defects = RatingCollector(limit_for(0)), _Keeping(), Defects(self.columns)
         for given, plain, absent in self._tables():
             out = None if holdout is None or absent else holdout.drawn(plain)
             fit.limit = limit_for(fit.facts["n"] + len(plain))  # their number is not known before
@@ -135,32 +135,29 @@ class ArrowRatings:
             if out is not None:
                 parts = [(plain.filter(~out), fit), (plain.filter(out), kept)]
             defects.see(given, plain, [self._taken(part, taker) for part, taker in parts], absent)
-        if holdout is None:
-            return DividedRatings(fit.ratings(self._fittable(defects.facts, defects)), None)
-        whole = self._judged(defects.facts, defects)
-        if not kept.facts["n"]:
-            raise RequestError(nothing)
-        counts = RatingCounts(kept.facts["n"], kept.facts["above"], whole.coding, fingerprint_of(kept.facts))
-        held_out = kept.ratings(counts, self.columns.threshold)
-        return DividedRatings(fit.ratings(self._fittable(fit.facts, defects)), held_out)
+        whole, held_out = self._counts(defects.facts, defects), None
+        if holdout is not None:
+            if not kept.facts["n"]:
+                raise RequestError(nothing)
+            counts = RatingCounts(kept.facts["n"], kept.facts["above"], whole.coding, fingerprint_of(kept.facts))
+            held_out = kept.ratings(counts, self.columns.threshold)
+        to_fit = fit.ratings(of_both_classes(self._counts(fit.facts, defects), self.columns))
+        return DividedRatings(to_fit, held_out)
 
     def kept(self) -> KeptRatings:
         """All ratings, to judge a model by. A single class is allowed."""
         kept, defects = _Keeping(), Defects(self.columns)
         for given, plain, absent in self._tables():
             defects.see(given, plain, [self._taken(plain, kept)], absent)
-        return kept.ratings(self._judged(defects.facts, defects), self.columns.threshold)
+        return kept.ratings(self._counts(defects.facts, defects), self.columns.threshold)
 
     def _taken(self, table: pa.Table, taker: RatingCollector | _Keeping) -> dict[str, int]:
         batch = read_batch(table, self.columns.threshold)
         taker.add(table, batch)
         return batch.facts
 
-    def _judged(self, facts: Counter[str], defects: Defects) -> RatingCounts:
+    def _counts(self, facts: Counter[str], defects: Defects) -> RatingCounts:
         return counts_if_sound(self.columns, facts, self._boolean, defects.examples)
-
-    def _fittable(self, facts: Counter[str], defects: Defects) -> RatingCounts:
-        return of_both_classes(self._judged(facts, defects), self.columns)
 
     def _tables(self) -> Iterator[tuple[pa.Table, pa.Table, bool]]:
         """Some ratings as they are, and with numbers and the hashes of their cells; and whether an id is absent.
@@ -226,15 +223,12 @@ def plain_numbers(given: pa.Table) -> pa.Table:
         columns[LABEL] = label.cast(pa.float64())
     if WEIGHT in columns:
         columns[WEIGHT] = _weights(given[WEIGHT])
-    if GROUP in columns:
-        columns[GROUP] = _as_text(given[GROUP])
+    if GROUP in columns and pa.types.is_floating(given[GROUP].type):
+        words = [None if value is None else str(value) for value in given[GROUP].to_pylist()]
+        columns[GROUP] = pa.chunked_array([pa.array(words, pa.string())])
+    elif GROUP in columns:
+        columns[GROUP] = given[GROUP].cast(pa.string())
     return pa.table(columns)
-
-
-def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    if not pa.types.is_floating(values.type):
-        return values.cast(pa.string())
-    return pa.chunked_array([pa.array([None if value is None else str(value) for value in values.to_pylist()])])
 
 
 def _weights(given: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -257,13 +251,15 @@ class Defects:
             self.facts.update(part)
         outside = "other" if self._columns.threshold is None else "bad_label"
         if absent or any(part.get(name) for part in facts for name in ("bad_label", "bad_weight", outside)):
+            columns = [inside for inside in (USER, ITEM, LABEL, WEIGHT) if inside in given.schema.names]
             for name, which in self._defects(given, plain).items():
-                self.facts[name] += (
-                    int(np.count_nonzero(which)) if name in ("bad_user", "bad_item", "text_label") else 0
-                )
-                self._keep(name, given, which)
+                places = np.flatnonzero(which)
+                if name in ("bad_user", "bad_item", "text_label"):
+                    self.facts[name] += len(places)
                 if name == "text_label":  # counted as ``bad_label`` so far
-                    self.facts["bad_label"] -= int(np.count_nonzero(which))
+                    self.facts["bad_label"] -= len(places)
+                shown = pa.array(places[: EXAMPLES - len(self._examples[name])])
+                self._examples[name] += [list(line.values()) for line in given.select(columns).take(shown).to_pylist()]
 
     def _defects(self, given: pa.Table, plain: pa.Table) -> dict[str, Mask]:
         """Which ratings have each of the defects."""
@@ -282,12 +278,6 @@ class Defects:
             weights = plain[WEIGHT].to_numpy()
             defects["bad_weight"] = ~((weights > 0) & (weights < np.inf))
         return defects
-
-    def _keep(self, name: str, given: pa.Table, which: Mask) -> None:
-        places = np.flatnonzero(which)[: EXAMPLES - len(self._examples[name])]
-        columns = [inside for inside in (USER, ITEM, LABEL, WEIGHT) if inside in given.schema.names]
-        lines = given.select(columns).take(pa.array(places)).to_pylist()
-        self._examples[name] += [list(line.values()) for line in lines]
 
     def examples(self, name: str) -> str:
         return as_examples(self._examples[name])

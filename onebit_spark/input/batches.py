@@ -151,22 +151,16 @@ class CollectedRatings:
 class RatingCollector:
     """Collects ratings: 9 bytes per rating, 13 with weights, and their facts."""
 
-    def __init__(self, threshold: float | None, limit: int) -> None:
-        self.threshold, self.limit = threshold, limit
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.facts: Counter[str] = Counter()
         self._users, self._items = IdColumn(), IdColumn()
         self._positive: list[NDArray[np.bool_]] = []
         self._weights: list[NDArray[np.float32]] = []  # empty if there are none
         self._cells: list[Hashes] = []
 
-    def all_of(self, batches: Batches) -> RatingCollector:
-        """Add all ratings of some batches. Ids that are null or NaN are counted as absent, and not kept."""
-        for table in joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES):  # encoded with one dictionary
-            self.add(table, read_batch(table, self.threshold))
-        return self
-
     def add(self, table: pa.Table, here: RatingBatch) -> None:
-        """Add the ratings of a table, as ``read_batch`` has read them."""
+        """Add the ratings of a table, as ``read_batch`` has read them. Ids that are null or NaN are not kept."""
         self.facts.update(here.facts)
         self.facts["absent"] += not self._users.add(table[USER])
         self.facts["absent"] += not self._items.add(table[ITEM])
@@ -302,14 +296,9 @@ def read_bundles(batches: Batches) -> Iterator[Bundle]:
     for batch in batches:
         for segment, place, user_ids, item_ids, users, codes, weights in zip(*map(batch.column, BUNDLES), strict=True):
             yield Bundle(
-                segment.as_py(),
-                place.as_py(),
-                read_ids(user_ids),
-                read_ids(item_ids),
-                cell_array(users, np.int32),
-                cell_array(codes, np.int32),
-                cell_array(weights, np.float32),
-            )
+                segment.as_py(), place.as_py(), read_ids(user_ids), read_ids(item_ids),
+                cell_array(users, np.int32), cell_array(codes, np.int32), cell_array(weights, np.float32),
+            )  # fmt: skip
 
 
 # ---- ids and their counts --------------------------------------------------------------------------------------------

@@ -23,7 +23,17 @@ from onebit_spark.core.hashes import HASH_PARTS, limit_for
 from onebit_spark.core.settings import declared
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import Holdout
-from onebit_spark.input.batches import ITEM, USER, Batches, CollectedRatings, RatingCollector, SizeEstimate
+from onebit_spark.input.batches import (
+    ITEM,
+    TABLE_BYTES,
+    USER,
+    Batches,
+    CollectedRatings,
+    RatingCollector,
+    SizeEstimate,
+    joined,
+    read_batch,
+)
 from onebit_spark.input.rating_checks import (
     Columns,
     RatingCounts,
@@ -50,8 +60,6 @@ from onebit_spark.platform.arrow_stream import cached_rows, collect_in_parts
 from onebit_spark.platform.binary_cells import one_ahead
 
 WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}  # bytes of an id; else 8
-
-# ---- their size ------------------------------------------------------------------------------------------------------
 
 
 def estimate_size(df: DataFrame, columns: Columns) -> SizeEstimate:
@@ -88,9 +96,6 @@ def _is_text(kind: DataType) -> bool:
     return isinstance(kind, StringType | BinaryType)
 
 
-# ---- ratings of a DataFrame ------------------------------------------------------------------------------------------
-
-
 def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_bytes: int) -> CollectedRatings:
     """The ratings, checked. ``most_bytes`` bounds one collect."""
     parts = max(1, int(np.ceil(size.n * size.bytes_per_rating / most_bytes)))
@@ -98,7 +103,10 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
     batches = None if files is None else files.batches()
 
     def collector_of(batches: Batches) -> RatingCollector:
-        return RatingCollector(columns.threshold, limit_for(size.n)).all_of(batches)
+        collector = RatingCollector(limit_for(size.n))
+        for table in joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES):  # encoded with one dictionary
+            collector.add(table, read_batch(table, columns.threshold))
+        return collector
 
     if batches is None:
         collected = collect_in_parts(unchecked_ratings(df, columns), parts, F.xxhash64(USER, ITEM), collector_of)
@@ -115,15 +123,11 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
     return collected.ratings(of_both_classes(checked_counts(df, columns, totals), columns))
 
 
-# ---- held out --------------------------------------------------------------------------------------------------------
-
-
 def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
     """The ratings to fit, and about ``fraction`` of them that are held out.
 
-    By a hash of user and item: no label is looked at, the same ratings are held out however the input is partitioned
-    or re-read, and all ratings of one cell go the same way. So the holdout is a sample of what the fit has not seen:
-    ratings like these, of cells that were kept out at random.
+    A hash of user and item decides. So the labels play no part, the same ratings are held out however the input is
+    partitioned or read again, and all ratings of one cell go the same way.
     """
     if problem := declared(FitConfig)["seed"].problem(seed):
         raise RequestError(str(problem))

@@ -59,27 +59,17 @@ class PackedRatings:
     @classmethod
     def of(cls, df: DataFrame, columns: Columns, release: ExitStack) -> PackedRatings:
         """Read the ratings once, by one job. The bundles remain on the executors' disks until ``release`` is closed."""
-        kept = cached(packed_lines(df, columns), release, StorageLevel.DISK_ONLY)
-        facts = sum_facts(kept)
-        own = working_session(df.sparkSession)
-        expect_long_lines(own, 1)
-        return cls(truncate_plan(kept, own), facts, kept)
-
-
-def packed_lines(df: DataFrame, columns: Columns) -> DataFrame:
-    """The lines of PACKED, made by one pass over the ratings whenever they are read."""
-    own, pack = rows_session(df.sparkSession), Pack(columns.threshold, first_segment)
-    files = rating_files(df, columns)
-    lines = None if files is None else files.mapped(own, pack, PACKED)
-    return map_rows(truncate_plan(unchecked_ratings(df, columns), own), pack, PACKED) if lines is None else lines
-
-
-def sum_facts(lines: DataFrame) -> Counter[str]:
-    """The facts of all bundles, summed."""
-    facts: Counter[str] = Counter()
-    for text in lines.select("facts").toArrow()["facts"].to_pylist():
-        facts.update(json.loads(text))
-    return facts
+        own, pack = rows_session(df.sparkSession), Pack(columns.threshold, first_segment)
+        files = rating_files(df, columns)
+        lines = None if files is None else files.mapped(own, pack, PACKED)
+        if lines is None:
+            lines = map_rows(truncate_plan(unchecked_ratings(df, columns), own), pack, PACKED)
+        kept, facts = cached(lines, release, StorageLevel.DISK_ONLY), Counter[str]()
+        for text in kept.select("facts").toArrow()["facts"].to_pylist():
+            facts.update(json.loads(text))
+        working = working_session(df.sparkSession)
+        expect_long_lines(working, 1)
+        return cls(truncate_plan(kept, working), facts, kept)
 
 
 def first_segment() -> int:
@@ -111,21 +101,6 @@ class Ids:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """The ids of users and of items, and hashes of cells, on the driver."""
-
-    ids: tuple[Ids, Ids]
-    cells: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, bundles: DataFrame) -> Summary:
-        """The results of ``id_counts`` and ``RatingSurvey.sketch``, without their jobs."""
-        lines = bundles.select(*SUMMARY).toArrow()
-        counted = pa.Table.from_batches(sum_counts(CountIds(1)(lines.to_batches())))
-        return cls(_sides(counted), _all_hashes(lines))
-
-
-@dataclass(frozen=True)
 class RatingSurvey:
     """The ratings packed and counted."""
 
@@ -135,7 +110,8 @@ class RatingSurvey:
     packed: PackedRatings
     group: Callable[[], DataFrame]  # makes ``grouped``
     weight: float | None = None  # the sum of the weights
-    summary: Summary | None = None  # if it is small enough for the driver
+    # If they are few enough for the driver: the ids of users and of items, and the hashes of cells.
+    summary: tuple[tuple[Ids, Ids], NDArray[np.int64]] | None = None
 
     @cached_property
     def grouped(self) -> DataFrame:
@@ -144,18 +120,25 @@ class RatingSurvey:
 
     def ids(self) -> dict[Side, Ids]:
         """The ids on the driver: users are the rows, items the columns."""
-        users, items = _sides(self.grouped.toArrow()) if self.summary is None else self.summary.ids
+        users, items = _sides(self.grouped.toArrow()) if self.summary is None else self.summary[0]
         return {"rows": users, "cols": items}
 
     def sketch(self) -> CellSketch:
         """The sketch of the ratings."""
         limit = limit_for(self.counts.n)
-        if self.summary is None:
+        if self.summary is not None:
+            hashes = self.summary[1]
+        else:
+
+            def up_to_limit(batches: Batches) -> Batches:
+                for batch in batches:
+                    for cell in batch.column("cells"):
+                        part = cell_array(cell, np.int64)
+                        yield binary_line(cells=part[part <= limit])
+
             bundles = self.packed.bundles
             with described(bundles.sparkSession, "sketch"):
-                hashes = _all_hashes(bundles.select("cells").mapInArrow(_UpTo(limit), HASHES).toArrow())
-        else:
-            hashes = self.summary.cells
+                hashes = _all_hashes(bundles.select("cells").mapInArrow(up_to_limit, HASHES).toArrow())
         return CellSketch(limit, *np.unique(hashes[hashes <= limit], return_counts=True))
 
 
@@ -175,28 +158,26 @@ def survey_ratings(df: DataFrame, columns: Columns, collect_ids: bool = True) ->
 
 def _surveyed(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitStack) -> RatingSurvey:
     packed = PackedRatings.of(df, columns, release)
-    counts = packed_counts(df, columns, packed.facts)
-    weight = None if columns.weight is None else float(packed.facts["weight"])
+    facts = packed.facts
+    if facts["absent"] or may_be_refused(columns, facts):
+        check_ratings(df, columns)
+        raise not_deterministic("ratings came that cannot be fitted, and are no longer there")
+    counts = of_both_classes(checked_counts(df, columns, facts), columns)
+    weight = None if columns.weight is None else float(facts["weight"])
 
     def group() -> DataFrame:
         ids = id_counts(packed.bundles, counts.n, df, columns)
         return cached(truncate_plan(ids, packed.cached.sparkSession), release)
 
     most_bytes = min(SUMMARY_BYTES, driver_limits(df.sparkSession).result // 2) if collect_ids else 0
-    if packed.facts["summary_bytes"] <= most_bytes:
-        summary = Summary.of(packed.bundles)
-        n_users, n_items = map(len, summary.ids)
-        return RatingSurvey(counts, n_users, n_items, packed, group, weight, summary)
+    if facts["summary_bytes"] <= most_bytes:  # what ``id_counts`` and ``sketch`` would find by further jobs
+        lines = packed.bundles.select(*SUMMARY).toArrow()
+        ids = _sides(pa.Table.from_batches(sum_counts(CountIds(1)(lines.to_batches()))))
+        summary = ids, _all_hashes(lines)
+        return RatingSurvey(counts, len(ids[0]), len(ids[1]), packed, group, weight, summary)
     grouped = group()
-    return RatingSurvey(counts, *numbers_of_ids(grouped), packed, lambda: grouped, weight)
-
-
-def packed_counts(df: DataFrame, columns: Columns, facts: Counter[str]) -> RatingCounts:
-    """The counts of ratings by the facts of their bundles. Raises a RequestError if they cannot be fitted."""
-    if facts["absent"] or may_be_refused(columns, facts):
-        check_ratings(df, columns)
-        raise not_deterministic("ratings came that cannot be fitted, and are no longer there")
-    return of_both_classes(checked_counts(df, columns, facts), columns)
+    n = {line["side"]: line["count"] for line in grouped.groupBy("side").count().collect()}
+    return RatingSurvey(counts, n[SIDE_NUMBERS[USER]], n[SIDE_NUMBERS[ITEM]], packed, lambda: grouped, weight)
 
 
 def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> DataFrame:
@@ -212,38 +193,16 @@ def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> Da
     return in_partitions(partial, n_parts, F.col("part")).mapInArrow(sum_counts, StructType([*ids, *numbers]))
 
 
-def numbers_of_ids(grouped: DataFrame) -> tuple[int, int]:
-    """How many users and how many items there are, from the lines of ``id_counts``."""
-    counts = {line["side"]: line["count"] for line in grouped.groupBy("side").count().collect()}
-    return counts[SIDE_NUMBERS[USER]], counts[SIDE_NUMBERS[ITEM]]
-
-
 def _sides(groups: pa.Table) -> tuple[Ids, Ids]:
     """The users and the items from the lines of ``id_counts``."""
-    users, items = (_ids(groups.filter(pc.equal(groups["side"], side)), name) for name, side in SIDE_NUMBERS.items())
-    return users, items
 
+    def side(column: str) -> Ids:
+        lines = groups.filter(pc.equal(groups["side"], SIDE_NUMBERS[column]))
+        lines = lines.take(pc.sort_indices(lines[column]))
+        counts = (lines[name].to_numpy().astype(np.int64) for name in ("n", "above"))
+        return Ids(in_utc(one_array(lines[column])), *counts)
 
-def _ids(groups: pa.Table, column: str) -> Ids:
-    groups = groups.take(pc.sort_indices(groups[column]))
-    counts = (groups[name].to_numpy().astype(np.int64) for name in ("n", "above"))
-    return Ids(in_utc(one_array(groups[column])), *counts)
-
-
-# ---- what the tasks do -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _UpTo:
-    """The hashes up to a limit."""
-
-    limit: int
-
-    def __call__(self, batches: Batches) -> Batches:
-        for batch in batches:
-            for cell in batch.column("cells"):
-                hashes = cell_array(cell, np.int64)
-                yield binary_line(cells=hashes[hashes <= self.limit])
+    return side(USER), side(ITEM)
 
 
 def _all_hashes(lines: pa.Table) -> NDArray[np.int64]:

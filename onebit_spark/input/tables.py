@@ -216,7 +216,6 @@ class DataFile:
         return f"file:{self.path}" if isinstance(self.system, fs.LocalFileSystem) else self.path
 
     def open(self) -> Any:
-        """The content, for reading at any place."""
         return self.system.open_input_file(self.path)
 
     def stream(self) -> Any:
@@ -536,8 +535,6 @@ COMPRESSED = 4  # how much shorter compressed text is, about
 
 
 class ParquetReader:
-    """Reads Parquet files."""
-
     def __init__(self, files: Sequence[DataFile], options: Mapping[str, str]) -> None:
         self.files = files
 

@@ -33,9 +33,9 @@ JOB_ERRORS = (PySparkException, Py4JJavaError)  # what a failed job raises
 def truncate_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
     """The same rows with a plan of one node, in this session. Cache and lineage stay the same.
 
-    Otherwise every half step would analyse the plan of the user's source again, before Spark finds it in the cache.
-    That is half of the time of a small step. A checkpoint of Spark would also cut the lineage. Then lost blocks could
-    not be computed again. On Spark Connect a frame belongs to its session, and ``caching`` keeps plans short.
+    Otherwise every half step would analyse the plan of the user's source again, which takes half the time of a small
+    step. A checkpoint of Spark would also cut the lineage, by which lost blocks are computed again. On Spark Connect a
+    frame belongs to its session, and ``cached`` keeps plans short.
     """
     session = session or frame.sparkSession
     if is_connect(session):
@@ -44,9 +44,6 @@ def truncate_plan(frame: DataFrame, session: SparkSession | None = None) -> Data
     plan: Any = frame._jdf
     rows = plan.queryExecution().toRdd()
     return DataFrame(jvm_session.internalCreateDataFrame(rows, plan.schema(), False), session)
-
-
-# ---- rows that the executors keep ------------------------------------------------------------------------------------
 
 
 def cached(frame: DataFrame, release: ExitStack, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER) -> DataFrame:
@@ -102,15 +99,11 @@ def computed_once(frame: DataFrame) -> DataFrame:
     return DataFrame(jvm_session.createDataFrame(rows, plan.schema()), session)
 
 
-# ---- sessions and partitions -----------------------------------------------------------------------------------------
-
-
 def working_session(spark: SparkSession) -> SparkSession:
-    """A session of our own in the user's application. So no setting of the user's session has to change.
+    """A session of our own in the user's application, so that no setting of the user's session changes.
 
-    Spark shuffles a cached table again unless it has at least ``spark.sql.shuffle.partitions`` partitions. And adaptive
-    execution would merge partitions that hold one block each. On Spark Connect it is the user's session, and the plans
-    of the shuffle exchange name their partitions.
+    Spark shuffles a cached table again unless it has at least ``spark.sql.shuffle.partitions`` partitions, and adaptive
+    execution would merge partitions of one block each. On Spark Connect it is the user's session.
     """
     if is_connect(spark):
         return spark
@@ -183,8 +176,6 @@ def spark_hash(keys: NDArray[np.uint32]) -> NDArray[np.int32]:
     return h.view(np.int32)
 
 
-# ---- the files that a plan reads -------------------------------------------------------------------------------------
-
 # Settings under which Spark's reader does more than read columns by their names.
 LENIENT = (
     "spark.sql.files.ignoreCorruptFiles",
@@ -227,8 +218,6 @@ def _each(sequence: Any) -> list[Any]:
     """The elements of a sequence of Scala."""
     return [sequence.apply(place) for place in range(sequence.size())]
 
-
-# ---- folders that plans read -----------------------------------------------------------------------------------------
 
 _MAKING = threading.Lock()
 

@@ -33,7 +33,7 @@ from onebit_spark.errors import RequestError, refuse
 from onebit_spark.in_process import info_of_fit
 from onebit_spark.input.batches import SizeEstimate
 from onebit_spark.input.rating_checks import Columns, RatingCounts
-from onebit_spark.input.ratings import collected_features, type_of, with_weight
+from onebit_spark.input.ratings import check_columns, collected_features, type_of, with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.ml.params import FitParams, refuse_removed
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter, write_model
@@ -218,6 +218,7 @@ def fit_ratings(
         )
     timer, ratings = PhaseTimer(), with_weight(dataset, columns)
     spark, load = ratings.sparkSession, OneBitCompletionModel.load
+    check_columns(ratings, columns)
     id_types = {who: type_of(ratings, name).simpleString() for who, name in columns.ids.items()}
     tables = {who: collected_features(frame, columns.ids[who], id_types[who], who) for who, frame in features.items()}
     with ExitStack() as release:

@@ -4,18 +4,21 @@ import errno
 import json
 import shutil
 import tempfile
-from pathlib import Path
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 from modelfolders import FOLDERS
 from running import run_here, write
 
+from onebit_spark.platform.files import Location
+
 FULL = (
     "error: the disk is full: free some space on the disk of the output, or of temporary files "
     f"({tempfile.gettempdir()})"
 )
-WRITE = Path.write_bytes
+OPEN = Location._open
 
 
 def content(folder):
@@ -67,10 +70,30 @@ def full_disk(*args, **kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def half_written(path, content):
-    WRITE(path, content[:1])
-    if content:
-        full_disk()
+class FullDisk:
+    """A file system of Arrow on which a file takes one byte."""
+
+    def __init__(self, files):
+        self._files = files
+
+    def __getattr__(self, name):
+        return getattr(self._files, name)
+
+    @contextmanager
+    def open_output_stream(self, path):
+        with self._files.open_output_stream(path) as stream:
+
+            def write(content):
+                stream.write(content[:1])
+                if len(content) > 1:
+                    full_disk()
+
+            yield SimpleNamespace(write=write)
+
+
+def open_on_full_disk(location, path):
+    OPEN(location, path)
+    location._files = FullDisk(location._files)
 
 
 @pytest.mark.parametrize("job", ["predict", "evaluate"])
@@ -89,7 +112,7 @@ def test_a_full_disk_leaves_the_old_output(spark, tmp_path, monkeypatch, job):
         if job == "predict":
             patch.setattr("pyspark.sql.DataFrameWriter.parquet", full_disk)
         else:
-            patch.setattr(Path, "write_bytes", half_written)
+            patch.setattr(Location, "_open", open_on_full_disk)
         code, _, err = run_here(job, *arguments, "--output", output, "--overwrite")
     assert (code, err.splitlines()[-1]) == (1, FULL)
     assert (content(output) or output.read_text()) == before

@@ -103,6 +103,6 @@ def stream(spark):
 
 def test_labels_of_words_are_to_be_converted(ratings):
     words = ratings.withColumn("label", F.when(F.col("Label") > 0, "yes").otherwise("no"))
-    told = "no number in column 'label', such as .*: labels are −1/1, 0/1, booleans, .* convert text to 0 and 1 first"
+    told = "no number in column 'label', such as .*: labels are −1/1, 0/1, true/false, .* convert other text first"
     with pytest.raises(RequestError, match=told):
         estimator().fit(words)

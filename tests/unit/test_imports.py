@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "in_process": "ml predictor engines input platform certificate core errors",
     "ml": "predictor engines input platform report certificate core errors",
     "model": "ml predictor engines input platform report certificate core errors",
-    "estimator": "model ml predictor engines input platform certificate core errors",
+    "estimator": "model in_process ml predictor engines input platform certificate core errors",
     "tuning": "estimator model in_process ml predictor input platform certificate core errors",
     "cli": (
         "__init__ tuning in_process estimator model ml predictor engines input platform report certificate core errors"

@@ -26,13 +26,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from onebit_spark.core import prediction
-from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.factor_tables import prior_row, read_certified, read_factors
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import ModelInfo, prior_row, read_certified, read_factors
 from onebit_spark.core.posterior import DoubleArray, Kind, RowPosterior
-from onebit_spark.core.prediction import confidence
+from onebit_spark.core.prediction import Calibration, confidence
 from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
 from onebit_spark.predictor.top_n import Numbers, Ranking
 

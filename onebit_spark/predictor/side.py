@@ -14,17 +14,19 @@ import pyarrow.compute as pc
 from onebit_spark.core import prediction
 from onebit_spark.core.arrow import in_spark_type
 from onebit_spark.core.execution import available_cores
-from onebit_spark.core.factor_tables import (
+from onebit_spark.core.id_index import IdIndex, one_array
+from onebit_spark.core.model_info import (
     CERTIFIED,
     DIRECTIONS,
+    SIDE_OF,
+    ModelInfo,
+    Who,
     factor_columns,
     factor_table,
     prior_row,
     read_certified,
     read_factors,
 )
-from onebit_spark.core.id_index import IdIndex, one_array
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.predictor import in_slices

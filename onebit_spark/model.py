@@ -21,8 +21,8 @@ from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.model_info import DIRECTIONS, ModelInfo, Who, factor_columns, feature_effects
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.rating_checks import RatingCounts
-from onebit_spark.input.ratings import case_folding
+from onebit_spark.input.ratings import RatingCounts
+from onebit_spark.input.spark_ratings import case_folding
 from onebit_spark.ml.evaluation import calibrate, certify, check_request, checked_ratings, diagnose, sketch_of
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams

@@ -17,7 +17,7 @@ from onebit_spark.cli.running import failures_after
 from onebit_spark.cli.runtime import InputTable, Runtime, Target, check_id_types, read_features, refuse_outputs
 from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.ratings import Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.scored import KEPT_OUT, CertificateRequest

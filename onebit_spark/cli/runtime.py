@@ -14,7 +14,7 @@ from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import TABLE_FORMATS, FitRequest, JobRequest, PredictRequest, exists_already, is_csv
 from onebit_spark.core.model_info import Who
 from onebit_spark.errors import RequestError
-from onebit_spark.input.rating_checks import INTEGRAL, as_examples
+from onebit_spark.input.ratings import INTEGRAL, as_examples
 from onebit_spark.input.tables import separator_in
 from onebit_spark.platform.files import (
     METRICS,

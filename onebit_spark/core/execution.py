@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.settings import YES_OR_NO, Problem, at_least, documented, problems_of, setting
 
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
+
+T = TypeVar("T")
 
 
 def available_cores() -> int:
@@ -30,6 +35,16 @@ def available_memory() -> int:
         free = int(line.split()[1]) * 1024
     limit = _container_memory()
     return free if limit is None else max(0, min(free, limit))
+
+
+def one_ahead(items: Iterable[T], step: Callable[..., Any] = next) -> Iterator[T]:
+    """The items. Another thread makes the next one, by ``step``, while the last is used."""
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(step, source, end)
+        while (item := ahead.result()) is not end:
+            ahead = pool.submit(step, source, end)
+            yield item
 
 
 def _cpu_quota() -> float | None:

@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.engine import PlacedBlock
 from onebit_spark.errors import FitFailed
-from onebit_spark.platform.arrow_stream import Batches
-from onebit_spark.platform.binary_cells import cell_array, schema_of
-from onebit_spark.platform.plans import JOB_ERRORS, rows_are_lost
+from onebit_spark.platform.frames import JOB_ERRORS, Batches, cell_array, rows_are_lost, schema_of
 
 RATINGS_PER_BLOCK = 8_000_000  # 32 MB of codes; a task holds a few copies of them
 BLOCKS_PER_TASK = 4

@@ -50,11 +50,28 @@ from onebit_spark.engines.block_frames import (
 )
 from onebit_spark.engines.tables import Storage
 from onebit_spark.errors import FitFailed
-from onebit_spark.input.batches import BUNDLES, ITEM, NO_WEIGHTS, USER, Bundle, joined, read_bundles
-from onebit_spark.input.rating_checks import not_deterministic
-from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, PackedRatings, RatingSurvey
-from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
-from onebit_spark.platform.plans import cached, cogrouped, in_partitions, partition_keys, truncate_plan, working_session
+from onebit_spark.input.ratings import ITEM, USER, joined, not_deterministic
+from onebit_spark.input.survey import (
+    BUNDLES,
+    NO_WEIGHTS,
+    PARTS_PER_CORE,
+    SIDE_NUMBERS,
+    Bundle,
+    PackedRatings,
+    RatingSurvey,
+    read_bundles,
+)
+from onebit_spark.platform.frames import (
+    binary_line,
+    cached,
+    cell_array,
+    cogrouped,
+    in_partitions,
+    partition_keys,
+    schema_of,
+    truncate_plan,
+    working_session,
+)
 from onebit_spark.platform.sessions import is_connect, parallelism
 
 Part = TypeVar("Part")

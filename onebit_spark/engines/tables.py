@@ -28,9 +28,8 @@ from onebit_spark.core.model_info import (
     read_factors,
 )
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
-from onebit_spark.platform.binary_cells import sql_type
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import TemporaryFolders, forget, on_executors
+from onebit_spark.platform.frames import TemporaryFolders, forget, on_executors, sql_type
 from onebit_spark.platform.sessions import broadcast
 
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB

@@ -27,7 +27,7 @@ from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, IterationPlan, Start
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.input.rating_checks import RatingCounts
+from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.platform.files import MODEL, Location, replace_folder
 from onebit_spark.platform.sessions import described
 

@@ -23,9 +23,8 @@ from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.model_info import SIDE_OF
 from onebit_spark.core.prediction import EVERYTHING, RELIABILITY_BINS, Calibration
 from onebit_spark.errors import refuse
-from onebit_spark.input.ratings import (
-    Columns,
-    RatingCounts,
+from onebit_spark.input.ratings import Columns, RatingCounts
+from onebit_spark.input.spark_ratings import (
     cell_hash,
     check_ratings,
     column_problem,
@@ -35,7 +34,7 @@ from onebit_spark.input.ratings import (
     with_weight,
 )
 from onebit_spark.ml.spark_factors import SparkFactors, confidence
-from onebit_spark.platform.arrow_stream import arrow_udf
+from onebit_spark.platform.frames import arrow_udf
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.predictor import OUTPUTS
 from onebit_spark.predictor.scored import (

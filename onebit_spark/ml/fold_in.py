@@ -38,12 +38,8 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
-from onebit_spark.input.ratings import (
-    ITEM,
-    LABEL,
-    USER,
-    WEIGHT,
-    Columns,
+from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, Columns
+from onebit_spark.input.spark_ratings import (
     checked_counts,
     collected_features,
     count_ratings,
@@ -52,7 +48,7 @@ from onebit_spark.input.ratings import (
     with_weight,
 )
 from onebit_spark.ml.spark_factors import MOST_PAIRS, SparkFactors
-from onebit_spark.platform.plans import computed_once
+from onebit_spark.platform.frames import computed_once
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.new_ratings import Before, FoldIn, updated_sides, warn_left_out

@@ -16,8 +16,9 @@ from onebit_spark.core.model_info import CERTIFIED, SIDE_OF, ModelInfo, Who, fac
 from onebit_spark.core.posterior import packed_size
 from onebit_spark.engines.tables import collected_factors
 from onebit_spark.errors import RequestError
-from onebit_spark.input.ratings import INTEGRAL, checked_ids, missing, quoted, type_of
-from onebit_spark.platform.arrow_stream import arrow_udf
+from onebit_spark.input.ratings import INTEGRAL
+from onebit_spark.input.spark_ratings import checked_ids, missing, quoted, type_of
+from onebit_spark.platform.frames import arrow_udf
 from onebit_spark.platform.sessions import as_bytes
 from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.predictor import OUTPUTS, Predictor

@@ -15,8 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import Certificate, certificate_document
 from onebit_spark.certificate.held_out import answering_threshold, ungrouped_certificates
-from onebit_spark.core.array_input import label_problems
-from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import available_cores
@@ -37,6 +35,7 @@ from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.solver import Iteration
+from onebit_spark.core.user_data import arrow_table, label_problems
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.platform.files import MODEL
 from onebit_spark.predictor.model_folder import read_model, replaced_folder, write_into, write_vectors

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onebit_spark.core import prediction
-from onebit_spark.core.arrow import in_spark_type
 from onebit_spark.core.execution import available_cores
 from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.model_info import (
@@ -28,6 +27,7 @@ from onebit_spark.core.model_info import (
     read_factors,
 )
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, RowPosterior
+from onebit_spark.core.user_data import in_spark_type
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.predictor import in_slices
 from onebit_spark.predictor.top_n import Numbers

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from onebit_spark.core.hashes import KEPT
 from onebit_spark.errors import RequestError
-from onebit_spark.input import arrow_ratings
-from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input import ratings as arrow_ratings
+from onebit_spark.input.ratings import ArrowRatings, Columns, Holdout
 from onebit_spark.input.tables import ArrowTable, open_table
 
 

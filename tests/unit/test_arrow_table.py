@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from csvdialect import DIALECT, LIKED, written
 
-from onebit_spark.core.arrow import spark_name
+from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import RequestError
 from onebit_spark.input import tables
 from onebit_spark.input.tables import (

@@ -21,9 +21,9 @@ from onebit_spark.engines.block_frames import (
 from onebit_spark.engines.blocking import build, routed, routes_of
 from onebit_spark.engines.spark_runner import RunStep
 from onebit_spark.engines.start import Product
-from onebit_spark.input.batches import NO_WEIGHTS
-from onebit_spark.platform import binary_cells
-from onebit_spark.platform.binary_cells import binary_line, cell_array
+from onebit_spark.input.survey import NO_WEIGHTS
+from onebit_spark.platform import frames
+from onebit_spark.platform.frames import binary_line, cell_array
 
 
 def test_positions_of_large_numbers():
@@ -55,8 +55,8 @@ def test_placement_of_large_numbers():
 
 
 def test_a_cell_beyond_two_gigabytes_is_refused(monkeypatch):
-    assert binary_cells.MOST_BYTES == 2**31 - 1
-    monkeypatch.setattr(binary_cells, "MOST_BYTES", 15)
+    assert frames.MOST_BYTES == 2**31 - 1
+    monkeypatch.setattr(frames, "MOST_BYTES", 15)
     binary_line(codes=np.zeros(1))
     with pytest.raises(FitFailed, match="less than 2 GiB: set more row and column blocks"):
         binary_line(codes=np.zeros(2))

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.engines.block_frames import Placement
 from onebit_spark.engines.blocking import _encode_numbers
-from onebit_spark.input import batches
-from onebit_spark.input.batches import CountIds, Pack, read_bundles, sum_counts
+from onebit_spark.input import survey
 from onebit_spark.input.ratings import ITEM, LABEL, USER
-from onebit_spark.platform.binary_cells import binary_line, cell_array
+from onebit_spark.input.survey import CountIds, Pack, read_bundles, sum_counts
+from onebit_spark.platform.frames import binary_line, cell_array
 
 ratings = st.lists(
     st.tuples(st.sampled_from("abcdefg"), st.integers(-3, 9) | st.integers(0, 2**40), st.booleans()), max_size=80
@@ -25,8 +25,8 @@ ratings = st.lists(
 @given(ratings, st.integers(1, 7), st.integers(1, 30))
 def test_bundles_hold_the_ratings(lines, bundle, segment):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "BUNDLE", bundle)
-        patch.setattr(batches, "SEGMENT", segment)
+        patch.setattr(survey, "BUNDLE", bundle)
+        patch.setattr(survey, "SEGMENT", segment)
         packed = list(Pack(None)(iter(raw_batches(lines, 3))))
         found, segment, users, items = [], None, [], []
         for part in read_bundles(iter(packed)):
@@ -58,7 +58,7 @@ def test_bundles_hold_the_ratings(lines, bundle, segment):
 
 def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     """At least those below the limit for all ratings of the task, whatever its bundles."""
-    monkeypatch.setattr(batches, "BUNDLE", 100)
+    monkeypatch.setattr(survey, "BUNDLE", 100)
     monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 50)
     rng = np.random.default_rng(1)
     lines = [("a", int(item), True) for item in rng.integers(0, 10**6, 1000)]
@@ -66,7 +66,7 @@ def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     whole = raw_batches(lines, 1000)[0]
     hashes = np.sort(whole.column("__onebit_hash").to_numpy())
     kept = np.sort(np.concatenate(cells))
-    limit = batches.limit_for(1000)
+    limit = survey.limit_for(1000)
     np.testing.assert_array_equal(kept[kept <= limit], hashes[hashes <= limit])
     assert len(kept) < 300
 

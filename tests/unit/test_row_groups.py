@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onebit_spark.input.rating_files import RowGroup, even_tasks
+from onebit_spark.input.spark_ratings import RowGroup, even_tasks
 
 
 @given(st.lists(st.integers(0, 1_000), max_size=40), st.integers(1, 12))

@@ -48,7 +48,7 @@ from onebit_spark.ml.evaluation import (
 )
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder, table_format
-from onebit_spark.predictor.scored import CertificateRequest, seen_in_fit
+from onebit_spark.predictor.predictor import CertificateRequest, seen_in_fit
 
 CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 

@@ -32,7 +32,7 @@ from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
 from onebit_spark.core.output_kinds import ESTIMATOR, VECTORS, OutputKind, View
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.files import Location, replace_folder
-from onebit_spark.predictor.side import ModelSide, arrow_type
+from onebit_spark.predictor.predictor import ModelSide, arrow_type
 
 REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
 

@@ -26,13 +26,23 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.factor_tables import FitFeatures, align_factors, digest, factor_table, give_features, prior_row
+from onebit_spark.core.features import SideFeatures
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, scale_fields
+from onebit_spark.core.model_info import (
+    SIDE_OF,
+    FitFeatures,
+    ModelInfo,
+    Who,
+    align_factors,
+    digest,
+    factor_table,
+    give_features,
+    prior_row,
+    scale_fields,
+)
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.settings import Problem
-from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import ThreadRunner, local_engine

@@ -2,7 +2,7 @@
 
 MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
-MODEL/users/           Parquet, one line per id: see ``factor_tables``
+MODEL/users/           Parquet, one line per id: see ``core.model_info``
 MODEL/items/
 MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``core.hashes``
 MODEL/certificate.json upper limits on the error rate: see ``certificates``

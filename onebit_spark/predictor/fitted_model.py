@@ -20,15 +20,23 @@ from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import available_cores
-from onebit_spark.core.factor_tables import IdLines, coding_of, feature_means, newcomer_rows
+from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior
-from onebit_spark.core.model_info import PARTNER, SIDE_OF, ModelInfo, Who
+from onebit_spark.core.model_info import (
+    PARTNER,
+    SIDE_OF,
+    IdLines,
+    ModelInfo,
+    Who,
+    coding_of,
+    feature_means,
+    newcomer_rows,
+)
 from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.side_features import warn_of_unknown_values
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.predictor.model_folder import read_model, replaced_folder, write_into, write_vectors

@@ -26,9 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onebit_spark.certificate.certificates import certificate_document
-from onebit_spark.core.factor_tables import factor_columns, plain_lists
 from onebit_spark.core.hashes import CellSketch
-from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
+from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who, factor_columns, plain_lists
 from onebit_spark.core.output_kinds import ESTIMATOR, VECTORS, OutputKind, View
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.files import Location, replace_folder

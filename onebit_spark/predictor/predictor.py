@@ -32,27 +32,28 @@ from scipy.special import ndtri
 
 from onebit_spark.certificate.certificates import Certificate, certificate_document, with_freshness
 from onebit_spark.certificate.held_out import MOST_GROUPS, Group, HeldOutCounts, held_out_certificates, request_problems
-from onebit_spark.core import metrics, prediction
+from onebit_spark.core import prediction
 from onebit_spark.core.arrow import in_spark_type
-from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.config import Terms
 from onebit_spark.core.execution import available_cores
-from onebit_spark.core.factor_tables import (
+from onebit_spark.core.hashes import ENOUGH, CellSketch
+from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
+from onebit_spark.core.id_index import IdIndex, one_array
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.model_info import (
     CERTIFIED,
     DIRECTIONS,
+    SIDE_OF,
+    ModelInfo,
+    Who,
     factor_columns,
     factor_table,
     prior_row,
     read_certified,
     read_factors,
 )
-from onebit_spark.core.hashes import ENOUGH, CellSketch
-from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
-from onebit_spark.core.id_index import IdIndex, one_array
-from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
-from onebit_spark.core.prediction import EVERYTHING
+from onebit_spark.core.prediction import EVERYTHING, Calibration
 from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
 from onebit_spark.core.settings import param_names
 from onebit_spark.errors import RequestError
@@ -419,15 +420,15 @@ def figures_of(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
     scores, probabilities = column["score"], column["probability"]
     lines = {"n": np.ones(len(scores), np.int64), "n_wrong": ~column["right"], "n_positive": column["positive"]}
     counts = {name: pa.array(each.astype(np.int64)) for name, each in lines.items()}
-    auc = metrics.auc(labels, scores)
+    auc = prediction.auc(labels, scores)
     return {
         "n_wrong": int(np.count_nonzero(~column["right"])),
         "n_unknown_user": int(np.count_nonzero(column["unknown_user"])),
         "n_unknown_item": int(np.count_nonzero(column["unknown_item"])),
-        "hinge_loss": metrics.hinge_loss(labels, scores),
-        "log_loss": metrics.log_loss(labels, probabilities),
-        "brier": metrics.brier(labels, probabilities),
-        "calibration_error": metrics.reliability(labels, probabilities).error,
+        "hinge_loss": prediction.hinge_loss(labels, scores),
+        "log_loss": prediction.log_loss(labels, probabilities),
+        "brier": prediction.brier(labels, probabilities),
+        "calibration_error": prediction.reliability(labels, probabilities).error,
         "auc": None if np.isnan(auc) else auc,  # JSON has no NaN
         "auc_error": 0.0,
     }, pa.table({"level": table["level"], "group": table["group"], **counts})
@@ -438,7 +439,7 @@ def with_rates(
 ) -> dict[str, Any]:
     """All figures of metrics.json: those of n ratings, with their error rate and that of the majority class."""
     wrong = figures["n_wrong"]
-    low, high = metrics.error_interval(wrong, n)
+    low, high = prediction.error_interval(wrong, n)
     minority = n - positives if info.majority > 0 else positives
     rates = {"error": wrong / n, "error_low": low, "error_high": high, "majority_error": minority / n}
     return {"n": n, "n_positive": positives, **rates, "threshold": threshold, **figures}
@@ -485,7 +486,7 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     confidence = np.clip(column["confidence"], 2.0**low, 2.0**high)
     bins = np.unique(-np.floor((np.log2(confidence) - low) * per_octave), return_inverse=True)[1]
     answered, errors = np.cumsum(np.bincount(bins)), np.cumsum(np.bincount(bins, weights=wrong))
-    reliability = metrics.reliability(np.where(positive, 1.0, -1.0), column["probability"])
+    reliability = prediction.reliability(np.where(positive, 1.0, -1.0), column["probability"])
     edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
     counts = {
         name: np.bincount(place[chosen], minlength=len(edges)).tolist()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.steps import PlacedBlock, RowLayout
+from onebit_spark.core.engine import PlacedBlock, RowLayout
 from onebit_spark.engines.block_frames import (
     Placement,
     ascending_cell,

@@ -33,12 +33,12 @@ from onebit_spark.core.model_info import (
     feature_means,
     newcomer_rows,
 )
-from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
+from onebit_spark.platform.files import MODEL
 from onebit_spark.predictor.model_folder import read_model, replaced_folder, write_into, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
 from onebit_spark.predictor.predictor import (

@@ -37,7 +37,7 @@ from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_
 from onebit_spark.platform.files import PREDICTIONS, PREDICTIONS_CSV, Location, table_format
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, replaced_folder
-from onebit_spark.predictor.scored import (
+from onebit_spark.predictor.predictor import (
     CALIBRATING,
     SAMPLE,
     CertificateRequest,

@@ -46,7 +46,7 @@ from onebit_spark.ml.evaluation import (
 )
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import PREDICTIONS, PREDICTIONS_CSV, Location, replace_folder, table_format
-from onebit_spark.predictor.scored import CertificateRequest, seen_in_fit
+from onebit_spark.predictor.predictor import CertificateRequest, seen_in_fit
 
 CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 

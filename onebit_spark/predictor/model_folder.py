@@ -30,7 +30,7 @@ from onebit_spark.core.hashes import CellSketch
 from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who, factor_columns, plain_lists
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.files import ESTIMATOR, VECTORS, Location, OutputKind, replace_folder
-from onebit_spark.predictor.side import ModelSide, arrow_type
+from onebit_spark.predictor.predictor import ModelSide, arrow_type
 
 REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
 

@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from onebit_spark.certificate.certificates import Certificate, certificate_document, with_freshness
 from onebit_spark.certificate.held_out import MOST_GROUPS, Group, HeldOutCounts, held_out_certificates, request_problems
 from onebit_spark.core import prediction
-from onebit_spark.core.config import Terms
+from onebit_spark.core.config import Terms, param_names
 from onebit_spark.core.hashes import ENOUGH, CellSketch
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.prediction import EVERYTHING, Calibration
-from onebit_spark.core.settings import param_names
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.predictor import Predictor
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from onebit_spark.core import prediction
 from onebit_spark.core.arrow import in_spark_type
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import available_cores
 from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.model_info import (
     CERTIFIED,

@@ -59,8 +59,7 @@ from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
-from onebit_spark.predictor.scored import KEPT_OUT, CertificateRequest, with_certificates
-from onebit_spark.predictor.side import ModelSide
+from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, with_certificates
 
 LABELS_AT_ONCE = 2**16
 

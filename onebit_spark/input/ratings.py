@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.execution import one_ahead
 from onebit_spark.core.hashes import HASH_PARTS, CellSketch, cell_hashes, coin_drawn, hash_sums, limit_for
 from onebit_spark.core.id_index import IdColumn, one_array, sum_by_id
 from onebit_spark.core.model_info import Who
 from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, text_to_numbers
+from onebit_spark.platform.sessions import one_ahead
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
 

@@ -49,10 +49,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from onebit_spark.core.config import FitConfig
-from onebit_spark.core.execution import one_ahead
+from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.hashes import HASH_PARTS, PART_BITS, SALT, limit_for
-from onebit_spark.core.settings import declared
 from onebit_spark.core.user_data import as_spark, in_spark_type, spark_name
 from onebit_spark.errors import RequestError
 from onebit_spark.input.ratings import (
@@ -91,7 +89,7 @@ from onebit_spark.input.ratings import (
 from onebit_spark.input.tables import ROWS_PER_BATCH, DataFile
 from onebit_spark.platform.files import file_system
 from onebit_spark.platform.frames import cached_rows, collect_in_parts, parquet_files, schema_of
-from onebit_spark.platform.sessions import parallelism
+from onebit_spark.platform.sessions import one_ahead, parallelism
 
 MARKS = "__onebit_marks"
 

@@ -27,10 +27,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, FloatType, StructType
 from pyspark.util import inheritable_thread_target, local_connect_and_auth
 
-from onebit_spark.core.execution import one_ahead
 from onebit_spark.errors import FitFailed
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.sessions import is_connect, own_session
+from onebit_spark.platform.sessions import is_connect, one_ahead, own_session
 
 # ---- lines of binary cells -------------------------------------------------------------------------------------------
 

@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from onebit_spark.certificate.certificates import Certificate, certificate_document
 from onebit_spark.certificate.held_out import answering_threshold, ungrouped_certificates
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, Terms
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import FitConfig, Terms, available_cores
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior

@@ -19,10 +19,9 @@ from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, ce
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.factor_tables import FitFeatures, digest, give_features, prior_row
 from onebit_spark.core.hashes import CellSketch, merged_sketch
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
+from onebit_spark.core.model_info import SIDE_OF, FitFeatures, ModelInfo, Who, digest, give_features, prior_row
 from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, PhaseTimer

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import PlacedBlock, RowLayout
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.steps import PlacedBlock, RowLayout
 from onebit_spark.engines.block_frames import Placement, ascending_cell, distinct, positions, read_ascending
 from onebit_spark.engines.blocking import _encode_numbers, build, routed, routes_of
 from onebit_spark.engines.spark_runner import RunStep

@@ -16,11 +16,9 @@ from modelfolders import FOLDERS, VERSIONS, nearest_by_inner_product, told_by
 
 import onebit_spark
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
-from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.factor_tables import CERTIFIED
-from onebit_spark.core.model_info import FORMAT_VERSION, ModelInfo
-from onebit_spark.core.output_kinds import VECTORS
-from onebit_spark.platform.files import Location
+from onebit_spark.core.model_info import CERTIFIED, FORMAT_VERSION, ModelInfo
+from onebit_spark.core.prediction import Calibration
+from onebit_spark.platform.files import VECTORS, Location
 from onebit_spark.predictor import model_folder
 
 USERS, ITEMS = (index.ravel() for index in np.indices((30, 20)))  # the last two of each were never rated

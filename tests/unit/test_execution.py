@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core import execution
+from onebit_spark.core import config as core_config
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.execution import CUDA_MOST_RANK, Execution, device_problems
+from onebit_spark.core.config import CUDA_MOST_RANK, Execution, device_problems
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import solve
@@ -22,16 +22,16 @@ from onebit_spark.errors import RequestError
 
 @pytest.fixture
 def container(tmp_path, monkeypatch):
-    monkeypatch.setattr(execution, "CGROUP", tmp_path)
-    monkeypatch.setattr(execution, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(core_config, "CGROUP", tmp_path)
+    monkeypatch.setattr(core_config, "MEMINFO", tmp_path / "meminfo")
     (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
-    monkeypatch.setattr(execution.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(core_config.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     return tmp_path
 
 
 def test_without_a_container(container):
-    assert execution.available_cores() == 8
-    assert execution.available_memory() == 8000 * 1024
+    assert core_config.available_cores() == 8
+    assert core_config.available_memory() == 8000 * 1024
 
 
 def test_version_2(container):
@@ -39,16 +39,16 @@ def test_version_2(container):
     (container / "memory.max").write_text("4000000\n")
     (container / "memory.current").write_text("3000000\n")
     (container / "memory.stat").write_text("anon 1\ninactive_file 500000\nactive_file 7\n")
-    assert execution.available_cores() == 2
-    assert execution.available_memory() == 1_500_000
+    assert core_config.available_cores() == 2
+    assert core_config.available_memory() == 1_500_000
 
 
 def test_version_2_without_limits(container):
     (container / "cpu.max").write_text("max 100000\n")
     (container / "memory.max").write_text("max\n")
     (container / "memory.current").write_text("3000000\n")
-    assert execution.available_cores() == 8
-    assert execution.available_memory() == 8000 * 1024
+    assert core_config.available_cores() == 8
+    assert core_config.available_memory() == 8000 * 1024
 
 
 def test_version_1(container):
@@ -59,13 +59,13 @@ def test_version_1(container):
     (container / "memory" / "memory.limit_in_bytes").write_text("2000000")
     (container / "memory" / "memory.usage_in_bytes").write_text("2500000")
     (container / "memory" / "memory.stat").write_text("total_inactive_file 100000\n")
-    assert execution.available_cores() == 1
-    assert execution.available_memory() == 0
+    assert core_config.available_cores() == 1
+    assert core_config.available_memory() == 0
 
 
 def test_where_there_is_no_linux(container):
     (container / "meminfo").unlink()
-    assert execution.available_memory() > 2**20
+    assert core_config.available_memory() > 2**20
 
 
 CUDA = Execution(device="cuda")
@@ -73,7 +73,7 @@ CUDA = Execution(device="cuda")
 
 @pytest.fixture
 def with_a_gpu(monkeypatch):
-    monkeypatch.setattr(execution, "no_device", lambda: None)
+    monkeypatch.setattr(core_config, "no_device", lambda: None)
 
 
 def told(config, execution=CUDA):
@@ -104,7 +104,7 @@ def test_a_start_with_too_many_factors_is_refused_by_name():
 
 
 def test_what_a_machine_lacks(monkeypatch):
-    monkeypatch.setattr(execution, "no_device", lambda: "finds no GPU: choose 'cpu'")
+    monkeypatch.setattr(core_config, "no_device", lambda: "finds no GPU: choose 'cpu'")
     assert told(FitConfig()) == ["device 'cuda' finds no GPU: choose 'cpu'"]
     with pytest.raises(ValueError, match="cannot fit:\n- device 'cuda' finds no GPU: choose 'cpu'"):
         fit_arrays([0, 1], [0, 1], [0, 1], device="cuda")
@@ -112,7 +112,7 @@ def test_what_a_machine_lacks(monkeypatch):
 
 def test_no_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "needs CuPy, which is not installed: pip install '.[gpu]'" in execution.no_device.__wrapped__()
+    assert "needs CuPy, which is not installed: pip install '.[gpu]'" in core_config.no_device.__wrapped__()
 
 
 def test_an_unknown_device_is_refused():

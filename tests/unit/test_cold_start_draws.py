@@ -123,8 +123,6 @@ def test_draws_follow_from_seed_and_pair_alone(data):
     assert np.all(together != fit.sample(rows, cols, seed=6))
 
 
-# ---- quantiles of q(γ) -----------------------------------------------------------------------------------------------
-
 U = np.array([1e-6, 0.01, 0.3, 0.5, 0.9, 1 - 1e-6])
 
 

@@ -27,8 +27,7 @@ from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.decide import Exchange
-from onebit_spark.engines.spark_engine import adopted_factors, factors_of, load_ratings, open_engine
-from onebit_spark.engines.tables import factor_schema
+from onebit_spark.engines.spark_engine import adopted_factors, factor_schema, factors_of, load_ratings, open_engine
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.in_process import info_of_fit
 from onebit_spark.input.batches import SizeEstimate

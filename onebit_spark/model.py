@@ -20,7 +20,7 @@ from onebit_spark.certificate.held_out import SELECTIVE, answering_threshold, un
 from onebit_spark.core.factor_tables import DIRECTIONS, factor_columns, feature_effects
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.model_info import ModelInfo, Who
-from onebit_spark.engines.tables import factor_frame, factor_schema
+from onebit_spark.engines.spark_engine import factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.input.ratings import case_folding

@@ -33,8 +33,7 @@ from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.model_info import PARTNER, SIDE_OF, Who
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.side_features import warn_of_unknown_values
-from onebit_spark.engines.block_frames import Batches
-from onebit_spark.engines.tables import factor_frame, factor_schema
+from onebit_spark.engines.spark_engine import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.ratings import (
     ITEM,
@@ -50,6 +49,7 @@ from onebit_spark.input.ratings import (
     with_weight,
 )
 from onebit_spark.ml.spark_factors import MOST_PAIRS, SparkFactors
+from onebit_spark.platform.arrow_stream import Batches
 from onebit_spark.platform.plans import computed_once
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.predictor.fitted_model import FittedModel

@@ -37,7 +37,7 @@ from pyspark.sql import functions as F
 from onebit_spark.core.hashes import CellSketch
 from onebit_spark.core.model_info import METADATA, ModelInfo, Who
 from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS
-from onebit_spark.engines.tables import collected_factors
+from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.params import set_saved_params
 from onebit_spark.platform.files import Location, explained, replace_folder

@@ -15,7 +15,7 @@ from onebit_spark.core import prediction
 from onebit_spark.core.factor_tables import CERTIFIED, factor_columns
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.core.posterior import packed_size
-from onebit_spark.engines.tables import collected_factors
+from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.input.ratings import INTEGRAL, checked_ids, missing, quoted, type_of
 from onebit_spark.platform.arrow_stream import arrow_udf

@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import Product
 from onebit_spark.core.steps import PlacedBlock, RowLayout
-from onebit_spark.engines.block_frames import (
+from onebit_spark.engines.blocking import (
     Placement,
     ascending_cell,
+    build,
     distinct,
     positions,
     read_ascending,
+    routed,
+    routes_of,
 )
-from onebit_spark.engines.blocking import build, routed, routes_of
 from onebit_spark.engines.spark_runner import RunStep
-from onebit_spark.engines.start import Product
 from onebit_spark.input.batches import NO_WEIGHTS
 from onebit_spark.platform import binary_cells
 from onebit_spark.platform.binary_cells import binary_line, cell_array

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
-from onebit_spark.engines.block_frames import Placement
-from onebit_spark.engines.blocking import _encode_numbers
+from onebit_spark.engines.blocking import Placement, _encode_numbers
 from onebit_spark.input import batches
 from onebit_spark.input.batches import CountIds, Pack, read_bundles, sum_counts
 from onebit_spark.input.ratings import ITEM, LABEL, USER

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import GROWN_MARGIN
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.posterior import FIT_VECTORS, RowPosterior, packed_size
 from onebit_spark.core.spectral import (
@@ -30,7 +31,6 @@ from onebit_spark.engines.cuda.half_step import rating_sums
 from onebit_spark.engines.cuda.pairs import residual_weights
 from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, count_distinct, keyed_normals
 from onebit_spark.engines.cuda.shapes import MODE_PRODUCT, LineShape
-from onebit_spark.engines.start import GROWN_MARGIN
 
 
 def device_start(ratings: Orientations, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
@@ -43,7 +43,7 @@ def device_start(ratings: Orientations, config: FitConfig, loss: Loss) -> dict[S
 def device_growth(
     ratings: Orientations, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss
 ) -> dict[Side, RowPosterior]:
-    """Both posteriors with as many factors as ``config`` asks for (``engines.start``)."""
+    """Both posteriors with as many factors as ``config`` asks for (``core.engine``)."""
     matrix: Any = DeviceResiduals.of(ratings, posteriors)
     more = config.factors - posteriors["rows"].rank
     tables: tuple[Any, Any] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)

@@ -48,7 +48,7 @@ from onebit_spark.input.ratings import (
     rating_lines,
     with_weight,
 )
-from onebit_spark.ml.spark_factors import MOST_PAIRS, SparkFactors
+from onebit_spark.ml.scoring import MOST_PAIRS, SparkFactors
 from onebit_spark.platform.arrow_stream import Batches
 from onebit_spark.platform.plans import computed_once
 from onebit_spark.platform.sessions import parallelism

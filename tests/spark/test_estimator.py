@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import SparkRuntimeException
 from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.feature import SQLTransformer
-from pyspark.ml.scoring import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder, TrainValidationSplit
 from pyspark.sql import functions as F
 

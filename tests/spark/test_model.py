@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import SparkRuntimeException
 from pyspark.ml import PipelineModel
+from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.linalg import Vectors, VectorUDT
-from pyspark.ml.scoring import BinaryClassificationEvaluator
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, IntegerType
 

@@ -26,11 +26,18 @@ from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, ce
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.factor_tables import FitFeatures, digest, give_features, prior_row
 from onebit_spark.core.hashes import CellSketch, merged_sketch
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
-from onebit_spark.core.output_kinds import ESTIMATOR
+from onebit_spark.core.model_info import (
+    METADATA,
+    SIDE_OF,
+    FitFeatures,
+    ModelInfo,
+    Who,
+    digest,
+    give_features,
+    prior_row,
+)
 from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, PhaseTimer
@@ -44,7 +51,7 @@ from onebit_spark.input.ratings import check_columns, collected_features, type_o
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.ml.params import FitParams, refuse_removed, set_saved_params
 from onebit_spark.model import OneBitCompletionModel, read_parquet, write_model
-from onebit_spark.platform.files import Location, explained, replace_folder
+from onebit_spark.platform.files import ESTIMATOR, Location, explained, replace_folder
 
 log = logging.getLogger("onebit_spark")
 

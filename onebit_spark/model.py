@@ -2,7 +2,7 @@
 
 MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
-MODEL/users/           Parquet, one line per id: see ``factor_tables``
+MODEL/users/           Parquet, one line per id: see ``core.model_info``
 MODEL/items/
 MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``core.hashes``
 MODEL/certificate.json upper limits on the error rate: see ``certificates``
@@ -35,10 +35,8 @@ from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS, Certificate, certificate_document, headline_of
 from onebit_spark.certificate.held_out import SELECTIVE, answering_threshold, ungrouped_certificates
-from onebit_spark.core.factor_tables import DIRECTIONS, factor_columns, feature_effects
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
-from onebit_spark.core.model_info import METADATA, ModelInfo, Who
-from onebit_spark.core.output_kinds import MODEL, VECTORS
+from onebit_spark.core.model_info import DIRECTIONS, METADATA, ModelInfo, Who, factor_columns, feature_effects
 from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.rating_checks import RatingCounts
@@ -56,12 +54,11 @@ from onebit_spark.ml.scoring import (
     diagnose,
     sketch_of,
 )
-from onebit_spark.platform.files import Location, explained, replace_folder
+from onebit_spark.platform.files import MODEL, VECTORS, Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.fitted_model import who_problems
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
-from onebit_spark.predictor.scored import CertificateRequest, with_certificates
-from onebit_spark.predictor.side import ModelSide
+from onebit_spark.predictor.predictor import CertificateRequest, ModelSide, with_certificates
 from onebit_spark.report.page import REPORT, page_of
 
 
@@ -86,7 +83,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     info : ModelInfo
         Settings, counts and history of the fit: the content of ``metadata.json``.
     users, items : DataFrame
-        Posterior of each user and each item, one line per id: see ``core.factor_tables``.
+        Posterior of each user and each item, one line per id: see ``core.model_info``.
     certificate : dict
         Upper limits on the error rate: the content of ``certificate.json``.
     source : str or None

@@ -31,12 +31,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.engine import grown_posteriors, start_posteriors
-from onebit_spark.core.losses import OTHER, Side
-from onebit_spark.core.posterior import FloatArray, Form
-from onebit_spark.core.randomness import Split
-from onebit_spark.core.spectral import CountedRows
-from onebit_spark.core.steps import (
+from onebit_spark.core.engine import (
     NO_SUMS,
     PlacedBlock,
     Result,
@@ -50,6 +45,10 @@ from onebit_spark.core.steps import (
     total_weight,
     written,
 )
+from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.posterior import FloatArray, Form
+from onebit_spark.core.randomness import Split
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines.blocking import (
     Batches,
     BlockedSide,
@@ -59,6 +58,7 @@ from onebit_spark.engines.blocking import (
     read_block,
     worker_errors,
 )
+from onebit_spark.engines.threads import grown_posteriors, start_posteriors
 from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.platform.arrow_stream import arrow_batches
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of

@@ -2,7 +2,7 @@
 
 SparkFactors      both tables: ids, and scores of pairs
 scored_ratings    ratings with what the model predicts for them, in this process if they are few, by Spark otherwise
-measure, …        figures, diagnostics, calibration and certificates, from scored ratings by ``predictor.scored``
+measure, …        figures, diagnostics, calibration and certificates, from scored ratings by ``predictor.predictor``
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from pyspark.sql.types import BooleanType, DoubleType, LongType, ShortType, Stru
 
 from onebit_spark.certificate.certificates import Certificate, certificate_document
 from onebit_spark.certificate.held_out import HeldOutCounts
-from onebit_spark.core import metrics, prediction
-from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.factor_tables import CERTIFIED, factor_columns
+from onebit_spark.core import prediction
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
-from onebit_spark.core.metrics import RELIABILITY_BINS
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
+from onebit_spark.core.model_info import CERTIFIED, SIDE_OF, ModelInfo, Who, factor_columns
 from onebit_spark.core.posterior import packed_size
-from onebit_spark.core.prediction import EVERYTHING
+from onebit_spark.core.prediction import EVERYTHING, RELIABILITY_BINS, Calibration
 from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import (
@@ -47,12 +44,14 @@ from onebit_spark.input.ratings import (
 from onebit_spark.platform.arrow_stream import arrow_udf
 from onebit_spark.platform.sessions import as_bytes, described
 from onebit_spark.predictor.fitted_model import FittedModel
-from onebit_spark.predictor.predictor import OUTPUTS, Predictor
-from onebit_spark.predictor.scored import (
+from onebit_spark.predictor.predictor import (
     CALIBRATING,
     NOT_KNOWN,
+    OUTPUTS,
     SAMPLE,
     CertificateRequest,
+    ModelSide,
+    Predictor,
     calibrated,
     certificates_of,
     count_by_level,
@@ -62,7 +61,6 @@ from onebit_spark.predictor.scored import (
     scored_table,
     with_rates,
 )
-from onebit_spark.predictor.side import ModelSide
 
 SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
 
@@ -76,7 +74,7 @@ class SparkFactors:
     """The factor tables of a model, one line per id, and the columns of ids in the user's DataFrames."""
 
     info: ModelInfo
-    users: DataFrame  # see ``core.factor_tables``
+    users: DataFrame  # see ``core.model_info``
     items: DataFrame
     columns: Mapping[Who, str]  # ``userCol`` and ``itemCol``
     collected: list[tuple[ModelSide, ModelSide]] = field(default_factory=list)  # both tables on the driver, or nothing
@@ -215,7 +213,7 @@ def confidence(info: ModelInfo, score: Column, std: Column) -> Column:
 def scored_ratings(
     factors: SparkFactors, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
 ) -> pa.Table:
-    """One line for each of n checked ratings, on the driver: see ``predictor.scored``."""
+    """One line for each of n checked ratings, on the driver: see ``scored_table``."""
     asked = _asked(factors, ratings, threshold, group)
     table = factors.scored_here(asked) if factors.fit_driver(n) else _by_spark(factors, asked).toArrow()
     lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])
@@ -253,7 +251,6 @@ def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFram
 
 COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver collects the scores: 20 bytes per rating, and its group
 SCORE_BINS = 1 << 16
-SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
 def measure(
@@ -310,7 +307,7 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
             F.count_if("unknown_user").alias("n_unknown_user"),
             F.count_if("unknown_item").alias("n_unknown_item"),
             F.sum(F.greatest(1 - sign * F.col("score"), F.lit(0.0))).alias("hinge_loss"),
-            F.sum(-F.log(F.greatest(chance, F.lit(SMALLEST_PROBABILITY)))).alias("log_loss"),
+            F.sum(-F.log(F.greatest(chance, F.lit(prediction.SMALLEST_PROBABILITY)))).alias("log_loss"),
             F.sum((1 - chance) ** 2).alias("brier"),
             F.sum("probability").alias("probability"),
         )
@@ -323,7 +320,7 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
     place = np.unique(column["bin"], return_inverse=True)[1]
     positives = np.bincount(place, weights=column["n_positive"])
     area, error = _area(positives, np.bincount(place, weights=column["n"]) - positives)
-    reliability = metrics.Reliability.of_bins(
+    reliability = prediction.Reliability.of_bins(
         column["probability_bin"], column["n"], column["probability"], column["n_positive"]
     )
     counts = {name: int(column[name].sum()) for name in ("n_wrong", "n_unknown_user", "n_unknown_item")}

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.core import metrics
-from onebit_spark.core.calibration import Calibration
+from onebit_spark.core import prediction
+from onebit_spark.core.prediction import Calibration
 from onebit_spark.model import OneBitCompletionModel
 
 
@@ -28,7 +28,7 @@ def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, m
     told = model.info.diagnostics
     assert (told["source"], told["n"]) == ("held-out ratings", 800)
     assert told["error"] == pytest.approx(np.mean(fit.predict(users, items) != labels))
-    curve = metrics.reliability(labels, fit.probability(users, items))
+    curve = prediction.reliability(labels, fit.probability(users, items))
     assert told["calibration_error"] == pytest.approx(curve.error, abs=1e-6)
     np.testing.assert_allclose(told["reliability"]["frequency"], curve.frequency)
     scores = fit.score(users, items)

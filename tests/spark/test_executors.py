@@ -15,7 +15,7 @@ from test_exchanges import assert_same_bits, data, estimator, ratings, weights  
 
 from onebit_spark import FitFailed, RequestError, fit_arrays
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.steps import total_weight
+from onebit_spark.core.engine import total_weight
 from onebit_spark.engines.blocking import (
     Storage,
     default_blocks,

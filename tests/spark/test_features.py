@@ -15,7 +15,7 @@ from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.runtime import read_features
 from onebit_spark.cli.spark_runtime import SparkRuntime
-from onebit_spark.core.factor_tables import IMPLICIT
+from onebit_spark.core.model_info import IMPLICIT
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate

@@ -9,7 +9,7 @@ import pytest
 from modelinfo import info_of
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
-from onebit_spark.core.factor_tables import factor_table
+from onebit_spark.core.model_info import factor_table
 from onebit_spark.model import OneBitCompletionModel
 
 

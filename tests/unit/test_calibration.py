@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from onebit_spark.core import metrics, prediction
-from onebit_spark.core.calibration import Calibration
+from onebit_spark.core import prediction
+from onebit_spark.core.prediction import Calibration
 
 
 def sample(logit, noise, n=30_000):
@@ -32,7 +32,7 @@ def test_the_map_that_made_the_labels_is_found(logit, noise):
     found = Calibration.fit(scores, variances, positive.astype(float), (~positive).astype(float))
     p = found.probability(scores, variances)
     assert np.mean(np.abs(p - truth)) < 0.015
-    assert metrics.reliability(np.where(positive, 1, -1), p).error < 0.01
+    assert prediction.reliability(np.where(positive, 1, -1), p).error < 0.01
 
 
 def test_lines_may_stand_for_many_ratings():
@@ -85,11 +85,11 @@ def test_a_calibration_replaces_the_losses_own_probability():
 
 
 def test_reliability_by_hand():
-    curve = metrics.reliability([1, -1, 1, 1], [0.01, 0.02, 0.99, 1.0])
+    curve = prediction.reliability([1, -1, 1, 1], [0.01, 0.02, 0.99, 1.0])
     np.testing.assert_allclose(curve.n, [2, 2])
     np.testing.assert_allclose(curve.probability, [0.015, 0.995])
     np.testing.assert_allclose(curve.frequency, [0.5, 1.0])
     assert curve.error == pytest.approx(0.5 * 0.485 + 0.5 * 0.005)
     rng = np.random.default_rng(0)
     p = expit(rng.normal(size=100_000))
-    assert metrics.reliability(np.where(rng.random(100_000) < p, 1, -1), p).error < 0.01
+    assert prediction.reliability(np.where(rng.random(100_000) < p, 1, -1), p).error < 0.01

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from test_implicit_features import SHAPE, cells, features
 
-from onebit_spark.core import implicit_features
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.implicit_features import RIDGE, CoefStep, coef_gram
+from onebit_spark.core.features import RIDGE, CoefStep, add_implicit_sums, coef_gram, leave_residuals, sent_vectors
 from onebit_spark.core.losses import RowPrior
 from onebit_spark.core.losses.base import RowSums
 from onebit_spark.core.posterior import RowMap, RowPosterior
@@ -124,16 +123,16 @@ def told_by_half_steps(block, mean, steps):
     prior, found = RowPrior(np.zeros((1, RANK)), np.ones((1, RANK))), []
     for _ in range(steps + 1):  # the first half step knows no direction yet
         told = np.zeros((m, RANK))
-        implicit_features.add_implicit_sums(block, 0, m, implicit_features.sent_vectors(cols), rows.implicit, told)
-        implicit_features.leave_residuals(block, 0, m, rows, told)
+        add_implicit_sums(block, 0, m, sent_vectors(cols), rows.implicit, told)
+        leave_residuals(block, 0, m, rows, told)
         known = prior.shifted_by(np.zeros((m, RANK)), told)
         sums = SideStatistics.of_rows(mean, rows, known, block.distinct_counts, RowSums(0.0, 0.0))
         step = sums.best_step(coef_gram(cols))
         step.of_residuals.apply_to(rows, 0, m)
         step.of_coef.apply_to(cols, 0, n)
         found.append(cols.implicit[:, W].copy())
-        sent = implicit_features.sent_vectors(rows)
-        implicit_features.add_implicit_sums(turned, 0, n, sent, cols.implicit, np.zeros((n, RANK)))
+        sent = sent_vectors(rows)
+        add_implicit_sums(turned, 0, n, sent, cols.implicit, np.zeros((n, RANK)))
     return found[1:]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from onebit_spark.core.side_features import (
+from onebit_spark.core.features import (
     MOST_VALUES,
     FeatureCoding,
     SideFeatures,

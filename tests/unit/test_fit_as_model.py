@@ -7,8 +7,7 @@ import pytest
 
 import onebit_spark
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
-from onebit_spark.core.factor_tables import CERTIFIED
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import CERTIFIED, ModelInfo
 
 ROWS, COLS = (index.ravel() for index in np.indices((31, 21)))  # 28 × 18 are rated; the shape is 30 × 20
 METHODS = ("score", "std", "probability", "predict")

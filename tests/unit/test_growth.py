@@ -8,12 +8,11 @@ from fitting import simulated
 
 from onebit_spark import FitConfig
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.engine import GROWN_MARGIN, ResidualTables
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import Form, factors_in_use
 from onebit_spark.core.solver import Start, solve
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.engines.threads import GROWN_MARGIN, ResidualTables, local_engine
 
 SHAPE = (120, 90)
 PRIOR = FitConfig().make_prior(sum(SHAPE))

@@ -11,9 +11,8 @@ from test_kernels import name
 from test_objective import config_of
 
 from onebit_spark import NotConverged, Terms, fit_arrays
-from onebit_spark.core import implicit_features
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.implicit_features import RIDGE, gram_matrix
+from onebit_spark.core.features import RIDGE, add_implicit_sums, gram_matrix, newcomer_means, prior_means, sent_vectors
 from onebit_spark.core.losses import OTHER, SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.priors import PRIORS
@@ -58,9 +57,9 @@ def test_means_and_directions_against_matrices(n, seed, rank):
     rated[rows, cols] = 1.0
     count = rated.sum(axis=1)[:, None]
     columns = with_implicit(partners, rank)
-    implicit_features.add_implicit_sums(block, 0, SHAPE[0], implicit_features.sent_vectors(columns), own, means)
+    add_implicit_sums(block, 0, SHAPE[0], sent_vectors(columns), own, means)
     np.testing.assert_allclose(means - before, f @ weights, atol=1e-12)
-    np.testing.assert_allclose(implicit_features.prior_means(block, columns), f @ weights, atol=1e-12)
+    np.testing.assert_allclose(prior_means(block, columns), f @ weights, atol=1e-12)
     expected = old.copy()  # w, r and d stay
     expected[:, 2 * rank : 3 * rank] = (rated @ residuals - RIDGE * old[:, :rank]) / (count + RIDGE)
     expected[:, 4 * rank :] = f @ np.hstack([gradients, steps]) / np.sqrt(np.maximum(count, 1))
@@ -123,7 +122,7 @@ def test_a_repeated_rating_does_not_change_what_was_rated():
     once = RatingBlock.from_coordinates(rows, cols, positive, SHAPE)
     twice = RatingBlock.from_coordinates(np.tile(rows, 2), np.tile(cols, 2), np.tile(positive, 2), SHAPE)
     partners = with_implicit(np.random.default_rng(0).normal(size=(SHAPE[1], 4)), 2)
-    means = [implicit_features.prior_means(block, partners) for block in (once, twice)]
+    means = [prior_means(block, partners) for block in (once, twice)]
     np.testing.assert_array_equal(*means)
 
 
@@ -132,7 +131,7 @@ def test_a_newcomer_is_expected_to_go_on_like_others():
     block = RatingBlock.from_coordinates(rows, cols, positive, SHAPE)
     rng = np.random.default_rng(1)
     partners, centre, typical = rng.normal(size=(SHAPE[1], 4)), rng.normal(size=2), 4.0
-    found = implicit_features.newcomer_means(block, with_implicit(partners, 2), centre, typical)
+    found = newcomer_means(block, with_implicit(partners, 2), centre, typical)
     rated = np.zeros(SHAPE)
     rated[rows, cols] = 1.0
     counts = rated.sum(axis=1)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.engine import Product
-from onebit_spark.core.steps import PlacedBlock, RowLayout
+from onebit_spark.core.engine import PlacedBlock, RowLayout
 from onebit_spark.engines.blocking import (
     Placement,
     ascending_cell,
@@ -23,6 +22,7 @@ from onebit_spark.engines.blocking import (
     routes_of,
 )
 from onebit_spark.engines.spark_runner import RunStep
+from onebit_spark.engines.threads import Product
 from onebit_spark.input.batches import NO_WEIGHTS
 from onebit_spark.platform import binary_cells
 from onebit_spark.platform.binary_cells import binary_line, cell_array

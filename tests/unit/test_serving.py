@@ -12,8 +12,8 @@ from modelfolders import FOLDERS, VERSIONS, told_by
 
 import onebit_spark
 from onebit_spark import RequestError
-from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.model_info import FORMAT_VERSION
+from onebit_spark.core.prediction import Calibration
 
 USERS, ITEMS = (index.ravel() for index in np.indices((30, 20)))  # the last two of each were never rated
 KINDS = [{"loss": "hinge"}, {"loss": "logistic"}, {"loss": "logistic", "covariance": "diagonal", "intercepts": False}]

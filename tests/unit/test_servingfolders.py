@@ -14,8 +14,7 @@ from modelfolders import FOLDERS, nearest_by_inner_product
 import onebit_spark
 from onebit_spark import RequestError
 from onebit_spark.core.model_info import FORMAT_VERSION
-from onebit_spark.core.output_kinds import VECTORS
-from onebit_spark.platform.files import Location
+from onebit_spark.platform.files import VECTORS, Location
 from onebit_spark.predictor import model_folder
 
 # ---- vectors ---------------------------------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ from test_objective import config_of
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.certificate.certified_fit import SPLIT_STREAM
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses import SIDES, HalfStep
-from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.randomness import Split
-from onebit_spark.core.side_features import (
+from onebit_spark.core.features import (
     FEATURE_RIDGE,
     FeatureRidge,
     SideFeatures,
 )
+from onebit_spark.core.losses import SIDES, HalfStep
+from onebit_spark.core.priors import PRIORS
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import solve
 from onebit_spark.engines.threads import local_engine
 

@@ -6,9 +6,8 @@ from scipy.sparse import coo_array, diags_array
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.engine import StartTables
 from onebit_spark.core.spectral import OVERSAMPLING, CountedRows, Keyed, spectral_start
-from onebit_spark.engines.threads import ThreadRunner
+from onebit_spark.engines.threads import StartTables, ThreadRunner
 from onebit_spark.simulate import power_law_ratings, simulate
 
 

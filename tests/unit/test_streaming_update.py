@@ -7,8 +7,8 @@ from modelinfo import info_of
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.engine import prior_rows
 from onebit_spark.core.losses import OTHER, SIDES
-from onebit_spark.core.steps import prior_rows
 from onebit_spark.predictor import new_ratings
 from onebit_spark.predictor.new_ratings import Before, FoldIn, updated_sides
 from onebit_spark.simulate import simulate

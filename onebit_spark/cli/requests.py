@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from onebit_spark.cli.flags import CERTIFICATES, INPUT, OUTPUT, SPARK, as_flag, flag, in_flags, settings
 from onebit_spark.cli.flags import MODEL as MODEL_FLAGS
-from onebit_spark.core.config import FitConfig, Labels, Terms
-from onebit_spark.core.execution import RARE, Execution, device_problems
+from onebit_spark.core.config import RARE, Execution, FitConfig, Labels, Terms, device_problems
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages

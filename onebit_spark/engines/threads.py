@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats, repeats_of
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, available_cores
 from onebit_spark.core.engine import (
     NO_SUMS,
     Engine,
@@ -33,7 +33,6 @@ from onebit_spark.core.engine import (
     Step,
     Sums,
 )
-from onebit_spark.core.execution import available_cores
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.losses.row_sums import add_signed_rows
 from onebit_spark.core.posterior import FIT_VECTORS, Form, RowPosterior

@@ -18,8 +18,7 @@ from onebit_spark.certificate.held_out import answering_threshold, ungrouped_cer
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, Terms
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import FitConfig, Terms, available_cores
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior

@@ -34,8 +34,7 @@ from onebit_spark.certificate.certificates import Certificate, certificate_docum
 from onebit_spark.certificate.held_out import MOST_GROUPS, Group, HeldOutCounts, held_out_certificates, request_problems
 from onebit_spark.core import prediction
 from onebit_spark.core.arrow import in_spark_type
-from onebit_spark.core.config import Terms
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import Terms, available_cores, param_names
 from onebit_spark.core.hashes import ENOUGH, CellSketch
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.id_index import IdIndex, one_array
@@ -55,7 +54,6 @@ from onebit_spark.core.model_info import (
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, Calibration
 from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
-from onebit_spark.core.settings import param_names
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.top_n import Numbers, Ranking
 

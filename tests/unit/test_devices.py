@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core import execution
-from onebit_spark.core.execution import CUDA_MOST_RANK, Execution, device_problems
+from onebit_spark.core import config as core_config
+from onebit_spark.core.config import CUDA_MOST_RANK, Execution, device_problems
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.cuda.device import bytes_needed
 from onebit_spark.engines.cuda.runner import CudaRunner
@@ -18,7 +18,7 @@ CUDA = Execution(device="cuda")
 
 @pytest.fixture
 def with_a_gpu(monkeypatch):
-    monkeypatch.setattr(execution, "no_device", lambda: None)
+    monkeypatch.setattr(core_config, "no_device", lambda: None)
 
 
 def told(config, execution=CUDA):
@@ -49,7 +49,7 @@ def test_a_start_with_too_many_factors_is_refused_by_name():
 
 
 def test_what_a_machine_lacks(monkeypatch):
-    monkeypatch.setattr(execution, "no_device", lambda: "finds no GPU: choose 'cpu'")
+    monkeypatch.setattr(core_config, "no_device", lambda: "finds no GPU: choose 'cpu'")
     assert told(FitConfig()) == ["device 'cuda' finds no GPU: choose 'cpu'"]
     with pytest.raises(ValueError, match="cannot fit:\n- device 'cuda' finds no GPU: choose 'cpu'"):
         fit_arrays([0, 1], [0, 1], [0, 1], device="cuda")
@@ -57,7 +57,7 @@ def test_what_a_machine_lacks(monkeypatch):
 
 def test_no_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "needs CuPy, which is not installed: pip install '.[gpu]'" in execution.no_device.__wrapped__()
+    assert "needs CuPy, which is not installed: pip install '.[gpu]'" in core_config.no_device.__wrapped__()
 
 
 def test_an_unknown_device_is_refused():

@@ -10,8 +10,8 @@ import pytest
 
 import onebit_spark
 from onebit_spark import FitConfig, FitFailed, RequestError, Terms, fit_arrays, fit_table, in_process
-from onebit_spark.core import execution
-from onebit_spark.core.execution import Execution
+from onebit_spark.core import config as core_config
+from onebit_spark.core.config import Execution
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.in_process import TableFit
 from onebit_spark.input.arrow_ratings import ArrowRatings
@@ -74,7 +74,7 @@ class Device(ThreadRunner):
 
 def test_on_a_device(likes, tmp_path, monkeypatch):
     """What a model holds was fetched from there. A checkpoint that goes on was sent there again."""
-    monkeypatch.setattr(execution, "no_device", lambda: None)
+    monkeypatch.setattr(core_config, "no_device", lambda: None)
     monkeypatch.setattr(in_process, "CudaRunner", Device)
     expected, model = fit_table(likes, QUICK), fit_table(likes, QUICK, device="cuda")
     assert model.info.objective_history == expected.info.objective_history
@@ -93,7 +93,7 @@ def test_memory_is_checked_for_the_rank_at_the_start(likes, monkeypatch):
     def of_block(block, form):
         raise RequestError(f"rank {form.rank}")
 
-    monkeypatch.setattr(execution, "no_device", lambda: None)
+    monkeypatch.setattr(core_config, "no_device", lambda: None)
     monkeypatch.setattr(in_process.CudaRunner, "of_block", of_block)
     for max_rank, first in ((64, 10), (4, 4)):
         with pytest.raises(RequestError, match=f"rank {first}$"):
@@ -101,7 +101,7 @@ def test_memory_is_checked_for_the_rank_at_the_start(likes, monkeypatch):
 
 
 def test_a_device_that_is_not_there(likes, monkeypatch):
-    monkeypatch.setattr(execution, "no_device", lambda: "finds no GPU: choose 'cpu'")
+    monkeypatch.setattr(core_config, "no_device", lambda: "finds no GPU: choose 'cpu'")
     with pytest.raises(RequestError, match="device 'cuda' finds no GPU: choose 'cpu'"):
         fit_table(likes, QUICK, device="cuda")
     with pytest.raises(RequestError, match="device must be one of cpu, cuda, not 'tpu'"):

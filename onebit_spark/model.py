@@ -15,8 +15,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onebit_spark.certificate.certificates import OF_PREDICTIONS, Certificate, certificate_document, headline_of
-from onebit_spark.certificate.held_out import SELECTIVE, answering_threshold, ungrouped_certificates
+from onebit_spark.certificate.certificates import (
+    OF_PREDICTIONS,
+    SELECTIVE,
+    Certificate,
+    answering_threshold,
+    certificate_document,
+    headline_of,
+    ungrouped_certificates,
+)
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.model_info import DIRECTIONS, ModelInfo, Who, factor_columns, feature_effects
 from onebit_spark.engines.tables import factor_frame, factor_schema
@@ -55,7 +62,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     info : ModelInfo
         Settings, counts and history of the fit: the content of ``metadata.json``.
     users, items : DataFrame
-        Posterior of each user and each item, one line per id: see ``core.factor_tables``.
+        Posterior of each user and each item, one line per id: see ``core.model_info``.
     certificate : dict
         Upper limits on the error rate: the content of ``certificate.json``.
     source : str or None

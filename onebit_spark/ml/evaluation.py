@@ -16,8 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DoubleType, ShortType, StructField, StructType
 
-from onebit_spark.certificate.certificates import Certificate
-from onebit_spark.certificate.held_out import HeldOutCounts
+from onebit_spark.certificate.certificates import Certificate, HeldOutCounts
 from onebit_spark.core import prediction
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.model_info import SIDE_OF

@@ -43,7 +43,7 @@ from onebit_spark.ml.params import set_saved_params
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
-from onebit_spark.report.page import REPORT, page_of
+from onebit_spark.report import REPORT, page_of
 
 log = logging.getLogger("onebit_spark")
 

@@ -35,7 +35,7 @@ class SparkFactors:
     """The factor tables of a model, one line per id, and the columns of ids in the user's DataFrames."""
 
     info: ModelInfo
-    users: DataFrame  # see ``core.factor_tables``
+    users: DataFrame  # see ``core.model_info``
     items: DataFrame
     columns: Mapping[Who, str]  # ``userCol`` and ``itemCol``
     collected: list[tuple[ModelSide, ModelSide]] = field(default_factory=list)  # both tables on the driver, or nothing

@@ -10,7 +10,7 @@ from its posterior. One without ratings is drawn from the prior given the scales
     an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)
 
 A draw from N(0, 1/E[1/γ]) would be narrower, and the bound does not account for its divergence. After a prior split the
-prior is fixed: an id without ratings is drawn from N(p, diag(1/g)/t), see ``certificate.learnt_prior``.
+prior is fixed: an id without ratings is drawn from N(p, diag(1/g)/t), see ``certificate.certified_fit``.
 """
 
 from __future__ import annotations

@@ -19,8 +19,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.certificate.certificates import Certificate, certificate_document, with_freshness
-from onebit_spark.certificate.held_out import MOST_GROUPS, Group, HeldOutCounts, held_out_certificates, request_problems
+from onebit_spark.certificate.certificates import (
+    MOST_GROUPS,
+    Certificate,
+    Group,
+    HeldOutCounts,
+    certificate_document,
+    held_out_certificates,
+    request_problems,
+    with_freshness,
+)
 from onebit_spark.core import prediction
 from onebit_spark.core.config import Terms
 from onebit_spark.core.hashes import ENOUGH, CellSketch

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.certificate.held_out import (
+from onebit_spark.certificate.certificates import (
     START,
     Group,
     HeldOut,

@@ -22,9 +22,8 @@ from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, ce
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, Labels, Terms
+from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.features import SideFeatures
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import (
@@ -41,7 +40,6 @@ from onebit_spark.core.model_info import (
 )
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
-from onebit_spark.core.settings import Problem
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import ThreadRunner, local_engine
@@ -60,8 +58,7 @@ from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
-from onebit_spark.predictor.scored import KEPT_OUT, CertificateRequest, with_certificates
-from onebit_spark.predictor.side import ModelSide
+from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, with_certificates
 
 LABELS_AT_ONCE = 2**16
 

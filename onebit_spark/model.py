@@ -37,8 +37,7 @@ from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
 from onebit_spark.ml.recommend import recommend
 from onebit_spark.ml.spark_factors import SparkFactors, confidence
 from onebit_spark.predictor.fitted_model import who_problems
-from onebit_spark.predictor.scored import CertificateRequest, with_certificates
-from onebit_spark.predictor.side import ModelSide
+from onebit_spark.predictor.predictor import CertificateRequest, ModelSide, with_certificates
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, feature_effects
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
-from onebit_spark.core.settings import declared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,9 +18,8 @@ from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import DEVICES, Execution, FitConfig
 from onebit_spark.core.engine import Engine, RowLayout
-from onebit_spark.core.execution import DEVICES, Execution
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.model_info import SIDE_OF, Who, align_factors, factor_table
 from onebit_spark.core.model_selection import at_start_rank

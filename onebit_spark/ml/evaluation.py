@@ -1,7 +1,7 @@
 """How a model does on ratings, on Spark: figures, diagnostics, calibration and certificates.
 
 The ratings get what the model predicts for them, in this process if they are few, by Spark otherwise. What follows from
-that is in ``predictor.scored``.
+that is in ``predictor.predictor``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from onebit_spark.input.ratings import (
 from onebit_spark.ml.spark_factors import SparkFactors, confidence
 from onebit_spark.platform.arrow_stream import arrow_udf
 from onebit_spark.platform.sessions import described
-from onebit_spark.predictor.predictor import OUTPUTS
-from onebit_spark.predictor.scored import (
+from onebit_spark.predictor.predictor import (
     CALIBRATING,
     NOT_KNOWN,
+    OUTPUTS,
     SAMPLE,
     CertificateRequest,
     calibrated,
@@ -56,7 +56,7 @@ from onebit_spark.predictor.scored import (
 def scored_ratings(
     factors: SparkFactors, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
 ) -> pa.Table:
-    """One line for each of n checked ratings, on the driver: see ``predictor.scored``."""
+    """One line for each of n checked ratings, on the driver: see ``scored_table``."""
     asked = _asked(factors, ratings, threshold, group)
     table = factors.scored_here(asked) if factors.fit_driver(n) else _by_spark(factors, asked).toArrow()
     lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])

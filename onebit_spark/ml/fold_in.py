@@ -56,7 +56,7 @@ from onebit_spark.platform.plans import computed_once
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.new_ratings import Before, FoldIn, updated_sides, warn_left_out
-from onebit_spark.predictor.side import ModelSide, arrow_type
+from onebit_spark.predictor.predictor import ModelSide, arrow_type
 
 COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}  # of prepared ratings
 RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner

@@ -36,11 +36,10 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.hashes import CellSketch
 from onebit_spark.core.model_info import METADATA, ModelInfo, Who
-from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS
 from onebit_spark.engines.tables import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.params import set_saved_params
-from onebit_spark.platform.files import Location, explained, replace_folder
+from onebit_spark.platform.files import ESTIMATOR, MODEL, VECTORS, Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
 from onebit_spark.report import REPORT, page_of

@@ -20,8 +20,7 @@ from onebit_spark.input.ratings import INTEGRAL, checked_ids, missing, quoted, t
 from onebit_spark.platform.arrow_stream import arrow_udf
 from onebit_spark.platform.sessions import as_bytes
 from onebit_spark.predictor.fitted_model import FittedModel
-from onebit_spark.predictor.predictor import OUTPUTS, Predictor
-from onebit_spark.predictor.side import ModelSide
+from onebit_spark.predictor.predictor import OUTPUTS, ModelSide, Predictor
 
 SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
 

@@ -153,7 +153,7 @@ def test_what_is_refused(make_model, make_known, ratings):
 
 
 def test_too_many_groups(make_known, ratings, monkeypatch):
-    monkeypatch.setattr("onebit_spark.predictor.scored.MOST_GROUPS", 2)
+    monkeypatch.setattr("onebit_spark.predictor.predictor.MOST_GROUPS", 2)
     with pytest.raises(RequestError, match="column 'age' has 3 different values"):
         make_known().certifySelective(ratings, 0.1, by="age")
 

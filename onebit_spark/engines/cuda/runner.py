@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig
 from onebit_spark.core.engine import (
     Combine,
     Confidences,
@@ -27,7 +27,6 @@ from onebit_spark.core.engine import (
     coef_gram_step,
     column_squares,
 )
-from onebit_spark.core.execution import CUDA_MOST_RANK
 from onebit_spark.core.features import ImplicitMove
 from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowMap, RowPosterior, packed_size

@@ -16,10 +16,19 @@ from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import PlacedBlock, RowLayout
 from onebit_spark.core.randomness import Split
-from onebit_spark.engines.block_frames import Placement, ascending_cell, distinct, positions, read_ascending
-from onebit_spark.engines.blocking import _encode_numbers, build, routed, routes_of
+from onebit_spark.engines.blocking import (
+    Placement,
+    _encode_numbers,
+    ascending_cell,
+    build,
+    distinct,
+    positions,
+    read_ascending,
+    routed,
+    routes_of,
+)
 from onebit_spark.engines.spark_runner import RunStep
-from onebit_spark.engines.start import Product
+from onebit_spark.engines.threads import Product
 from onebit_spark.input import batches
 from onebit_spark.input.batches import NO_WEIGHTS, CountIds, Pack, read_bundles, sum_counts
 from onebit_spark.input.rating_files import RowGroup, even_tasks

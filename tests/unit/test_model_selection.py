@@ -29,8 +29,7 @@ from onebit_spark.core.model_selection import (
 from onebit_spark.core.posterior import Form, factors_in_use
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import IterationPlan, Start, solve
-from onebit_spark.engines.start import GROWN_MARGIN, ResidualTables
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.engines.threads import GROWN_MARGIN, ResidualTables, local_engine
 
 SHAPE = (200, 150)
 FIXED = {"rank": 4, "implicit_features": False}

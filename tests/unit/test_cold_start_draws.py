@@ -6,8 +6,7 @@ import pytest
 from scipy.stats import geninvgauss, invgamma, norm
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.special import gig_quantile
+from onebit_spark.core.priors import PRIORS, gig_quantile
 from onebit_spark.simulate import simulate
 
 N = 40_000

@@ -290,7 +290,7 @@ def test_a_learnt_prior_takes_its_settings_from_its_own_part(monkeypatch):
     """The other part certifies, so nothing may depend on it: an engine that holds this part alone chooses."""
     seen = []
     monkeypatch.setattr(
-        "onebit_spark.certificate.learnt_prior.select_model",
+        "onebit_spark.certificate.certified_fit.select_model",
         lambda engine, *rest: (seen.append(engine.n_ratings), select_model(engine, *rest))[1],
     )
     ratings = simulated("B3", shape=SHAPE, fraction=0.6)

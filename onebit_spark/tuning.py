@@ -373,7 +373,7 @@ def spark_validation(
     from pyspark.sql import functions as F
 
     from onebit_spark.input.spark_ratings import cell_hash, check_ratings, collect_ratings, estimate_size, with_weight
-    from onebit_spark.ml.evaluation import checked_ratings, measure
+    from onebit_spark.ml.scoring import checked_ratings, measure
 
     spark = ratings.sparkSession
     ratings = with_weight(ratings, columns)

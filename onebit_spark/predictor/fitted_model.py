@@ -13,8 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, certificate_document
-from onebit_spark.certificate.held_out import answering_threshold, ungrouped_certificates
+from onebit_spark.certificate.certificates import (
+    Certificate,
+    answering_threshold,
+    certificate_document,
+    ungrouped_certificates,
+)
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Terms, available_cores
 from onebit_spark.core.features import warn_of_unknown_values

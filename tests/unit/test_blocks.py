@@ -16,10 +16,19 @@ from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import PlacedBlock, RowLayout
 from onebit_spark.core.randomness import Split
-from onebit_spark.engines.block_frames import Placement, ascending_cell, distinct, positions, read_ascending
-from onebit_spark.engines.blocking import _encode_numbers, build, routed, routes_of
+from onebit_spark.engines.blocking import (
+    Placement,
+    _encode_numbers,
+    ascending_cell,
+    build,
+    distinct,
+    positions,
+    read_ascending,
+    routed,
+    routes_of,
+)
 from onebit_spark.engines.spark_runner import RunStep
-from onebit_spark.engines.start import Product
+from onebit_spark.engines.threads import Product
 from onebit_spark.input import survey
 from onebit_spark.input.ratings import ITEM, LABEL, USER
 from onebit_spark.input.spark_ratings import RowGroup, even_tasks
@@ -67,12 +76,6 @@ def test_transpose(ratings, shape):
     again = turned.transpose()
     np.testing.assert_array_equal(again.row_pointers, block.row_pointers)
     np.testing.assert_array_equal(again.codes, block.codes)
-
-
-@given(triples, st.randoms())
-def test_input_order_does_not_matter(ratings, random):
-    shuffled = random.sample(ratings, len(ratings))
-    np.testing.assert_array_equal(make(ratings, (8, 6)).codes, make(shuffled, (8, 6)).codes)
 
 
 weighted_triples = st.lists(

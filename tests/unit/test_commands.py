@@ -9,8 +9,7 @@ import tomllib
 import pytest
 from guides import GUIDES, ROOT, snippets
 
-from onebit_spark.cli.flags import parse
-from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest, parse
 from onebit_spark.errors import RequestError
 
 JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest, "tune": TuneRequest}

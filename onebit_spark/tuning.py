@@ -376,7 +376,7 @@ def spark_validation(
 
     from onebit_spark.input.collect import collect_ratings, estimate_size
     from onebit_spark.input.ratings import cell_hash, check_ratings, with_weight
-    from onebit_spark.ml.evaluation import checked_ratings, measure
+    from onebit_spark.ml.scoring import checked_ratings, measure
 
     spark = ratings.sparkSession
     ratings = with_weight(ratings, columns)

@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import certificate_document
+from onebit_spark.certificate.certificates import NARROWING, certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
-from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark import __version__
-from onebit_spark.certificate.certificates import headline_of, kept_by_coin
-from onebit_spark.certificate.held_out import SELECTIVE
+from onebit_spark.certificate.certificates import SELECTIVE, headline_of, kept_by_coin
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import (
     FitRequest,
@@ -45,7 +44,7 @@ from onebit_spark.platform.files import (
     explained,
 )
 from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest
-from onebit_spark.report.page import REPORT
+from onebit_spark.report import REPORT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

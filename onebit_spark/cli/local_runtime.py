@@ -41,7 +41,7 @@ from onebit_spark.predictor.predictor import (
     with_certificates,
     with_rates,
 )
-from onebit_spark.report.page import REPORT, page_of
+from onebit_spark.report import REPORT, page_of
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 EXAMPLES = 3

@@ -691,7 +691,7 @@ def _holds(folder: str, path: str) -> bool:
 def _selective_problems(request: FitRequest | EvaluateRequest, missing: str | None) -> Iterator[str]:
     """Problems with the error rates, and flags that need what is ``missing``."""
     if request.max_error:
-        from onebit_spark.certificate.held_out import request_problems
+        from onebit_spark.certificate.certificates import request_problems
 
         yield from (f"--max-error {problem}" for problem in request_problems(request.max_error))
     for name in ("max_error", "certify_by"):

@@ -17,8 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DoubleType, LongType, ShortType, StructField, StructType
 
-from onebit_spark.certificate.certificates import Certificate, certificate_document
-from onebit_spark.certificate.held_out import HeldOutCounts
+from onebit_spark.certificate.certificates import Certificate, HeldOutCounts, certificate_document
 from onebit_spark.core import prediction
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.model_info import CERTIFIED, SIDE_OF, ModelInfo, Who, factor_columns

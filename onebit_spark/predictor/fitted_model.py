@@ -13,8 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, certificate_document
-from onebit_spark.certificate.held_out import answering_threshold, ungrouped_certificates
+from onebit_spark.certificate.certificates import (
+    Certificate,
+    answering_threshold,
+    certificate_document,
+    ungrouped_certificates,
+)
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.blocks import RatingBlock

@@ -252,6 +252,7 @@ def test_names_without_regard_to_case():
         ("a.parquet", b"no Parquet", r"cannot be read as parquet \(check the format and its options\)"),
         ("a.json", b'{"a": 1}\n{"a":\n', "has lines that are no JSON objects"),
         ("a.json", b'{"a": 1}\n{"a": "x"}\n', "cannot be read as json"),
+        ("a.json", b'[{"a": 1}, {"a": 2}]', "has lines that are no JSON objects: write one object per line"),
     ],
 )
 def test_what_cannot_be_read(tmp_path, name, content, message):
@@ -327,12 +328,6 @@ def test_large_files_of_json_are_read_in_batches(tmp_path, monkeypatch, name):
 def small_only(file, read=tables._json):
     assert file.path.endswith("b.json"), "the large file was read at once"
     return read(file)
-
-
-def test_an_array_in_json_is_no_line(tmp_path):
-    (tmp_path / "a.json").write_text('[{"user": 1}, {"user": 2}]')
-    with pytest.raises(Unreadable, match="has lines that are no JSON objects: write one object per line"):
-        open_table(str(tmp_path / "a.json"))
 
 
 def test_rows_are_estimated(tmp_path):
@@ -571,14 +566,11 @@ def test_what_is_wrong_is_counted_with_examples(name, size, monkeypatch):
         assert word in str(caught.value)
 
 
-def test_bad_ratings_are_refused_also_with_a_holdout():
+def test_bad_ratings_are_refused_also_with_a_holdout_or_a_threshold():
     with pytest.raises(RequestError, match="2 ratings with null or NaN in column 'user'"):
         read(BAD["ids"][0], holdout=Holdout(0.5, 0))
     with pytest.raises(RequestError, match="nothing is kept"):
         read(table_of([1, 2], ["x", "y"], [1, 0]), holdout=Holdout(1e-9, 0), nothing="nothing is kept")
-
-
-def test_a_threshold_on_booleans_is_refused():
     with pytest.raises(RequestError, match="boolean already: drop the threshold"):
         read(table_of([1, 2], ["x", "y"], [True, False]), Columns(threshold=0.5))
 

@@ -78,12 +78,6 @@ def test_transpose(ratings, shape):
     np.testing.assert_array_equal(again.codes, block.codes)
 
 
-@given(triples, st.randoms())
-def test_input_order_does_not_matter(ratings, random):
-    shuffled = random.sample(ratings, len(ratings))
-    np.testing.assert_array_equal(make(ratings, (8, 6)).codes, make(shuffled, (8, 6)).codes)
-
-
 weighted_triples = st.lists(
     st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans(), st.floats(2**-20, 2.0**20, width=32)), max_size=60
 )

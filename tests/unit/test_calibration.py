@@ -78,11 +78,6 @@ def test_sums_of_several_parts_are_added():
     np.testing.assert_allclose(total.margins, np.sum([part.margins for part in parts], axis=0))
 
 
-def test_nothing_was_left_out():
-    empty = HoldoutLoss.of_sums(np.zeros(5 + BINS))
-    assert (empty.loss, empty.standard_error) == (0.0, 0.0)
-
-
 def test_bins_are_as_wide_as_they_are_far_apart():
     """A margin is counted in the bin whose middle is nearest, symmetrically around 0."""
     middle = margin_of_bins()
@@ -132,7 +127,8 @@ def test_calibrated_labels_are_left_alone():
 
 def test_few_ratings_say_nothing():
     """Half of this gain is within the standard error of eight ratings."""
-    assert HoldoutLoss.of_sums(np.zeros(5 + BINS)).temperature_scaling(NOISE) is None
+    empty = HoldoutLoss.of_sums(np.zeros(5 + BINS))
+    assert (empty.loss, empty.standard_error, empty.temperature_scaling(NOISE)) == (0.0, 0.0, None)
     assert holdout(0.05, 1.0, n=8).temperature_scaling(NOISE) is None
 
 

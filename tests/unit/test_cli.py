@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from onebit_spark import RequestError, Terms, cli
+from onebit_spark import RequestError, cli
 from onebit_spark.cli import running as jobrun
 from onebit_spark.cli.requests import (
     GROUPS,
@@ -85,45 +85,19 @@ def test_good_arguments_reach_spark(job, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "error: AssertionError: Spark was started"
 
 
-def test_the_defaults_are_those_of_a_fit():
-    assert request_of().fit_config == FitConfig()
-
-
-def test_every_flag_arrives():
+def test_flags_that_are_no_settings_arrive():
+    """Those of settings are in test_settings.py."""
     text = (
-        "--format csv --option sep=; --option header=false --user-col u --item-col i --label-col y --threshold -3.5"
-        " --weight-col w --loss hinge --prior gamma --rank 7 --likelihood-weight 2 --alpha 3 --beta 4.5 --no-intercepts"
-        " --solver gradient --covariance diagonal --max-iter 9 --tol 0 --seed 11 --row-blocks 2 --col-blocks 3"
-        " --holdout 0.1 --delta 0.2 --certificate-grid 6 --certificate-prior-split 0.5"
-        " --predict in.parquet --predictions preds --overwrite --quiet"
+        "--format csv --option sep=; --option nullValue=a=b --user-col u --item-col i --label-col y --threshold -3.5"
+        " --weight-col w --holdout 0.1 --predict in.parquet --predictions preds --overwrite --quiet"
     )
     request = request_of(*text.split())
-    assert request.fit_config == FitConfig(
-        loss="hinge", prior="gamma", rank=7, likelihood_weight=2.0, alpha=3.0, beta=4.5, intercepts=False,
-        solver="gradient", covariance="diagonal", max_iter=9, tol=0.0, seed=11,
-    )  # fmt: skip
-    assert request.terms == Terms(delta=0.2, grid=6, prior_split=0.5)
-    assert request.holdout == 0.1
-    assert request.option == {"sep": ";", "header": "false"}
-    assert (request.format, request.labels.threshold, request.execution.row_blocks, request.execution.col_blocks) == (
-        "csv",
-        -3.5,
-        2,
-        3,
-    )
-    assert (request.user_col, request.item_col, request.labels.label_col, request.labels.weight_col) == (
-        "u",
-        "i",
-        "y",
-        "w",
-    )
-    assert (request.predict, request.predictions) == ("in.parquet", "preds")
+    assert (request.format, request.option) == ("csv", {"sep": ";", "nullValue": "a=b"})
+    assert (request.user_col, request.item_col) == ("u", "i")
+    assert (request.labels.label_col, request.labels.weight_col, request.labels.threshold) == ("y", "w", -3.5)
+    assert (request.holdout, request.predict, request.predictions) == (0.1, "in.parquet", "preds")
     assert request.overwrite
     assert request.quiet
-
-
-def test_an_option_may_hold_an_equals_sign():
-    assert request_of("--option", "nullValue=a=b").option == {"nullValue": "a=b"}
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -164,10 +138,6 @@ def test_the_example_config_is_accepted_with_every_line_in_use(here, request):
         assert fit.ratings == "in.parquet"
     assert fit.option == {"sep": ";", "header": "true"}
     assert (fit.max_error, fit.certify_by) == ((0.05,), "country")
-    default = parse(FitRequest, "fit", GOOD["fit"])
-    shown = "loss", "prior", "rank", "intercepts", "covariance", "solver", "max_iter", "tol"
-    for name in shown:
-        assert getattr(fit.fit_config, name) == getattr(default.fit_config, name)  # a commented line shows the default
 
 
 @pytest.mark.parametrize(
@@ -359,9 +329,6 @@ def test_all_problems_stand_in_one_line(capsys):
 
 
 def test_missing_inputs(capsys):
-    assert "--ratings no.parquet does not exist" in refusal(
-        capsys, "fit", ["--ratings", "no.parquet", "--output", "out"]
-    )
     arguments = ["--model", "m", "--pairs", "p", "--output", "out"]
     line = refusal(capsys, "predict", arguments)
     assert "--model m does not exist" in line

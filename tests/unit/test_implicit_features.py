@@ -85,7 +85,7 @@ def test_means_and_directions_against_matrices(n, seed, rank):
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 def test_the_objective_never_rises(loss, prior, intercepts):
     data = simulated("B3", shape=(60, 40))
-    config = config_of(loss, prior=prior, intercepts=intercepts, implicit_features=True, max_iter=60, tol=0)
+    config = config_of(loss, prior=prior, intercepts=intercepts, implicit_features=True, max_iter=40, tol=0)
     history = np.array(fit_arrays(*data, config).objective_history)
     assert np.all(np.diff(history) <= 1e-9 * np.abs(history[1:]))
 
@@ -93,7 +93,7 @@ def test_the_objective_never_rises(loss, prior, intercepts):
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_a_fit_that_has_converged_stays_where_it_is(precision):
     """Gradients and steps of the weights are then rounding errors, which must not be taken for directions."""
-    config = config_of(MONOTONE[0], implicit_features=True, max_iter=300, tol=0, precision=precision)
+    config = config_of(MONOTONE[0], implicit_features=True, max_iter=200, tol=0, precision=precision)
     history = np.array(fit_arrays(*simulated("B2", shape=(28, 18)), config).objective_history)
     least = 1e-7 if precision == "float32" else 1e-12
     np.testing.assert_allclose(history[100:], history[100], rtol=least)
@@ -127,16 +127,6 @@ def test_numbering_and_threads_are_irrelevant():
     other = fit_arrays(names[rows][order], cols[order], labels[order], config, threads=2)
     np.testing.assert_allclose(other.objective_history, fit.objective_history, rtol=1e-6)
     np.testing.assert_allclose(other.score(names[rows], cols), fit.score(rows, cols), atol=1e-4)
-
-
-def test_a_repeated_rating_does_not_change_what_was_rated():
-    """Twice the same cell: the label counts twice, the feature once."""
-    rows, cols, positive = cells(30, 2)
-    once = RatingBlock.from_coordinates(rows, cols, positive, SHAPE)
-    twice = RatingBlock.from_coordinates(np.tile(rows, 2), np.tile(cols, 2), np.tile(positive, 2), SHAPE)
-    partners = with_implicit(np.random.default_rng(0).normal(size=(SHAPE[1], 4)), 2)
-    means = [prior_means(block, partners) for block in (once, twice)]
-    np.testing.assert_array_equal(*means)
 
 
 def test_a_newcomer_is_expected_to_go_on_like_others():

@@ -186,18 +186,6 @@ def test_only_the_platform_reaches_into_a_session():
     assert not found
 
 
-def test_a_fit_imports_no_spark():
-    """In a fresh interpreter, for pytest itself may have imported anything."""
-    program = """
-import sys
-from onebit_spark import FitConfig, fit_arrays
-fit = fit_arrays([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0], FitConfig(rank=1, tol=0, max_iter=20))
-print(fit.predict([0, 1], [0, 0]).tolist(), sorted({"pyspark", "py4j"} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "[1.0, 1.0] []"
-
-
 WITHOUT = """
 import sys
 class Absent:

@@ -110,9 +110,6 @@ def test_cross_validation_hands_every_setting_on():
     assert estimator.columns() == Columns("u", "i", "y", 3.5, "w")
 
 
-# ---- flags and keys --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def arguments(tmp_path, monkeypatch):
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
@@ -159,9 +156,6 @@ def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
     assert (request.fit_config, request.terms.grid) == (config, 5)
 
 
-# ---- the recipe in docs/ARCHITECTURE.md ------------------------------------------------------------------------------
-
-
 def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
     package = request.config.rootpath / "onebit_spark"
     names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
@@ -185,9 +179,6 @@ def test_a_table_documents_itself(table):
         if "{" not in item.help:
             told = " ".join(table.__doc__.split())
             assert item.help[1:] in told
-
-
-# ---- problems --------------------------------------------------------------------------------------------------------
 
 
 def test_each_front_end_has_its_own_name_of_a_field():

@@ -50,11 +50,6 @@ def test_the_fit_is_that_of_the_arrays(ratings, likes, loss):
     assert by_ids.users.ids.to_pylist() == sorted(set(likes["user"].to_pylist()))
 
 
-def test_any_number_of_threads_gives_the_same_bits(likes):
-    one, two = (fit_table(likes, QUICK, threads=threads) for threads in (1, 2))
-    np.testing.assert_array_equal(one.users.known.location, two.users.known.location)
-
-
 class Device(ThreadRunner):
     """A stand-in for a GPU. Lines that are fetched are turned round, and those that are sent are turned back."""
 
@@ -353,17 +348,6 @@ def test_numbers_of_threads(likes, ratings, threads):
         fit_table(likes, QUICK, threads=threads)
     with pytest.raises(RequestError, match="threads must be an integer of at least 1, not"):
         fit_arrays(*ratings, QUICK, threads=threads)
-
-
-@pytest.mark.parametrize("kind", [pa.uint64(), pa.binary(8), pa.date64()], ids=str)
-def test_ids_of_types_that_spark_names_otherwise(ratings, kind):
-    users, items, labels = ratings
-    if pa.types.is_fixed_size_binary(kind):
-        ids = pa.array([f"{user:08}".encode() for user in users], kind)
-    else:
-        ids = pa.array(np.asarray(users) * (86_400_000 if pa.types.is_date(kind) else 1)).cast(kind)
-    table = pa.table({"user": ids, "item": items, "label": labels})
-    assert len(fit_table(table, QUICK).transform(table)) == len(table)
 
 
 def polars_categories(values):

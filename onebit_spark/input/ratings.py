@@ -206,6 +206,17 @@ def as_examples(lines: Sequence[Sequence[object]]) -> str:
     return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)
 
 
+def check_pairs(counts: Mapping[str, int], examples: Mapping[str, Sequence[Sequence[object]]]) -> None:
+    """Refuse pairs with absent ids: column ─► how many, and three of them."""
+    problems = [
+        f"{count:,} pairs with null or NaN in column {column!r}, such as {as_examples(examples[column])}"
+        for column, count in counts.items()
+        if count
+    ]
+    if problems:
+        raise RequestError("; ".join(problems) + ": drop or fill them")
+
+
 # ---- side features ---------------------------------------------------------------------------------------------------
 
 

@@ -17,15 +17,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import certificate_document
+from onebit_spark.certificate.certificates import NARROWING, certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
-from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, Labels, Terms
+from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.features import SideFeatures
 from onebit_spark.core.hashes import merged_sketch
 from onebit_spark.core.losses import SIDES, Side
@@ -43,7 +41,6 @@ from onebit_spark.core.model_info import (
 )
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
-from onebit_spark.core.settings import Problem
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import ThreadRunner, local_engine

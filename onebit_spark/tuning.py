@@ -40,11 +40,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.core.compiled import sources
-from onebit_spark.core.config import AUTO, FitConfig, Terms
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import AUTO, FitConfig, Terms, available_cores, by_param
 from onebit_spark.core.hashes import cell_hashes, fold_hashes
 from onebit_spark.core.prediction import log_loss
-from onebit_spark.core.settings import by_param
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, fit_arrays
@@ -378,7 +376,7 @@ def spark_validation(
 
     from onebit_spark.input.collect import collect_ratings, estimate_size
     from onebit_spark.input.ratings import cell_hash, check_ratings, with_weight
-    from onebit_spark.ml.evaluation import checked_ratings, measure
+    from onebit_spark.ml.scoring import checked_ratings, measure
 
     spark = ratings.sparkSession
     ratings = with_weight(ratings, columns)

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from onebit_spark import __version__
-from onebit_spark.certificate.certificates import headline_of, kept_by_coin
-from onebit_spark.certificate.held_out import SELECTIVE
+from onebit_spark.certificate.certificates import SELECTIVE, headline_of, kept_by_coin
 from onebit_spark.cli.flags import command_of
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest, RatingsRequest
@@ -21,7 +20,7 @@ from onebit_spark.input.rating_checks import Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest
-from onebit_spark.report.page import REPORT
+from onebit_spark.report import REPORT
 
 MOST_STATEMENTS = 40  # certificates of groups that are printed
 

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from onebit_spark.cli.flags import CERTIFICATES, INPUT, OUTPUT, SPARK, as_flag, flag, in_flags, settings
 from onebit_spark.cli.flags import MODEL as MODEL_FLAGS
-from onebit_spark.core.config import FitConfig, Labels, Terms
-from onebit_spark.core.execution import RARE, Execution, device_problems
+from onebit_spark.core.config import RARE, Execution, FitConfig, Labels, Terms, device_problems
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages
@@ -326,7 +325,7 @@ def _holds(folder: str, path: str) -> bool:
 def _selective_problems(request: FitRequest | EvaluateRequest, missing: str | None) -> Iterator[str]:
     """Problems with the error rates, and flags that need what is ``missing``."""
     if request.max_error:
-        from onebit_spark.certificate.held_out import request_problems
+        from onebit_spark.certificate.certificates import request_problems
 
         yield from (f"--max-error {problem}" for problem in request_problems(request.max_error))
     for name in ("max_error", "certify_by"):

@@ -36,7 +36,7 @@ from onebit_spark.input.tables import (
     shared_name,
     spark_csv,
 )
-from onebit_spark.ml.evaluation import (
+from onebit_spark.ml.scoring import (
     CheckedRatings,
     certify,
     check_request,

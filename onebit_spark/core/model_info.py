@@ -95,7 +95,7 @@ class ModelInfo:
     # W (p × D), and the number of ``newcomers``, ids without ratings
     side_features: dict[str, dict[str, Any]] | None = None
     total_weight: float | None = None  # if the fit was weighted: the sum of the weights
-    diagnostics: dict[str, Any] | None = None  # figures for the report: see ``ml.evaluation``
+    diagnostics: dict[str, Any] | None = None  # figures for the report: see ``ml.scoring``
     fitted: dict[str, Any] | None = None  # ``limit`` and ``complete`` of ``hashes.CellSketch``
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Fits that start from an earlier model: warm starts, and checkpoints, from which a killed fit can continue.
 
-FOLDER/iteration-000020/    a model folder of that iteration (see ``persistence``), so it can predict
+FOLDER/iteration-000020/    a model folder of that iteration (see ``model``), so it can predict
     checkpoint.json         the history so far, and the settings and ratings of the fit
 
 A checkpoint is written every few iterations. It appears whole or not at all, and only then the previous one is deleted.
@@ -20,11 +20,10 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
-from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
+from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig, param_names
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.model_info import METADATA, SIDE_OF, Who, prior_row
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
-from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, IterationPlan, Start
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.input.rating_checks import RatingCounts

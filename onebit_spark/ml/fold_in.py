@@ -33,8 +33,7 @@ from onebit_spark.core.model_info import (
     prior_row,
     read_factors,
 )
-from onebit_spark.engines.block_frames import Batches
-from onebit_spark.engines.tables import factor_frame, factor_schema
+from onebit_spark.engines.spark_engine import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.ratings import (
     ITEM,
@@ -49,7 +48,8 @@ from onebit_spark.input.ratings import (
     rating_lines,
     with_weight,
 )
-from onebit_spark.ml.spark_factors import MOST_PAIRS, SparkFactors
+from onebit_spark.ml.scoring import MOST_PAIRS, SparkFactors
+from onebit_spark.platform.arrow_stream import Batches
 from onebit_spark.platform.plans import computed_once
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_left_out

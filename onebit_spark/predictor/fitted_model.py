@@ -14,13 +14,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, certificate_document
-from onebit_spark.certificate.held_out import answering_threshold, ungrouped_certificates
+from onebit_spark.certificate.certificates import (
+    Certificate,
+    answering_threshold,
+    certificate_document,
+    ungrouped_certificates,
+)
 from onebit_spark.core.array_input import label_problems, weight_problems
 from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, Terms
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import FitConfig, Terms, available_cores
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior
@@ -59,7 +62,8 @@ from onebit_spark.predictor.predictor import (
     scores_at,
 )
 from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
-from onebit_spark.report import page
+from onebit_spark.report import REPORT, page_of
+from onebit_spark.report import report as report_page
 
 log = logging.getLogger("onebit_spark")
 
@@ -545,7 +549,7 @@ class FittedModel:
         """
         if find_spec("matplotlib") is None:
             raise RequestError("the plots of a report need matplotlib: pip install '.[plots]'")
-        local_path(path).write_text(page.report(self.info, self.certificate), encoding="utf-8")
+        local_path(path).write_text(report_page(self.info, self.certificate), encoding="utf-8")
 
     def certified(
         self, scored: pa.Table, request: CertificateRequest, fresh: Mapping[str, Any]
@@ -689,8 +693,8 @@ class FittedModel:
         The folder of a model that was diagnosed has its ``report.html``.
         """
         params = {**self.params, "coldStartStrategy": self.cold_start, "maxError": self.max_error}
-        text = page.page_of(self.info, self.certificate)
-        files = {} if text is None else {page.REPORT: text}
+        text = page_of(self.info, self.certificate)
+        files = {} if text is None else {REPORT: text}
         with replaced_folder(path, MODEL, overwrite) as folder:
             write_into(folder, (self.info, self.users, self.items, self.certificate, params, self.fitted), files)
 

@@ -16,10 +16,16 @@ from test_exchanges import assert_same_bits, data, estimator, ratings, weights  
 from onebit_spark import FitFailed, RequestError, fit_arrays
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import total_weight
-from onebit_spark.engines.block_frames import default_blocks, default_tasks, multiple_of, placement_by_counts
-from onebit_spark.engines.blocking import number_ids, placements
+from onebit_spark.engines.blocking import (
+    Storage,
+    default_blocks,
+    default_tasks,
+    multiple_of,
+    number_ids,
+    placement_by_counts,
+    placements,
+)
 from onebit_spark.engines.spark_engine import executor_engine, work_folder
-from onebit_spark.engines.tables import Storage
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel

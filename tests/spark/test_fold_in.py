@@ -65,7 +65,7 @@ def test_many_newcomers_on_executors_are_those_of_the_driver(spark, table, fitte
     """As many lines per task as the ids: none is lost, and none stands there twice."""
     newcomers = spark.createDataFrame(table.set_column(0, "user", pc.add(table["user"], 100)))
     here = fitted.foldIn(newcomers)
-    monkeypatch.setattr("onebit_spark.ml.spark_factors.MOST_BYTES", -1)
+    monkeypatch.setattr("onebit_spark.ml.scoring.MOST_BYTES", -1)
     there = fitted.foldIn(newcomers)
     assert there.users.count() == here.users.count() == 50
     expected, found = factors(here.users), factors(there.users)

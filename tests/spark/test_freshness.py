@@ -13,7 +13,7 @@ from onebit_spark.core import hashes as sketch
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.collect import split_off
 from onebit_spark.input.ratings import Columns
-from onebit_spark.ml.evaluation import check_fresh, checked_ratings, sketch_of
+from onebit_spark.ml.scoring import check_fresh, checked_ratings, sketch_of
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 

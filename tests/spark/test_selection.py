@@ -98,7 +98,7 @@ def test_the_headline_as_in_process(make_fit, make_known, ratings, held):
 def test_beyond_what_can_be_collected(make_known, ratings, monkeypatch):
     model = make_known()
     collected = model.certifySelective(ratings, REQUESTS, by="age").certificate
-    monkeypatch.setattr("onebit_spark.ml.evaluation.COLLECT_LIMIT", 0)
+    monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)
     assert model.certifySelective(ratings, REQUESTS, by="age").certificate == collected
 
 

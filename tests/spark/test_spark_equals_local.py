@@ -118,7 +118,7 @@ def test_the_same_predictions_figures_and_folds(spark, data, tmp_path, monkeypat
                 assert here[column].to_pylist() == there[column].to_pylist()
     here, there = (json.loads((tmp_path / f"metrics-{runtime}").read_text()) for runtime in RUNTIMES)
     assert_alike(here, there)
-    monkeypatch.setattr("onebit_spark.ml.evaluation.COLLECT_LIMIT", 0)  # then Spark counts in bins
+    monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)  # then Spark counts in bins
     run(*metrics, tmp_path / "binned", "spark")
     binned = json.loads((tmp_path / "binned").read_text())
     error = binned.pop("auc_error")

@@ -60,7 +60,7 @@ def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
     """On the driver, and with factors that stay with the executors; the order of the ratings does not matter."""
     today = spark.createDataFrame(days[1])
     here = yesterday.update(today)
-    monkeypatch.setattr("onebit_spark.ml.spark_factors.SparkFactors.fit_driver", lambda *_: False)
+    monkeypatch.setattr("onebit_spark.ml.scoring.SparkFactors.fit_driver", lambda *_: False)
     there = yesterday.update(today.orderBy("label", "item"))
     for one, other in ((here.users, there.users), (here.items, there.items)):
         expected = lines(other)

@@ -6,8 +6,7 @@ import pytest
 from scipy.stats import geninvgauss, invgamma, norm
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.special import gig_quantile
+from onebit_spark.core.priors import PRIORS, gig_quantile
 from onebit_spark.simulate import simulate
 
 N = 40_000
@@ -122,8 +121,6 @@ def test_draws_follow_from_seed_and_pair_alone(data):
     np.testing.assert_array_equal(together, alone)
     assert np.all(together != fit.sample(rows, cols, seed=6))
 
-
-# ---- quantiles of q(γ) -----------------------------------------------------------------------------------------------
 
 U = np.array([1e-6, 0.01, 0.3, 0.5, 0.9, 1 - 1e-6])
 

@@ -25,9 +25,6 @@ def on_driver(n, ids=2000, wanted="auto", limits=LAPTOP, most=None, **size):
     return driver_exchange(wanted, SizeEstimate(n, 20.0, **size), ids, FORM, limits, most)
 
 
-# ---- on the driver ---------------------------------------------------------------------------------------------------
-
-
 def test_few_ratings_go_to_the_driver_before_and_after_their_ids_are_counted():
     assert asked().exchange == asked(ids=(100, 50)).exchange == "driver"
 
@@ -69,9 +66,6 @@ def test_a_request_beyond_the_memory_is_refused_with_the_numbers():
 def test_none_on_the_driver():
     assert asked(n=None, driver_ratings=0).exchange == ON_EXECUTORS
     assert asked("driver", driver_ratings=0).exchange == "driver"  # it binds auto alone
-
-
-# ---- on executors ----------------------------------------------------------------------------------------------------
 
 
 def test_many_ratings_need_their_ids_counted():

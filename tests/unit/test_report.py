@@ -12,7 +12,7 @@ import pytest
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.prediction import reliability
-from onebit_spark.report.page import report
+from onebit_spark.report import report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

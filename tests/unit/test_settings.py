@@ -12,10 +12,9 @@ from onebit_spark import FitConfig, RequestError, Terms
 from onebit_spark.cli.flags import as_flag, parse
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.tune_job import as_toml
-from onebit_spark.core.execution import Execution
+from onebit_spark.core.config import Execution, Problem, by_param, declared
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.settings import Problem, by_param, declared
 from onebit_spark.core.spectral import STARTS
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
@@ -112,9 +111,6 @@ def test_cross_validation_hands_every_setting_on():
     assert estimator.columns() == Columns("u", "i", "y", 3.5, "w")
 
 
-# ---- flags and keys --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def arguments(tmp_path, monkeypatch):
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
@@ -161,15 +157,12 @@ def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
     assert (request.fit_config, request.terms.grid) == (config, 5)
 
 
-# ---- the recipe in docs/ARCHITECTURE.md ------------------------------------------------------------------------------
-
-
 def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
     package = request.config.rootpath / "onebit_spark"
     names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
     files = {str(file.relative_to(package)) for file in package.rglob("*.py") if names.search(file.read_text("utf-8"))}
     recipe = (package.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8").partition("### A new setting")[2]
-    assert files == {"core/execution.py", "ml/params.py", "estimator.py", "in_process.py"}
+    assert files == {"core/config.py", "ml/params.py", "estimator.py", "in_process.py"}
     assert all(f"`{file}" in recipe for file in files)
 
 
@@ -187,9 +180,6 @@ def test_a_table_documents_itself(table):
         if "{" not in item.help:
             told = " ".join(table.__doc__.split())
             assert item.help[1:] in told
-
-
-# ---- problems --------------------------------------------------------------------------------------------------------
 
 
 def test_each_front_end_has_its_own_name_of_a_field():

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import CACHE_LINE
 from onebit_spark.core.posterior import FloatArray, Kind, RowMap, RowPosterior
-from onebit_spark.core.prefetch import CACHE_LINE
 
 P = TypeVar("P")  # a posterior of a side, or where to find it, in the form of an engine
 Q = TypeVar("Q")
@@ -141,7 +141,7 @@ class Loss(ABC):
     @classmethod
     @abstractmethod
     def from_options(cls, solver: str, covariance: str) -> Loss:
-        """The loss with the options that concern it; RefusedSetting for an option that it does not support."""
+        """The loss with the options that concern it."""
 
     @staticmethod
     @abstractmethod

@@ -47,7 +47,6 @@ from onebit_spark.predictor.predictor import (
     with_certificates,
     with_rates,
 )
-from onebit_spark.report import REPORT, page_of
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 EXAMPLES = 3
@@ -158,8 +157,7 @@ class LocalRuntime:
         return replace(load(path), cold_start="prior")
 
     def save(self, model: FittedModel, path: str, overwrite: bool) -> None:
-        page = page_of(model.info, model.certificate)
-        model.save(path, overwrite, {} if page is None else {REPORT: page})
+        model.save(path, overwrite)
 
     def with_featured_ids(self, model: FittedModel, features: ArrowTable, who: Who) -> FittedModel:
         column = model.info.columns[who]

@@ -197,6 +197,17 @@ def as_examples(lines: Sequence[Sequence[object]]) -> str:
 # ---- side features ---------------------------------------------------------------------------------------------------
 
 
+def check_pairs(counts: Mapping[str, int], examples: Mapping[str, Sequence[Sequence[object]]]) -> None:
+    """Refuse pairs with absent ids: column ─► how many, and three of them."""
+    problems = [
+        f"{count:,} pairs with null or NaN in column {column!r}, such as {as_examples(examples[column])}"
+        for column, count in counts.items()
+        if count
+    ]
+    if problems:
+        raise RequestError("; ".join(problems) + ": drop or fill them")
+
+
 def check_id_type(column: str, given: str, id_type: str, whose: str) -> None:
     """Refuse ids of another type than in the ratings; both are named as Spark names them."""
     if given != id_type and not (given in INTEGRAL and id_type in INTEGRAL):

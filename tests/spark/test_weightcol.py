@@ -200,6 +200,7 @@ def test_the_memory_of_the_driver_counts_them(ratings):
     assert isinstance(driver_exchange("auto", SizeEstimate(n * 5, 0.0, weighted=True), 0, form, limits, None), str)
 
 
+@pytest.mark.classic
 def test_folds_carry_the_weights(ratings, data):
     """Ratings of weight 0 are gone. Other weights make other tasks."""
     columns = Columns(weight="w")

@@ -6,8 +6,7 @@ import pytest
 
 from onebit_spark import RequestError
 from onebit_spark.cli import running
-from onebit_spark.cli.flags import parse
-from onebit_spark.cli.requests import FitRequest, PredictRequest
+from onebit_spark.cli.requests import FitRequest, PredictRequest, parse
 from onebit_spark.cli.running import choose
 from onebit_spark.core import config as core_config
 

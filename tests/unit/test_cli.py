@@ -13,8 +13,17 @@ import pytest
 
 from onebit_spark import RequestError, cli
 from onebit_spark.cli import running as jobrun
-from onebit_spark.cli.flags import GROUPS, REMOVED, as_flag, flags_of, parse
-from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, local_path
+from onebit_spark.cli.requests import (
+    GROUPS,
+    REMOVED,
+    EvaluateRequest,
+    FitRequest,
+    PredictRequest,
+    as_flag,
+    flags_of,
+    local_path,
+    parse,
+)
 from onebit_spark.cli.running import AGAIN_SECONDS
 from onebit_spark.core.config import FitConfig
 
@@ -268,7 +277,7 @@ sys.exit(onebit_spark.__main__.command())
 """
 
 
-@pytest.mark.parametrize("module", ["onebit_spark.cli", "onebit_spark.cli.flags", "pyarrow", "numba", "scipy"])
+@pytest.mark.parametrize("module", ["onebit_spark.cli", "onebit_spark.cli.requests", "pyarrow", "numba", "scipy"])
 def test_an_interrupt_during_an_import(here, module):
     """As in the first second of a job: one line, no traceback."""
     (here / "in.csv").write_text("user,item,label\na,b,1\nc,b,0\n")

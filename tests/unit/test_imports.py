@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "platform": "core errors",
     "input": "platform core errors",
     "engines": "input platform core errors",
-    "predictor": "platform certificate core errors",
+    "predictor": "platform report certificate core errors",
     "in_process": "ml predictor engines input platform certificate core errors",
     "ml": "predictor engines input platform report certificate core errors",
     "model": "ml predictor engines input platform report certificate core errors",

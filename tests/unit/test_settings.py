@@ -9,8 +9,7 @@ import pytest
 from pyspark.ml.param import Param
 
 from onebit_spark import FitConfig, RequestError, Terms
-from onebit_spark.cli.flags import as_flag, parse
-from onebit_spark.cli.requests import FitRequest
+from onebit_spark.cli.requests import FitRequest, as_flag, parse
 from onebit_spark.cli.tune_job import as_toml
 from onebit_spark.core.config import Execution, Problem, by_param, declared
 from onebit_spark.core.losses import LOSSES

@@ -132,18 +132,17 @@ def test_without_weights_their_sums_are_the_counts():
     assert block.row_positive_weights is block.row_positives
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
-def test_a_block_refuses_weights_that_are_not_positive(wrong):
-    with pytest.raises(ValueError, match="positive and finite"):
-        make_weighted([(0, 1, True, 1.0), (1, 0, False, wrong)], (2, 2))
-
-
-def test_a_block_refuses_weights_of_another_length_or_type():
+def test_bad_weights_and_too_many_columns_are_refused():
     rows, positive = np.array([0, 1]), np.array([True, False])
-    with pytest.raises(ValueError, match="2 ratings, 1 weights"):
-        RatingBlock.from_coordinates(rows, rows, positive, (2, 2), np.ones(1, np.float32))
-    with pytest.raises(TypeError, match="float32"):
-        RatingBlock.from_coordinates(rows, rows, positive, (2, 2), np.ones(2))
+    for weights, error, words in (
+        *((np.array([1.0, wrong], np.float32), ValueError, "positive and finite") for wrong in (0, -1, np.nan, np.inf)),
+        (np.ones(1, np.float32), ValueError, "2 ratings, 1 weights"),
+        (np.ones(2), TypeError, "float32"),
+    ):
+        with pytest.raises(error, match=words):
+            RatingBlock.from_coordinates(rows, rows, positive, (2, 2), weights)
+    with pytest.raises(ValueError, match="at most 2\\^30 columns"):  # before anything of that size is allocated
+        RatingBlock.from_coordinates(rows, rows, positive, (2, MAX_COLUMNS + 1))
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=60), st.integers(1, 400))
@@ -201,15 +200,9 @@ def test_constructor_refuses(change, error, words):
         RatingBlock(**GOOD | change)
 
 
-def test_from_coordinates_refuses_too_many_columns():
-    """Before it allocates anything of that size."""
-    with pytest.raises(ValueError, match="at most 2\\^30 columns"):
-        RatingBlock.from_coordinates(np.array([0]), np.array([0]), np.array([True]), (1, MAX_COLUMNS + 1))
-
-
 def test_from_coordinates_refuses_to_write_outside_its_arrays():
     """Two ratings of a 2 × 2 matrix. In an interpreter of its own: the compiled sort checks no bounds."""
-    told = {  # rows and columns ─► what is wrong with them
+    problems = {  # rows and columns ─► what is wrong with them
         "[0, 9], [0, 1]": "row ",
         "[0, -1], [0, 1]": "row ",
         "[0, 1], [0, 5]": "column ",
@@ -219,7 +212,7 @@ def test_from_coordinates_refuses_to_write_outside_its_arrays():
     program = f"""
 import numpy as np
 from onebit_spark.core.blocks import RatingBlock
-for rows, cols in [{", ".join(f"({indices})" for indices in told)}]:
+for rows, cols in [{", ".join(f"({indices})" for indices in problems)}]:
     try:
         RatingBlock.from_coordinates(np.array(rows), np.array(cols), np.array([True, False]), (2, 2))
         print("accepted")
@@ -228,7 +221,7 @@ for rows, cols in [{", ".join(f"({indices})" for indices in told)}]:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    for found, expected in zip(done.stdout.splitlines(), told.values(), strict=True):
+    for found, expected in zip(done.stdout.splitlines(), problems.values(), strict=True):
         assert expected in found
         assert "row_pointers" not in found  # found in the input, not in the ruins
 

@@ -278,11 +278,6 @@ def fit_ratings(
     ``counted`` is the size of the ratings, if an earlier pass over them has counted it. All caches, broadcasts and
     files are released at the end, also after an error.
     """
-    if not hasattr(dataset, "sparkSession"):
-        raise RequestError(
-            f"a fit on Spark takes a Spark DataFrame, not a {type(dataset).__module__.partition('.')[0]} "
-            f"{type(dataset).__name__}: use spark.createDataFrame(ratings), or onebit_spark.fit_table(ratings)"
-        )
     timer, ratings = PhaseTimer(), with_weight(dataset, columns)
     spark, load = ratings.sparkSession, OneBitCompletionModel.load
     check_columns(ratings, columns)

@@ -27,7 +27,7 @@ from onebit_spark.core.hashes import HASH_PARTS, CellSketch, cell_hashes, coin_d
 from onebit_spark.core.id_index import IdColumn, one_array, sum_by_id
 from onebit_spark.core.model_info import Who
 from onebit_spark.core.user_data import spark_name
-from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.errors import FitFailed, RequestError, counted
 from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, text_to_numbers
 from onebit_spark.platform.sessions import one_ahead
 
@@ -189,7 +189,7 @@ def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, example
         outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
         defects["other"] = (outside, "set a threshold")
     problems = [
-        f"{totals[flag]:,} ratings with {meaning}, such as {examples(flag)}: {cure}"
+        f"{counted(totals[flag], 'rating')} with {meaning}, such as {examples(flag)}: {cure}"
         for flag, (meaning, cure) in defects.items()
         if totals[flag]
     ]
@@ -209,7 +209,7 @@ def as_examples(lines: Sequence[Sequence[object]]) -> str:
 def check_pairs(counts: Mapping[str, int], examples: Mapping[str, Sequence[Sequence[object]]]) -> None:
     """Refuse pairs with absent ids: column ─► how many, and three of them."""
     problems = [
-        f"{count:,} pairs with null or NaN in column {column!r}, such as {as_examples(examples[column])}"
+        f"{counted(count, 'pair')} with null or NaN in column {column!r}, such as {as_examples(examples[column])}"
         for column, count in counts.items()
         if count
     ]
@@ -233,12 +233,12 @@ def checked_lines(table: pa.Table, column: str, whose: str) -> pa.Table:
     ids = one_array(table[column])
     absent = pc.is_null(ids, nan_is_null=pa.types.is_floating(ids.type))
     if n_absent := pc.sum(absent).as_py():
-        raise RequestError(f"{whose} features: {n_absent:,} lines have no {column}: drop them")
+        raise RequestError(f"{whose} features: {counted(n_absent, 'line')} without {column}: drop them")
     different, (lines,) = sum_by_id(ids, np.ones(len(ids)))
     if len(twice := different.filter(pa.array(lines > 1))):
         examples = ", ".join(str(value) for value in twice.slice(0, EXAMPLES).to_pylist())
         raise RequestError(
-            f"{whose} features: {len(twice):,} ids have several lines, such as {examples}: keep one each"
+            f"{whose} features: {counted(len(twice), 'id')} with several lines, such as {examples}: keep one each"
         )
     return table
 

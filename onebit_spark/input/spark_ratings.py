@@ -110,11 +110,13 @@ def missing(table: DataFrame, name: str) -> Column:
 
 def case_folding(table: DataFrame) -> Callable[[str], str]:
     """How the session compares column names."""
+    refuse_other_frames(table)
     return str if table.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
 
 
 def matching(table: DataFrame, column: str) -> list[StructField]:
     """The fields of this name. Whether case counts is a setting of the session."""
+    refuse_other_frames(table)
     fields = [field for field in table.schema if field.name.lower() == column.lower()]
     if [field.name for field in fields] == [column]:
         return fields  # whether or not case counts
@@ -134,8 +136,19 @@ def type_of(table: DataFrame, column: str) -> DataType:
     return matching(table, column)[0].dataType
 
 
+def refuse_other_frames(table: DataFrame) -> None:
+    """Refuse what is no DataFrame of Spark, such as one of pandas."""
+    if not hasattr(table, "sparkSession"):
+        kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}".removeprefix("builtins ")
+        raise RequestError(
+            f"Spark takes a Spark DataFrame, not a {kind}: use spark.createDataFrame, or fit and predict without "
+            "Spark (onebit_spark.fit_table, onebit_spark.load)"
+        )
+
+
 def refuse_stream(table: DataFrame, what: str = "the ratings") -> None:
     """Refuse a streaming DataFrame where a whole table is needed."""
+    refuse_other_frames(table)
     if table.isStreaming:
         raise RequestError(
             f"{what} are a stream, which has no end: give a table, or the batches of the stream one by one, with "

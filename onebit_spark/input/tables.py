@@ -420,7 +420,7 @@ def wrong_quotes(file: str) -> str:
 
 
 def wrong_header(file: str) -> str:
-    return f"the file {file} has another header line than the files before it: give all files the same columns in order"
+    return f"the file {file} has another header line than other files: give all files the same columns in order"
 
 
 def shared_name(names: Sequence[str]) -> str | None:

@@ -16,7 +16,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -297,6 +297,7 @@ NO_NUMBERS = np.empty(0, np.int32)
 
 COUNTS = schema_of("block int, rows binary, ratings binary, weights binary, positives binary")
 CHUNKS = schema_of("block int, rows binary, codes binary, weights binary, members binary")
+REPEATS = tuple(Repeats.__dataclass_fields__)  # columns of the blocks
 
 
 @dataclass(frozen=True)
@@ -312,9 +313,6 @@ class SideTable:
     def index(self) -> IdIndex:
         """The index of the ids, made once in every Python worker."""
         return IdIndex(self.values)
-
-
-REPEATS = tuple(field.name for field in fields(Repeats))  # columns of the blocks
 
 
 def count_rows(batches: Batches) -> Batches:

@@ -151,7 +151,6 @@ BLOCK_CELLS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, weights binary, "
     "n long, checksum long, repeated_cells long, repeated long, conflicting long"
 )
-BLOCKS = schema_of(BLOCK_CELLS)
 MANY_OBJECTS = 20_000  # that the garbage collector visits in a millisecond
 SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
 

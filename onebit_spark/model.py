@@ -33,14 +33,21 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onebit_spark.certificate.certificates import OF_PREDICTIONS, Certificate, certificate_document, headline_of
-from onebit_spark.certificate.held_out import SELECTIVE, answering_threshold, ungrouped_certificates
+from onebit_spark.certificate.certificates import (
+    OF_PREDICTIONS,
+    SELECTIVE,
+    Certificate,
+    answering_threshold,
+    certificate_document,
+    headline_of,
+    ungrouped_certificates,
+)
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.model_info import DIRECTIONS, METADATA, ModelInfo, Who, factor_columns, feature_effects
 from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.rating_checks import RatingCounts
-from onebit_spark.input.ratings import case_folding, missing
+from onebit_spark.input.ratings import RatingCounts
+from onebit_spark.input.spark_ratings import case_folding, missing
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
 from onebit_spark.ml.recommend import recommend
@@ -59,7 +66,7 @@ from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.fitted_model import who_problems
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
 from onebit_spark.predictor.predictor import CertificateRequest, ModelSide, with_certificates
-from onebit_spark.report.page import REPORT, page_of
+from onebit_spark.report import REPORT, page_of
 
 
 @dataclass(frozen=True)

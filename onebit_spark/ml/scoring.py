@@ -17,8 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DoubleType, LongType, ShortType, StructField, StructType
 
-from onebit_spark.certificate.certificates import Certificate, certificate_document
-from onebit_spark.certificate.held_out import HeldOutCounts
+from onebit_spark.certificate.certificates import Certificate, HeldOutCounts, certificate_document
 from onebit_spark.core import prediction
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.model_info import CERTIFIED, SIDE_OF, ModelInfo, Who, factor_columns
@@ -26,10 +25,8 @@ from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.prediction import EVERYTHING, RELIABILITY_BINS, Calibration
 from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.ratings import (
-    INTEGRAL,
-    Columns,
-    RatingCounts,
+from onebit_spark.input.ratings import INTEGRAL, Columns, RatingCounts
+from onebit_spark.input.spark_ratings import (
     cell_hash,
     check_ratings,
     checked_ids,
@@ -40,7 +37,7 @@ from onebit_spark.input.ratings import (
     type_of,
     with_weight,
 )
-from onebit_spark.platform.arrow_stream import arrow_udf
+from onebit_spark.platform.frames import arrow_udf
 from onebit_spark.platform.sessions import as_bytes, described
 from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.predictor import (

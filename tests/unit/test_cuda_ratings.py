@@ -143,8 +143,6 @@ def test_splits(ratings, by_cell):
         assert weights is None or np.array_equal(weights, expected.weights)
 
 
-# ---- under posteriors ------------------------------------------------------------------------------------------------
-
 FORMS = {
     "full": {"rank": 4},
     "no intercepts": {"rank": 5, "intercepts": False},

@@ -111,6 +111,8 @@ CASES = {
     "words as labels": (
         "fit --ratings {}/words.csv --format csv",
         "3 ratings with no number in column 'label', such as (a, x, yes)",
+        "labels are −1/1, 0/1, true/false, ",
+        " convert other text first",
     ),
     "mixed codings": ("fit --ratings {}/mixed", "labels mix −1 (1) and 0 (1) in column 'label'"),
     "no rating": ("fit --ratings {}/empty", "no rating"),
@@ -278,9 +280,8 @@ CASES = {
 }
 
 ON_SPARK = (
-    "missing path", "missing csv column", "file system", "damaged file among good ones", "null ids", "bad weights",
-    "words as labels", "one class", "nested ids", "pairs with nulls", "ids of another type",
-    "certified on all ratings after some were held out", "overwriting a folder that is no model",
+    "missing path", "missing csv column", "file system", "damaged file among good ones", "null ids", "words as labels",
+    "one class", "pairs with nulls", "ids of another type", "overwriting a folder that is no model",
     "Delta as asked, without its package", "broken json", "where writing is not allowed",
 )  # fmt: skip
 ONLY_SPARK = "--runtime local cannot work"

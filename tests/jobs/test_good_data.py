@@ -236,16 +236,16 @@ def test_fresh_ratings_certify_a_model(folder, results):
     assert all(item["statement"] in results["fresh"][1] for item in further)
     assert "could not be checked" not in results["fresh"][1]
     assert not figures(folder / "few.json")["certificate"]["freshness"]["checked"]
-    told = "Whether the model has seen these ratings could not be checked: only 5 of the ratings can be compared"
-    assert told in results["too few to tell"][1]
+    warning = "Whether the model has seen these ratings could not be checked: only 5 of the ratings can be compared"
+    assert warning in results["too few to tell"][1]
 
 
 def test_what_is_answered(folder, results):
     """For the first error rate, which is met; the second cannot be, and says so; both within groups as well."""
     found = figures(folder / "certified" / "certificate.json")["certificates"]
     selective = [item for item in found if item["name"] == "selective"]
-    told = [(item["request"], (item["group"] or {}).get("value")) for item in selective]
-    assert told == [(rate, who) for who in (None, "new", "old") for rate in (0.45, 0.01)]
+    requests = [(item["request"], (item["group"] or {}).get("value")) for item in selective]
+    assert requests == [(rate, who) for who in (None, "new", "old") for rate in (0.45, 0.01)]
     assert [item["group"]["value"] for item in found if item["name"] == "holdout" and item.get("group")] == [
         "new",
         "old",
@@ -311,9 +311,9 @@ def test_figures_on_fitted_ratings_have_a_warning(folder, results):
 
 def test_users_without_ratings_are_predicted_from_their_features(folder, results):
     """User 17 was in the table of features at the fit, user 90 came with another one; user 91 is unknown."""
-    told = results["featured"][1]
-    assert "Fitted 300 ratings of 17 users on 29 items" in told
-    assert "Side features of the users: 2. They predict 1 user without ratings." in told
+    printed = results["featured"][1]
+    assert "Fitted 300 ratings of 17 users on 29 items" in printed
+    assert "Side features of the users: 2. They predict 1 user without ratings." in printed
     first, later = (
         dict(zip(*(found[name].to_pylist() for name in ("user", "score")), strict=True))
         for found in (pq.read_table(folder / name) for name in ("of_newcomers", "of_newer"))

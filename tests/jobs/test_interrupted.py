@@ -20,9 +20,10 @@ def workers_apart(tmp_path_factory):
     return {"PYSPARK_PYTHON": str(python)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("send", "number", "code"),
-    [(os.killpg, signal.SIGINT, 130), pytest.param(os.kill, signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    [(os.killpg, signal.SIGINT, 130), (os.kill, signal.SIGTERM, 143)],
     ids=["Ctrl-C", "kill"],
 )
 def test_interrupted_and_resumed(spark, tmp_path, workers_apart, send, number, code):

@@ -82,12 +82,12 @@ def test_another_process_predicts_the_same(spark, folder, fitted, where):
     arguments = ["--model", folder / "model", "--pairs", folder / "pairs.csv", "--format", "csv", "--option", "sep=;"]
     arguments += ["--output", output, "--quiet"]
     if where == "here":
-        code, told, _ = run_here("predict", *arguments)
+        code, printed, _ = run_here("predict", *arguments)
     else:
         done = submit("predict", *arguments)
-        code, told = done.returncode, done.stdout
-    assert code == 0, told
-    assert f"\n{output}\n" in f"\n{told}"
+        code, printed = done.returncode, done.stdout
+    assert code == 0, printed
+    assert f"\n{output}\n" in f"\n{printed}"
     key = [("user", "ascending"), ("item", "ascending")]
     assert pq.read_table(output).sort_by(key).equals(pq.read_table(folder / "predictions").sort_by(key))
     assert sorted(path.name for path in folder.glob(".*")) == []  # nothing hidden is left behind
@@ -113,8 +113,8 @@ def test_bad_data_ends_with_one_line_after_spark_stopped(folder, ratings):
 def test_bad_arguments_end_before_spark_starts(folder):
     done = submit("fit", "--ratings", folder / "ratings.csv", "--rank", "0")
     assert done.returncode == 2
-    told = [line for line in done.stdout.splitlines() if " INFO ShutdownHookManager" not in line]  # of Spark 4.0
-    assert told[-1] == (
+    lines = [line for line in done.stdout.splitlines() if " INFO ShutdownHookManager" not in line]  # of Spark 4.0
+    assert lines[-1] == (
         "error: 2 problems: (1) --output is required; (2) --rank must be an integer of at least 1 or auto, not 0"
     )
     assert "SparkContext" not in done.stdout

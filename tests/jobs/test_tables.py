@@ -51,7 +51,7 @@ def test_a_table_is_replaced_only_on_request(spark, fitted):
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--ratings", "films.nothing"], "--ratings films.nothing does not exist, neither as a path nor as a table"),
         (
@@ -68,8 +68,8 @@ def test_a_table_is_replaced_only_on_request(spark, fitted):
         ),
     ],
 )
-def test_what_is_refused(films, tmp_path, flags, told):
+def test_what_is_refused(films, tmp_path, flags, message):
     code, _, err = run_here("fit", *flags, "--output", tmp_path / "model", *FAST)
     assert code == 2
-    assert told in err.splitlines()[-1]
+    assert message in err.splitlines()[-1]
     assert not (tmp_path / "model").exists()

@@ -56,7 +56,7 @@ def make_fit():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_model(spark, make_fit):
     """A fit as a model: row i of the rated ones has the id ``user_ids[i]``, by default i."""
 
@@ -66,7 +66,8 @@ def make_model(spark, make_fit):
         item_ids = pa.array(np.arange(18)) if item_ids is None else item_ids
         users = factor_table(user_ids, fit.rows.take(slice(len(user_ids))))
         items = factor_table(item_ids, fit.cols.take(slice(len(item_ids))))
-        told = dataclasses.replace(info_of(fit, id_types or {"user": "bigint", "item": "bigint"}), **(info or {}))
-        return OneBitCompletionModel.from_tables(spark, told, users, items)
+        types = id_types or {"user": "bigint", "item": "bigint"}
+        described = dataclasses.replace(info_of(fit, types), **(info or {}))
+        return OneBitCompletionModel.from_tables(spark, described, users, items)
 
     return make

@@ -25,17 +25,17 @@ def frame(spark, held_out):
 def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, make_model, tmp_path):
     fit, (users, items, labels) = make_fit(), held_out
     model = make_model().setScoreCol("utility").setColdStartStrategy("drop").diagnose(frame)
-    told = model.info.diagnostics
-    assert (told["source"], told["n"]) == ("held-out ratings", 800)
-    assert told["error"] == pytest.approx(np.mean(fit.predict(users, items) != labels))
+    diagnostics = model.info.diagnostics
+    assert (diagnostics["source"], diagnostics["n"]) == ("held-out ratings", 800)
+    assert diagnostics["error"] == pytest.approx(np.mean(fit.predict(users, items) != labels))
     curve = metrics.reliability(labels, fit.probability(users, items))
-    assert told["calibration_error"] == pytest.approx(curve.error, abs=1e-6)
-    np.testing.assert_allclose(told["reliability"]["frequency"], curve.frequency)
+    assert diagnostics["calibration_error"] == pytest.approx(curve.error, abs=1e-6)
+    np.testing.assert_allclose(diagnostics["reliability"]["frequency"], curve.frequency)
     scores = fit.score(users, items)
-    below = [low < -0.5 for low in told["scores"]["low"]]
-    assert np.dot(told["scores"]["positive"], below) == np.sum((scores < -0.5) & (labels > 0))
-    assert sum(told["scores"]["negative"]) == np.sum(labels < 0)
-    answered, wrong = told["risk_coverage"], fit.predict(users, items) != labels
+    below = [low < -0.5 for low in diagnostics["scores"]["low"]]
+    assert np.dot(diagnostics["scores"]["positive"], below) == np.sum((scores < -0.5) & (labels > 0))
+    assert sum(diagnostics["scores"]["negative"]) == np.sum(labels < 0)
+    answered, wrong = diagnostics["risk_coverage"], fit.predict(users, items) != labels
     order = np.argsort(-fit.confidence(users, items))
     assert answered["share"][-1] == 1
     for share, error in zip(answered["share"], answered["error"], strict=True):

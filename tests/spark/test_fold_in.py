@@ -79,8 +79,8 @@ def test_who_rated_only_the_unknown_is_left_out_with_a_warning(spark, fitted, ca
     lines = [(100, 0, 1), (101, 999, 1), (101, 998, 0), (102, 0, 1), (102, 999, 1)]
     grown = fitted.foldIn(spark.createDataFrame(lines, "user bigint, item bigint, label int"))
     assert sorted(line.id for line in grown.users.where("id >= 100").collect()) == [100, 102]
-    told = "1 of 3 users are not folded in: all their ratings are with items that the model does not know"
-    assert [record.getMessage() for record in caplog.records] == [told]
+    warning = "1 of 3 users are not folded in: all their ratings are with items that the model does not know"
+    assert [record.getMessage() for record in caplog.records] == [warning]
 
 
 def test_what_cannot_be_folded_in(spark, fitted):

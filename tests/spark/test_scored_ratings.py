@@ -14,7 +14,11 @@ ITEMS = np.array([0, 17, 4, 2, 1, 19, 99, 17, 0])
 
 @pytest.mark.parametrize(
     "choices",
-    [{"loss": "logistic"}, {"loss": "hinge", "intercepts": False}, {"loss": "logistic", "covariance": "diagonal"}],
+    [
+        {"loss": "logistic"},
+        pytest.param({"loss": "hinge", "intercepts": False}, marks=pytest.mark.slow),
+        pytest.param({"loss": "logistic", "covariance": "diagonal"}, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_predictions_are_those_of_transform(spark, make_model, choices):

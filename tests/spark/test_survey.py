@@ -36,7 +36,7 @@ def counted(spark, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind in ("bigint", "string") else [pytest.mark.slow]) for kind in IDS]
+    "kind", [pytest.param(kind, marks=[] if kind == "string" else [pytest.mark.slow]) for kind in IDS]
 )
 def test_few_ids_and_many_ids_are_counted_alike(spark, counted, kind):
     rng = np.random.default_rng(4)

@@ -71,7 +71,7 @@ def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
     assert OneBitCompletionModel.load(str(tmp_path / "model")).users.count() == 40
 
 
-def test_it_knows_what_it_has_seen(spark, days, yesterday):
+def test_what_it_has_seen_certifies_nothing(spark, days, yesterday):
     today = spark.createDataFrame(days[1])
     updated = yesterday.update(today)
     with pytest.raises(RequestError, match="certify nothing"):

@@ -8,8 +8,7 @@ import math
 
 import pyarrow.parquet as pq
 import pytest
-from running import write
-from smalltables import NO_HEADER, TABLES, run_job, table
+from running import NO_HEADER, TABLES, run_job, table, write
 
 BAD_TABLES = {
     "null_ids": table(user=("a", None, None, "b"), item=("x", "y", None, "y")),

@@ -10,8 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from modelfolders import FOLDERS
-from running import run_here, write
-from smalltables import NO_HEADER, TABLES, run_job, table
+from running import NO_HEADER, TABLES, run_here, run_job, table, write
 
 import onebit_spark
 

@@ -1,16 +1,17 @@
-"""Small fitted models to put into the Spark session."""
+"""Ratings and small fitted models in the Spark session. Most files have ratings of their own."""
 
 import dataclasses
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from modelinfo import info_of
+from modelfolders import info_of
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import model_selection
 from onebit_spark.core.factor_tables import factor_table
 from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.simulate import power_law_ratings
 
 
 @pytest.fixture
@@ -36,6 +37,28 @@ def quick_search(monkeypatch):
     few |= {"FIRST_ITERATIONS": 2, "TRIAL_ITERATIONS": 1, "FINAL_ITERATIONS": 4}
     for name, value in few.items():
         monkeypatch.setattr(model_selection, name, value)
+
+
+@pytest.fixture(scope="session")
+def data():
+    """Ratings of 70 users on 40 items by a power law, so that some rows are heavy and cells repeat."""
+    return power_law_ratings(70, 40, 1500, seed=2)
+
+
+@pytest.fixture(scope="session")
+def weights():
+    """Of these ratings: some are zero, and some are no whole numbers."""
+    return np.random.default_rng(0).integers(0, 4, 1500) / 2
+
+
+@pytest.fixture(scope="session")
+def ratings(spark, data, weights):
+    """The users are text whose order is that of the numbers, so that a fit in process numbers them alike."""
+    rows, cols, labels = data
+    users = [f"u{i:03}" for i in rows]
+    frame = spark.createDataFrame(pa.table({"user": users, "item": cols, "label": labels, "w": weights})).cache()
+    assert frame.count() == 1500
+    return frame
 
 
 @pytest.fixture(scope="session")

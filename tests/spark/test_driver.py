@@ -22,22 +22,8 @@ from onebit_spark.input.collect import SizeEstimate, estimate_size
 from onebit_spark.input.ratings import BIT, Columns, flag_bits, may_be_refused, unchecked_ratings
 from onebit_spark.platform import arrow_stream
 from onebit_spark.platform.sessions import DriverLimits, is_connect
-from onebit_spark.simulate import power_law_ratings
 
-SHAPE, SLOW = (70, 40), pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def data():
-    return power_law_ratings(*SHAPE, 1500, seed=2)
-
-
-@pytest.fixture(scope="module")
-def ratings(spark, data):
-    """Text ids whose order is that of the numbers, so that fit_arrays numbers them alike."""
-    rows, cols, labels = data
-    table = pa.table({"user": [f"u{i:03}" for i in rows], "item": pa.array(cols), "label": pa.array(labels)})
-    return spark.createDataFrame(table).cache()
+SLOW = pytest.mark.slow
 
 
 def fit(ratings, exchange="driver", **params):

@@ -24,7 +24,6 @@ from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.platform.sessions import is_connect
-from onebit_spark.simulate import power_law_ratings
 
 EXCHANGES = ("driver", "broadcast", "mixed", "shuffle")
 SHAPE = (70, 40)
@@ -76,41 +75,17 @@ PARAMETERS = [
 
 
 @pytest.fixture(scope="module")
-def data():
-    """A power law, so that some rows are heavy and cells repeat."""
-    return power_law_ratings(*SHAPE, 1500, seed=2)
-
-
-@pytest.fixture(scope="module")
-def weights(data):
-    """Some are zero, and some are no whole numbers."""
-    return np.random.default_rng(0).integers(0, 4, len(data[0])) / 2
-
-
-@pytest.fixture(scope="module")
 def features():
     """Two for each user, one for each item, and a line more than there are ids."""
     rng = np.random.default_rng(0)
     return {"rows": rng.normal(size=(SHAPE[0] + 1, 2)), "cols": rng.normal(size=(SHAPE[1] + 1, 1))}
 
 
-def text(numbers):
-    """Ids whose order is that of the numbers, so that a fit in process numbers them alike."""
-    return [f"u{i:03}" for i in numbers]
-
-
-@pytest.fixture(scope="module")
-def ratings(spark, data, weights):
-    rows, cols, labels = data
-    table = pa.table({"user": text(rows), "item": pa.array(cols), "label": pa.array(labels), "w": pa.array(weights)})
-    frame = spark.createDataFrame(table).cache()
-    assert frame.count() == 1500
-    return frame
-
-
 @pytest.fixture(scope="module")
 def tables(spark, features):
-    users = pa.table({"user": text(range(SHAPE[0] + 1)), **dict(zip("ab", features["rows"].T, strict=True))})
+    users = pa.table(
+        {"user": [f"u{i:03}" for i in range(SHAPE[0] + 1)], **dict(zip("ab", features["rows"].T, strict=True))}
+    )
     items = pa.table({"item": np.arange(SHAPE[1] + 1), "year": features["cols"][:, 0]})
     return [spark.createDataFrame(table).orderBy(F.rand(1)) for table in (users, items)]
 

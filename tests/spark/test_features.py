@@ -1,6 +1,5 @@
 """Implicit features and side features on Spark: fold-in, ids without ratings, bad tables, and what is saved."""
 
-import json
 import logging
 
 import numpy as np
@@ -15,7 +14,6 @@ from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.runtime import read_features
 from onebit_spark.cli.spark_runtime import SparkRuntime
-from onebit_spark.core.factor_tables import IMPLICIT
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -252,17 +250,6 @@ def test_newcomers_have_the_prior_mean_of_what_they_rated(ratings, plain):
     assert np.isfinite(after).all()
     assert before.shape == after.shape
     assert folded.users.columns == plain.users.columns
-
-
-def test_a_model_is_saved_with_its_weights(ratings, plain, tmp_path):
-    path = str(tmp_path / "model")
-    plain.write().save(path)
-    assert json.loads((tmp_path / "model" / "metadata.json").read_text())["parameters"]["implicit_features"] is True
-    loaded = OneBitCompletionModel.load(path)
-    assert sorted(loaded.items.select("id", IMPLICIT).collect()) == sorted(plain.items.select("id", IMPLICIT).collect())
-    one = ratings.filter("user = '7'")
-    expected, found = (m.foldIn(one).userFactors.filter("id = '7'").first() for m in (plain, loaded))
-    np.testing.assert_allclose(found["features"], expected["features"], rtol=1e-5)
 
 
 def test_a_warm_start_goes_on(ratings, plain):

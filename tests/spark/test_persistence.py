@@ -1,4 +1,11 @@
-"""The model folder: there and back, damaged in every way, and never half written."""
+"""The model folder: there and back, damaged in every way, never half written, and those of earlier versions.
+
+tests/spark/folders/NAME-V is a folder of format_version V. Recipe: simulate("B2", rank=2, shape=(14, 10), fraction=0.6,
+seed=4), users as text, five iterations of rank 2, tol 0; ``logistic-V`` with the defaults of its time,
+``hinge-split-1`` with the Gamma prior and certificatePriorSplit=0.5. From version 2 on with selective certificates, and
+predictions of unknown ids, too; version 4 with weights and item features, among them those of two items without
+ratings.
+"""
 
 import dataclasses
 import json
@@ -8,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from modelfolders import FOLDERS, VERSIONS
 from pyspark.ml import Pipeline
 from pyspark.ml.util import DefaultParamsReader
 
@@ -245,27 +253,14 @@ def rewrite(path, text):
     (path / "metadata.json").write_text(text, encoding="utf-8")
 
 
-def no_parquet(path):
-    shutil.rmtree(path / "items")
-    (path / "items").mkdir()
+def empty(path):
+    shutil.rmtree(path)
+    path.mkdir()
+    return path
 
 
 def other_schema(path):
-    shutil.rmtree(path / "users")
-    (path / "users").mkdir()
-    pq.write_table(pa.table({"id": [1], "mean": [[0.5]]}), path / "users" / "part.parquet")
-
-
-def rotten_parquet(path):
-    shutil.rmtree(path / "users")
-    (path / "users").mkdir()
-    (path / "users" / "part.parquet").write_bytes(b"not a Parquet file at all")
-
-
-def rotten_params(path):
-    for part in (path / "metadata").iterdir():
-        part.unlink()
-    (path / "metadata" / "part-0").write_text("{}\n")
+    pq.write_table(pa.table({"id": [1], "mean": [[0.5]]}), empty(path / "users") / "part.parquet")
 
 
 DAMAGES = {  # what Spark reads; tests/unit has what stands in metadata.json
@@ -276,11 +271,17 @@ DAMAGES = {  # what Spark reads; tests/unit has what stands in metadata.json
     "no such type": (edit(id_types={"user": "strong", "item": "bigint"}), "damaged model folder"),
     "no users": (lambda path: shutil.rmtree(path / "users"), "damaged model folder: it has no users/"),
     "no items": (lambda path: shutil.rmtree(path / "items"), "damaged model folder: it has no items/"),
-    "no Parquet": (no_parquet, "damaged model folder: items/"),
-    "rotten Parquet": (rotten_parquet, "damaged model folder: users/"),
+    "no Parquet": (lambda path: empty(path / "items"), "damaged model folder: items/"),
+    "rotten Parquet": (
+        lambda path: (empty(path / "users") / "part.parquet").write_bytes(b"not a Parquet file at all"),
+        "damaged model folder: users/",
+    ),
     "schema": (other_schema, "users/ should have the columns id bigint, mean array<float>"),
     "no Params": (lambda path: shutil.rmtree(path / "metadata"), "damaged model folder: metadata/"),
-    "rotten Params": (rotten_params, "damaged model folder: metadata/"),
+    "rotten Params": (
+        lambda path: (empty(path / "metadata") / "part-0").write_text("{}\n"),
+        "damaged model folder: metadata/",
+    ),
 }
 
 
@@ -323,3 +324,38 @@ def test_an_estimator_with_removed_params_loads(spark, tmp_path):
         assert {param.name for param in loaded.extractParamMap()} == {
             param.name for param in estimator.extractParamMap()
         }
+
+
+# ---- folders that earlier versions wrote -----------------------------------------------------------------------------
+
+HEADLINES = {"logistic-1": "seeger", "logistic-2": "seeger", "logistic-3": None, "logistic-4": None}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_model_predicts_as_it_did(spark, version):
+    """tests/unit/test_serving.py does the same without Spark."""
+    model = OneBitCompletionModel.load(str(FOLDERS / version))
+    expected = spark.read.parquet(str(FOLDERS / f"{version}-predictions"))
+    found = model.transform(expected.select("user", "item")).orderBy("user", "item").toPandas()
+    expected = expected.orderBy("user", "item").toPandas()
+    for name in expected.columns.drop(["user", "item"]):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+    assert model.certificate["headline"] == HEADLINES[version]
+
+
+@pytest.mark.parametrize(
+    "name", ["hinge-split-1", *(pytest.param(each, marks=pytest.mark.slow) for each in ("logistic-1", "logistic-2"))]
+)
+def test_an_old_model_is_saved_as_one_of_today(spark, tmp_path, name):
+    model = OneBitCompletionModel.load(str(FOLDERS / name))
+    model.save(str(tmp_path / "model"))
+    again = OneBitCompletionModel.load(str(tmp_path / "model"))
+    assert again.info == model.info
+    assert again.certificate == model.certificate
+    assert sorted(map(str, again.users.collect())) == sorted(map(str, model.users.collect()))
+    assert json.loads((tmp_path / "model" / "metadata.json").read_text())["format_version"] >= 2
+
+
+def test_an_estimator_of_version_1(spark):
+    estimator = OneBitCompletion.load(str(FOLDERS / "estimator-1"))
+    assert (estimator.getRank(), estimator.getCertificateGrid()) == (7, 3)

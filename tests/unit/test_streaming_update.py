@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from modelinfo import info_of
+from modelfolders import info_of
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import prediction

@@ -23,7 +23,7 @@ from datasets import Ratings, assistments, movielens_1m, movielens_100k, senate,
 from record import provenance
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.core.metrics import log_loss, reliability
+from onebit_spark.core.prediction import log_loss, reliability
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.simulate import simulate
 

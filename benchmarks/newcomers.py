@@ -28,11 +28,10 @@ from record import provenance
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.factor_tables import coding_of
-from onebit_spark.core.implicit_features import newcomer_means
+from onebit_spark.core.features import learn_coding, newcomer_means
 from onebit_spark.core.losses import Side
+from onebit_spark.core.model_info import coding_of
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.side_features import learn_coding
 from onebit_spark.predictor.new_ratings import converged_rows
 
 FOLDED = (0, 1, 3, 10)

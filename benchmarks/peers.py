@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from record import provenance
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import available_cores
 
 DATA: dict[str, Callable[[], Ratings]] = {
     "ml-100k": movielens_100k,

@@ -34,7 +34,7 @@ from record import provenance
 from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays, fit_table
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import available_cores
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.simulate import power_law_chunks

@@ -33,10 +33,9 @@ from record import provenance
 from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays, load
-from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.factor_tables import factor_table
-from onebit_spark.core.metrics import log_loss, reliability
+from onebit_spark.core.model_info import factor_table
 from onebit_spark.core.posterior import RowPosterior, packed_size
+from onebit_spark.core.prediction import Calibration, log_loss, reliability
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 

@@ -26,8 +26,8 @@ from scipy.special import expit
 
 from onebit_spark import Fit, FitConfig, NotConverged, fit_arrays
 from onebit_spark.core import prediction
-from onebit_spark.core.metrics import log_loss
 from onebit_spark.core.posterior import LEAST_STRENGTH, RANK_THRESHOLD, RowPosterior
+from onebit_spark.core.prediction import log_loss
 
 # Declared before any draw.
 SHAPE, TRUE_RANK, FRACTION = (400, 300), 3, 0.25

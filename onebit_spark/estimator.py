@@ -16,15 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
-from onebit_spark.core.config import FitConfig, Labels, Terms
+from onebit_spark.core.config import Execution, FitConfig, Labels, Terms, device_problems, param_names
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.factor_tables import FitFeatures, digest, give_features, prior_row
 from onebit_spark.core.hashes import CellSketch, merged_sketch
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
+from onebit_spark.core.model_info import SIDE_OF, FitFeatures, ModelInfo, Who, digest, give_features, prior_row
 from onebit_spark.core.posterior import MODEL_VECTORS
-from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.decide import Exchange
 from onebit_spark.engines.spark_engine import adopted_factors, factors_of, load_ratings, open_engine

@@ -23,16 +23,24 @@ from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, Labels, Terms
+from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.factor_tables import FitFeatures, align_factors, digest, factor_table, give_features, prior_row
+from onebit_spark.core.features import SideFeatures
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, scale_fields
+from onebit_spark.core.model_info import (
+    SIDE_OF,
+    FitFeatures,
+    ModelInfo,
+    Who,
+    align_factors,
+    digest,
+    factor_table,
+    give_features,
+    prior_row,
+    scale_fields,
+)
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
-from onebit_spark.core.settings import Problem
-from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import ThreadRunner, local_engine
@@ -51,8 +59,7 @@ from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
-from onebit_spark.predictor.scored import KEPT_OUT, CertificateRequest, with_certificates
-from onebit_spark.predictor.side import ModelSide
+from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, with_certificates
 
 LABELS_AT_ONCE = 2**16
 

@@ -17,9 +17,8 @@ from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS, Certificate, certificate_document, headline_of
 from onebit_spark.certificate.held_out import SELECTIVE, answering_threshold, ungrouped_certificates
-from onebit_spark.core.factor_tables import DIRECTIONS, factor_columns, feature_effects
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
-from onebit_spark.core.model_info import ModelInfo, Who
+from onebit_spark.core.model_info import DIRECTIONS, ModelInfo, Who, factor_columns, feature_effects
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.rating_checks import RatingCounts
@@ -31,8 +30,7 @@ from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
 from onebit_spark.ml.recommend import recommend
 from onebit_spark.ml.spark_factors import SparkFactors, confidence
 from onebit_spark.predictor.fitted_model import who_problems
-from onebit_spark.predictor.scored import CertificateRequest, with_certificates
-from onebit_spark.predictor.side import ModelSide
+from onebit_spark.predictor.predictor import CertificateRequest, ModelSide, with_certificates
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     info : ModelInfo
         Settings, counts and history of the fit: the content of ``metadata.json``.
     users, items : DataFrame
-        Posterior of each user and each item, one line per id: see ``core.factor_tables``.
+        Posterior of each user and each item, one line per id: see ``core.model_info``.
     certificate : dict
         Upper limits on the error rate: the content of ``certificate.json``.
     source : str or None

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from onebit_spark.core.metrics import error_rate
+from onebit_spark.core.prediction import error_rate
 
 KINDS = ("A1", "A2", "A3", "B1", "B2", "B3")
 

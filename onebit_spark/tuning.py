@@ -40,11 +40,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.core.compiled import sources
-from onebit_spark.core.config import AUTO, FitConfig, Terms
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import AUTO, FitConfig, Terms, available_cores, by_param
 from onebit_spark.core.hashes import cell_hashes, fold_hashes
-from onebit_spark.core.metrics import log_loss
-from onebit_spark.core.settings import by_param
+from onebit_spark.core.prediction import log_loss
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, fit_arrays

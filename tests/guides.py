@@ -25,8 +25,8 @@ ELSEWHERE = {
 }
 # How a line begins ─► why it is not run.
 LEFT_ALONE = {
-    "make ": "test_commands.py looks for the target",
-    "pip install ": "installs; test_commands.py looks for the extra",
+    "make ": "test_documents.py looks for the target",
+    "pip install ": "installs; test_documents.py looks for the extra",
     ".venv/bin/pip install pre-commit ": "installs hooks",
     "python -m venv ": "makes an environment to ship",
     "venv-pack ": "packs that environment",

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onebit_spark.core.factor_tables import factor_table, plain_lists
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import ModelInfo, factor_table, plain_lists
 
 FOLDERS = Path(__file__).parent / "spark" / "folders"
 VERSIONS = ("logistic-1", "logistic-2", "logistic-3", "logistic-4")  # with NAME-predictions beside them

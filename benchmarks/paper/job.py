@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark.cli.running import DONE, REFUSED, Job
-from onebit_spark.core.output_kinds import LEDGER, REPRODUCTION
+from onebit_spark.platform.files import LEDGER, REPRODUCTION
 from onebit_spark.platform.sessions import broadcast, parallelism
 from paper.requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
 

@@ -17,13 +17,13 @@ from onebit_spark.certificate.certificates import (
 from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, with_spreads_of
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.engine import Engine, final_posteriors
+from onebit_spark.core.features import FeatureCoding, codings_of
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
 from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.core.randomness import Draws, Split
-from onebit_spark.core.side_features import FeatureCoding, codings_of
 from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, solve
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form

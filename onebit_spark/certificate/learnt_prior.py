@@ -23,12 +23,12 @@ import numpy as np
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine, final_posteriors
+from onebit_spark.core.features import FeatureCoding, codings_of
 from onebit_spark.core.hyper_posterior import FixedPrior, HyperPosterior
 from onebit_spark.core.losses import SIDES, PriorLines, Side
 from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.side_features import FeatureCoding, codings_of
 from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, descend, solve
 from onebit_spark.errors import RequestError
 

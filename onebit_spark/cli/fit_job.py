@@ -20,7 +20,7 @@ from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import Location
-from onebit_spark.predictor.scored import KEPT_OUT, CertificateRequest
+from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest
 from onebit_spark.report.page import REPORT
 
 MOST_STATEMENTS = 40  # certificates of groups that are printed

@@ -22,8 +22,7 @@ from textwrap import fill, wrap
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from onebit_spark.core.execution import RARE, RESUMING
-from onebit_spark.core.settings import Problem, declared, words_in
+from onebit_spark.core.config import RARE, RESUMING, Problem, declared, words_in
 from onebit_spark.errors import RequestError
 
 REMOVED = {

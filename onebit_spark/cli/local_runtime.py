@@ -22,7 +22,6 @@ from onebit_spark.cli.runtime import Target
 from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.hashes import HIGHEST, CellSketch
 from onebit_spark.core.model_info import SIDE_OF, Who
-from onebit_spark.core.output_kinds import PREDICTIONS, PREDICTIONS_CSV
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, checked_features
@@ -30,10 +29,10 @@ from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
-from onebit_spark.platform.files import Location, table_format
+from onebit_spark.platform.files import PREDICTIONS, PREDICTIONS_CSV, Location, table_format
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, replaced_folder
-from onebit_spark.predictor.scored import (
+from onebit_spark.predictor.predictor import (
     CALIBRATING,
     SAMPLE,
     CertificateRequest,

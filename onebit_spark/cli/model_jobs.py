@@ -11,7 +11,7 @@ from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PredictRequest
 from onebit_spark.cli.runtime import Runtime, Target, check_id_types, read_features, refuse_outputs
 from onebit_spark.platform.files import Location
-from onebit_spark.predictor.scored import CertificateRequest
+from onebit_spark.predictor.predictor import CertificateRequest
 
 
 def predict(runtime: Runtime, request: PredictRequest) -> None:

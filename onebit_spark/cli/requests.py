@@ -12,9 +12,7 @@ from urllib.parse import urlsplit
 
 from onebit_spark.cli.flags import CERTIFICATES, INPUT, OUTPUT, SPARK, as_flag, flag, in_flags, settings
 from onebit_spark.cli.flags import MODEL as MODEL_FLAGS
-from onebit_spark.core.config import FitConfig, Labels, Terms
-from onebit_spark.core.execution import RARE, Execution, device_problems
-from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
+from onebit_spark.core.config import RARE, Execution, FitConfig, Labels, Terms, device_problems
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages
@@ -69,7 +67,7 @@ class JobRequest(SessionRequest):
     overwrite: bool = flag("replace an earlier output of this job", default=False, group=OUTPUT)
 
     inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[Mapping[str, OutputKind]] = {}
+    outputs: ClassVar[Mapping[str, str]] = {}  # flag ─► kind of output: see ``runtime.KINDS``
 
     def problems(self) -> Iterator[str]:
         """All problems, in words."""
@@ -145,7 +143,7 @@ class FitRequest(RatingsRequest):
     main = ("ratings", "output", "user_col", "item_col", "label_col", "threshold", "holdout", "max_error", "predict",
             "predictions")  # fmt: skip
     inputs = ("ratings", "predict", "user_features", "item_features")
-    outputs: ClassVar = {"output": MODEL, "predictions": PREDICTIONS}
+    outputs: ClassVar = {"output": "model", "predictions": "predictions"}
 
     def problems(self) -> Iterator[str]:
         for table in (self.fit_config, self.execution, self.terms):
@@ -182,7 +180,7 @@ class PredictRequest(JobRequest):
 
     main = ("model", "pairs", "top", "exclude_seen", "output", "overwrite")
     inputs = ("model", "pairs", "exclude_seen", "user_features", "item_features")
-    outputs: ClassVar = {"output": PREDICTIONS}
+    outputs: ClassVar = {"output": "predictions"}
 
     def problems(self) -> Iterator[str]:
         if self.output is None and self.output_table is None:
@@ -232,7 +230,7 @@ class EvaluateRequest(JobRequest):
 
     main = ("model", "ratings", "certify", "max_error", "output", "overwrite")
     inputs = ("model", "ratings")
-    outputs: ClassVar = {"output": METRICS}
+    outputs: ClassVar = {"output": "figures"}
 
     def problems(self) -> Iterator[str]:
         yield from in_flags(Labels, self.labels.problems())

@@ -40,8 +40,7 @@ from onebit_spark.cli.requests import (
     is_table_name,
     under_spark_submit,
 )
-from onebit_spark.core.config import FitConfig
-from onebit_spark.core.execution import available_memory
+from onebit_spark.core.config import FitConfig, available_memory
 from onebit_spark.errors import FitFailed, RequestError, reason_of
 
 if TYPE_CHECKING:

@@ -13,11 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import TABLE_FORMATS, FitRequest, JobRequest, PredictRequest, exists_already, is_csv
 from onebit_spark.core.model_info import Who
-from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS, PREDICTIONS_CSV, OutputKind
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import INTEGRAL, as_examples
 from onebit_spark.input.tables import separator_in
-from onebit_spark.platform.files import RENAMING, Location, explained
+from onebit_spark.platform.files import (
+    METRICS,
+    MODEL,
+    PREDICTED,
+    PREDICTIONS,
+    PREDICTIONS_CSV,
+    RENAMING,
+    Location,
+    OutputKind,
+    explained,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,11 +55,14 @@ class Target(NamedTuple):
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 
 
+KINDS = {"model": MODEL, "predictions": PREDICTIONS, "figures": METRICS}
+
+
 def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
     """Refuse outputs of a request that may not be overwritten, or that cannot be created."""
-    for name, kind in request.outputs.items():
+    for name, what in request.outputs.items():
         if path := getattr(request, name):
-            kind = PREDICTIONS_CSV if kind is PREDICTIONS and is_csv(path) else kind
+            kind = PREDICTIONS_CSV if what == "predictions" and is_csv(path) else KINDS[what]
             refuse_output(spark, as_flag(name), path, kind, request.overwrite)
     if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
         writable(spark, "--checkpoint-dir", request.execution.checkpoint_dir, inside=True)

@@ -18,7 +18,6 @@ from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, is_csv, is_table_name
 from onebit_spark.cli.runtime import Target
 from onebit_spark.core.model_info import Who
-from onebit_spark.core.output_kinds import PREDICTIONS, PREDICTIONS_CSV
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
@@ -47,8 +46,8 @@ from onebit_spark.ml.evaluation import (
     sketch_of,
 )
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform.files import Location, replace_folder, table_format
-from onebit_spark.predictor.scored import CertificateRequest, seen_in_fit
+from onebit_spark.platform.files import PREDICTIONS, PREDICTIONS_CSV, Location, replace_folder, table_format
+from onebit_spark.predictor.predictor import CertificateRequest, seen_in_fit
 
 CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 

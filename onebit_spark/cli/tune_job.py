@@ -23,10 +23,8 @@ from onebit_spark.cli.fit_job import columns_of, print_summary
 from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.cli.requests import TuneRequest
 from onebit_spark.cli.runtime import Runtime, refuse_output, writable
-from onebit_spark.core.config import AUTO, FitConfig
-from onebit_spark.core.output_kinds import TUNING
-from onebit_spark.core.settings import declared
-from onebit_spark.platform.files import Location, continued_folder
+from onebit_spark.core.config import AUTO, FitConfig, declared
+from onebit_spark.platform.files import TUNING, Location, continued_folder
 from onebit_spark.tuning import (
     VARIED,
     Score,

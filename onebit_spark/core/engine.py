@@ -6,30 +6,295 @@ GPU (this process)       arrays on the device               they are on the devi
 Spark, broadcast         both held on the driver            by broadcast
 Spark, mixed             one held, one stored               by broadcast, and by a join
 Spark, shuffle           both stored on the cluster         by a join
+
+A step is the work on one block of ratings, and it is written once for all runners::
+
+    Step       (block, rows, other rows) ─► (new rows | None, sums)
+    RowStep    (counted rows, rows) ─► (new rows | None, sums)                 it reads no rating
+
+``tables`` are the block's rows in one or more tables of its side, ``others`` its columns' rows in a table of the other
+side. The rows of a table are those of a posterior, or plain numbers. The sums of all blocks go to the driver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import reduce
-from typing import Any, Generic, Self, TypeVar
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core import steps
-from onebit_spark.core.blocks import Repeats
+from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.features import (
+    CoefStep,
+    SideTables,
+    add_implicit_sums,
+    coded_by_rated,
+    coef_gram,
+    leave_residuals,
+    rated_gram,
+    sent_vectors,
+)
 from onebit_spark.core.hyper_posterior import HyperPosterior
-from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
-from onebit_spark.core.posterior import RowMap, RowPosterior
-from onebit_spark.core.prediction import ENOUGH, Histogram, HoldoutLoss
-from onebit_spark.core.randomness import Draws, GibbsErrors, Split
-from onebit_spark.core.side_features import SideTables, coded_by_rated, rated_gram
+from onebit_spark.core.losses.base import OtherLines
+from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Form, RowMap, RowPosterior
+from onebit_spark.core.prediction import ENOUGH, Histogram, HoldoutLoss, count_confidences
+from onebit_spark.core.randomness import Draws, GibbsErrors, Split, count_errors
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.core.steps import RowLayout, Step, Sums
+
+Part = TypeVar("Part")
+Sums = NDArray[np.float64]
+Rows = RowPosterior | FloatArray
+Result = tuple[Rows | None, Sums]
+Step = Callable[["PlacedBlock", list[Any], Any], Result]
+RowStep = Callable[[CountedRows, list[Any]], Result]
+
+NO_SUMS: Sums = np.empty(0)
+
+
+@dataclass(frozen=True)
+class PlacedBlock:
+    """A RatingBlock with its place in the matrix."""
+
+    number: int  # number of the block
+    rows: NDArray[np.int64]  # row r of the block is row ``rows[r]`` of the matrix
+    columns: NDArray[np.int64]  # column c of the block is column ``columns[c]`` of the matrix
+    ratings: RatingBlock  # the ratings
+    checksum: int = 0  # checksum of the ratings
+    # ``over_rows`` in several threads
+    in_parallel: Callable[[Callable[[int, int], Any]], list[Any]] | None = None
+
+    @property
+    def over_rows(self) -> Callable[[Callable[[int, int], Part]], list[Part]]:
+        """``over_rows(work)``: ``work(lo, hi)`` for ranges of the rows, the results in the order of the rows."""
+        return self.in_parallel or self.ratings.over_ranges
+
+    @property
+    def counted_rows(self) -> CountedRows:
+        """The rows, with the sums of their ratings' weights."""
+        return CountedRows(self.rows, self.ratings.row_weights, self.ratings.row_positive_weights)
+
+
+class RowTransform(Protocol):
+    """A map of every row: a ``RowMap`` or an ``ImplicitMove``."""
+
+    def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
+        """Map rows lo … hi−1 in place."""
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """The rows of a table: those of a posterior, packed as ``form`` says, or plain numbers; with pending maps.
+
+    A map of all rows costs nothing until they are read: the tasks map the rows that they take.
+    """
+
+    dtype: str  # type of the numbers
+    form: Form | None = None  # the form of the rows of a posterior; None if they are plain numbers
+    maps: tuple[RowTransform, ...] = ()  # pending maps, applied in this order when a row is read
+
+    @classmethod
+    def of(cls, form: Form) -> RowLayout:
+        return cls(form.precision, form)
+
+    @property
+    def mapped(self) -> RowLayout:
+        """The layout of rows that have been read and written again."""
+        return replace(self, maps=())
+
+    def read(self, numbers: NDArray[Any], n_rows: int) -> Rows:
+        """Rows from the numbers that ``written`` gave. Rows of a posterior are a copy."""
+        if self.form is None:
+            return numbers.reshape(n_rows, -1) if n_rows else numbers.reshape(0, 0)
+        return self._through_maps(self.form.unpacked(numbers))
+
+    def taken(self, rows: Rows, index: NDArray[np.integer]) -> Rows:
+        """A copy of some of the rows."""
+        return self._through_maps(rows.take(index)) if isinstance(rows, RowPosterior) else rows[index]
+
+    def whole(self, rows: Rows) -> Rows:
+        """All rows. They are a copy only if a map is pending."""
+        return self._through_maps(rows.copy()) if self.maps and isinstance(rows, RowPosterior) else rows
+
+    def _through_maps(self, rows: RowPosterior) -> RowPosterior:
+        for by in self.maps:
+            by.apply_to(rows, 0, rows.n_rows)
+        return rows
+
+
+def written(rows: Rows) -> FloatArray:
+    """The rows as a matrix of numbers."""
+    return rows.packed() if isinstance(rows, RowPosterior) else rows
+
+
+class Sending(NamedTuple):
+    """What a stored table sends to the blocks of the other side."""
+
+    make: Callable[[NDArray[Any], Any], FloatArray]  # from the weights of the rows' ratings, and the rows
+    layout: RowLayout  # the layout of what arrives
+
+
+def implicit_sent(form: Form) -> Sending:
+    """The part of the rows of a posterior that the ratings of the other side need."""
+    return Sending(_sent_vectors, RowLayout.of(form.sent))
+
+
+def _sent_vectors(weights: NDArray[Any], rows: RowPosterior) -> FloatArray:
+    return rows.with_vectors(SENT_VECTORS, SENT_VECTORS).packed()
+
+
+# ---- the fit ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Update:
+    """A half step. It changes its own rows in place. The sums are ``SideStatistics``.
+
+    Its tables are the rows, the prior of each row if the step's prior is ``PriorLines``, and the side features if the
+    step has weights for them.
+    """
+
+    loss: Loss
+    step: HalfStep[None]
+
+    def __call__(self, block: PlacedBlock, tables: list[Any], others: RowPosterior) -> Result:
+        step, (rows, *more) = self.step, tables
+        if isinstance(step.prior, PriorLines):
+            step = step.under(RowPrior.at(more.pop(0)))
+        features = more.pop(0) if step.feature_coef is not None else None
+        step = _with_feature_means(block, others, rows, step, features)
+        table = self.loss.other_lines(others)
+        parts = block.over_rows(partial(_update_range, self.loss, block, table, rows, step, features))
+        return rows, reduce(SideStatistics.__add__, parts).to_vector()
+
+
+def _with_feature_means(
+    block: PlacedBlock, others: RowPosterior, rows: RowPosterior, step: HalfStep, features: FloatArray | None
+) -> HalfStep:
+    """The step under the prior means that follow from the features of the rows; new directions of their weights."""
+    implicit, ratings = rows.implicit, block.ratings
+    explained = np.zeros((ratings.n_rows, rows.dimension))
+    if features is not None and step.feature_coef is not None:
+        explained = np.asarray(features @ step.feature_coef)
+    if others.implicit is None or implicit is None:
+        return step if features is None else step.under(step.row_prior.shifted_by(explained))
+    means, theirs = np.zeros((ratings.n_rows, rows.rank)), sent_vectors(others)
+    block.over_rows(lambda lo, hi: add_implicit_sums(ratings, lo, hi, theirs, implicit, means))
+    return step.under(step.row_prior.shifted_by(explained, means))
+
+
+def _update_range(
+    loss: Loss, block: PlacedBlock, others: OtherLines, rows: RowPosterior, step: HalfStep,
+    features: FloatArray | None, lo: int, hi: int,
+) -> SideStatistics:  # fmt: skip
+    """Update the rows lo … hi−1."""
+    ratings, old = block.ratings, rows.location[lo:hi].copy()
+    sums = loss.update_rows(ratings, lo, hi, others, rows, step)
+    if rows.implicit is not None:
+        leave_residuals(ratings, lo, hi, rows, step.row_prior.mean)
+    counts = (ratings.row_counts if rows.implicit is None else ratings.distinct_counts)[lo:hi]
+    part, some = slice(lo, hi), None if features is None else features[lo:hi]
+    return SideStatistics.of_rows(old, rows.take(part), step.row_prior.take(part), counts, sums, some)
+
+
+@dataclass(frozen=True)
+class Combine:
+    """A posterior from other posteriors of the side, row by row."""
+
+    make: Callable[..., RowPosterior]
+
+    def __call__(self, rows: CountedRows, tables: list[RowPosterior]) -> Result:
+        return self.make(*tables), NO_SUMS
+
+
+@dataclass(frozen=True)
+class FillUnrated:
+    """The posterior with the prior in rows without ratings; with the means that their side features explain, if any."""
+
+    prior: RowPrior
+    feature_coef: NDArray[np.float64] | None = None
+
+    def __call__(self, rows: CountedRows, tables: list[Any]) -> Result:
+        posterior, empty = tables[0], np.asarray(rows.counts == 0)
+        if not empty.any():
+            return posterior, NO_SUMS
+        filled, lines = posterior.copy(), prior_rows(self.prior, int(empty.sum()), posterior)
+        if self.feature_coef is not None:
+            lines.location[:] += (tables[1] @ self.feature_coef)[empty]
+        filled.put(empty, lines)
+        return filled, NO_SUMS
+
+
+def prior_rows(prior: RowPrior, n: int, like: RowPosterior) -> RowPosterior:
+    """One line of prior as a posterior of n rows, stored like another."""
+    location = np.tile(prior.mean.astype(like.location.dtype), (n, 1))
+    return RowPosterior.isotropic(location, 1.0 / np.sqrt(prior.precision[0]), like.kind, like.has_intercept)
+
+
+def coef_gram_step(rows: CountedRows, tables: list[RowPosterior]) -> Result:
+    """The Gram matrix of [w z d], the implicit weights for the other side."""
+    return None, coef_gram(tables[0]).ravel()
+
+
+def column_squares(rows: CountedRows, tables: list[RowPosterior]) -> Result:
+    """‖E L_k‖² for every factor."""
+    return None, tables[0].column_norms ** 2
+
+
+def total_weight(rows: CountedRows, tables: list[Any]) -> Result:
+    """The sum of the weights."""
+    return None, np.array([rows.counts.sum()], np.float64)
+
+
+# ---- over all ratings, after a fit -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Draws from the posteriors. The sums are ``GibbsErrors``."""
+
+    draws: Draws
+
+    def __call__(self, block: PlacedBlock, tables: list[RowPosterior], others: RowPosterior) -> Result:
+        parts = block.over_rows(
+            lambda lo, hi: count_errors(block.ratings, lo, hi, block.rows, tables[0], others, self.draws)
+        )
+        return None, np.sum(np.array(parts, np.float64).reshape(-1, 2), axis=0)
+
+
+@dataclass(frozen=True)
+class Confidences:
+    """The histogram of the confidences of every ``stride``-th rating."""
+
+    noise: float
+    stride: int
+
+    def __call__(self, block: PlacedBlock, tables: list[RowPosterior], others: RowPosterior) -> Result:
+        noise, stride = self.noise, self.stride
+        parts = block.over_rows(
+            lambda lo, hi: count_confidences(block.ratings, lo, hi, block.rows, tables[0], others, noise, stride)
+        )
+        return None, reduce(np.add, parts).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class MeasureHoldoutLoss:
+    """The held-out loss of the ratings that a split does not choose. The sums are ``HoldoutLoss``."""
+
+    loss: str
+    split: Split
+
+    def __call__(self, block: PlacedBlock, tables: list[RowPosterior], others: RowPosterior) -> Result:
+        left = self.split.part_of(block.ratings, block.rows, those=False)
+        parts = block.over_rows(lambda lo, hi: HoldoutLoss.of_ratings(self.loss, left, lo, hi, tables[0], others))
+        return None, np.sum([part.to_vector() for part in parts], axis=0)
+
 
 P = TypeVar("P")  # the posterior of a side, as the runner keeps it: a RowPosterior, or a table of Spark
 Matrix = NDArray[np.float64]
@@ -140,9 +405,9 @@ class Engine(Generic[P]):
             prior = PriorLines(None)
         if step.feature_coef is not None:
             tables.append(self._feature_table(side))
-        form, update = tables[0].form, steps.Update(loss, step.under(prior))
+        form, update = tables[0].form, Update(loss, step.under(prior))
         with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
-            send = steps.implicit_sent(others.form) if form.vectors else None
+            send = implicit_sent(others.form) if form.vectors else None
             self._tables[side], sums = self.runner.run(side, update, tables, others, RowLayout.of(form), send)
         statistics = reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
         self._data = statistics.data
@@ -179,11 +444,11 @@ class Engine(Generic[P]):
         if not posterior.form.vectors:
             return np.zeros((0, 0))
         size = 3 * posterior.form.rank
-        return np.sum(self.runner.row_sums(side, steps.coef_gram, [posterior]), axis=0).reshape(size, size)
+        return np.sum(self.runner.row_sums(side, coef_gram_step, [posterior]), axis=0).reshape(size, size)
 
     def column_norms(self, side: Side, posterior: P) -> Matrix:
         """‖E L_k‖ for every factor of a posterior."""
-        return np.sqrt(np.sum(self.runner.row_sums(side, steps.column_squares, [posterior]), axis=0))
+        return np.sqrt(np.sum(self.runner.row_sums(side, column_squares, [posterior]), axis=0))
 
     def feature_gram(self, side: Side) -> Matrix | None:
         """Σ_i f_i f_iᵀ of the side features of the rows with ratings, p × p; None if the side has no features."""
@@ -199,30 +464,30 @@ class Engine(Generic[P]):
         if unseen is None or self.count(side) == self.runner.n_rows(side):
             return posterior
         tables = [posterior] if feature_coef is None else [posterior, self._feature_table(side)]
-        fill = steps.FillUnrated(unseen, feature_coef)
+        fill = FillUnrated(unseen, feature_coef)
         return self.runner.run_rows(side, fill, tables, RowLayout.of(posterior.form))
 
     def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: Any) -> P:
         """The posterior that ``make`` gives for any rows, from their lines in other posteriors of the side."""
         form = make(*(posterior.form.empty() for posterior in posteriors)).form
-        return self.runner.run_rows(side, steps.Combine(make), posteriors, RowLayout.of(form))
+        return self.runner.run_rows(side, Combine(make), posteriors, RowLayout.of(form))
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         """Errors of draws from the posteriors on the ratings: one map step over the rows."""
         with self.runner.described("certificate"):
-            total = self._over_ratings(steps.Draw(draws), self.posteriors)
+            total = self._over_ratings(Draw(draws), self.posteriors)
         return GibbsErrors(*map(int, total))
 
     def confidences(self, posterior: dict[Side, P], noise: float) -> Histogram:
         """The histogram of the ratings' confidences (``prediction``) under this posterior: one map step."""
         with self.runner.described("confidences"):
-            total = self._over_ratings(steps.Confidences(noise, max(1, self.n_ratings // ENOUGH)), posterior)
+            total = self._over_ratings(Confidences(noise, max(1, self.n_ratings // ENOUGH)), posterior)
         return total.astype(np.int64)
 
     def holdout_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> HoldoutLoss:
         """Held-out loss and errors of the ratings that the split does *not* choose, under a posterior: one map step."""
         with self.runner.described("loss of the last tenth"):
-            total = self._over_ratings(steps.MeasureHoldoutLoss(loss, split), posterior)
+            total = self._over_ratings(MeasureHoldoutLoss(loss, split), posterior)
         return HoldoutLoss.of_sums(total)
 
     def _over_ratings(self, step: Step, posterior: dict[Side, Any]) -> Sums:

@@ -23,12 +23,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.calibration import Calibration, TemperatureScaling
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
-from onebit_spark.core.prediction import HoldoutLoss
+from onebit_spark.core.prediction import Calibration, HoldoutLoss, TemperatureScaling
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import IterationPlan, Start, solve
 

@@ -46,7 +46,7 @@ class RowPosterior:
     scale: FloatArray
     kind: Kind  # what ``scale`` contains
     has_intercept: bool  # whether the first coordinate is an intercept
-    # with implicit features: the vectors [w r z d s q] of a row, m × 6K (``core.implicit_features``); a model keeps
+    # with implicit features: the vectors [w r z d s q] of a row, m × 6K (``core.features``); a model keeps
     # [w r], and [w r z d] are sent to partners
     implicit: FloatArray | None = None
 

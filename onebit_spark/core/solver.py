@@ -12,12 +12,12 @@ import numpy as np
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine
+from onebit_spark.core.features import FeatureRidge, of_known_size
 from onebit_spark.core.gauge import GaugeStep
 from onebit_spark.core.hyper_posterior import Hierarchy, HyperPosterior
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Side
 from onebit_spark.core.losses.base import Move
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowMap, RowPosterior
-from onebit_spark.core.side_features import FeatureRidge, of_known_size
 from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.errors import FitFailed
 

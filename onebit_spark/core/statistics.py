@@ -10,10 +10,9 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from onebit_spark.core.implicit_features import RIDGE, CoefStep, coef_gram, gram_matrix
+from onebit_spark.core.features import FEATURE_RIDGE, RIDGE, CoefStep, coef_gram, gram_matrix
 from onebit_spark.core.losses.base import RowPrior, RowSums
 from onebit_spark.core.posterior import FloatArray, Form, RowMap, RowPosterior
-from onebit_spark.core.side_features import FEATURE_RIDGE
 
 Vector = NDArray[np.float64]
 

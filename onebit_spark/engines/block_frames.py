@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.steps import PlacedBlock
+from onebit_spark.core.engine import PlacedBlock
 from onebit_spark.errors import FitFailed
 from onebit_spark.platform.arrow_stream import Batches
 from onebit_spark.platform.binary_cells import cell_array, schema_of

@@ -27,11 +27,11 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 
 from onebit_spark.core.blocks import RatingBlock, Repeats, empty_like, pointers_of, repeats_of
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.engine import PlacedBlock
 from onebit_spark.core.id_index import IdIndex, in_utc, one_array
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
-from onebit_spark.core.steps import PlacedBlock
 from onebit_spark.engines.block_frames import (
     BLOCK_CELLS,
     HEAVY,

@@ -18,16 +18,13 @@ from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from onebit_spark.core.config import FitConfig
-from onebit_spark.core.engine import Engine
-from onebit_spark.core.execution import DEVICES, Execution
-from onebit_spark.core.factor_tables import align_factors, factor_table
+from onebit_spark.core.config import DEVICES, Execution, FitConfig
+from onebit_spark.core.engine import Engine, RowLayout
 from onebit_spark.core.losses import OTHER, SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, Who
+from onebit_spark.core.model_info import SIDE_OF, Who, align_factors, factor_table
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.spectral import CountedRows
-from onebit_spark.core.steps import RowLayout
 from onebit_spark.engines.block_frames import (
     RATINGS_PER_BLOCK,
     default_blocks,
@@ -273,7 +270,7 @@ def factors_of(
     spark: SparkSession, engine: Engine[Any], side: Side, posteriors: list[Any], schema: StructType,
     newcomers: pa.Table | None = None, persist: bool = False,
 ) -> DataFrame:  # fmt: skip
-    """The factor table of a side (see ``factor_tables``).
+    """The factor table of a side (see ``model_info``).
 
     ``posteriors`` are that of the model and, after a prior split, that of the certified draws. ``newcomers`` are the
     factors of ids with side features and without ratings. With ``persist``, the table outlives the engine.

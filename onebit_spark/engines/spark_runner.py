@@ -29,11 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.losses import OTHER, Side
-from onebit_spark.core.posterior import FloatArray
-from onebit_spark.core.randomness import Split
-from onebit_spark.core.spectral import CountedRows
-from onebit_spark.core.steps import (
+from onebit_spark.core.engine import (
     NO_SUMS,
     PlacedBlock,
     Result,
@@ -47,6 +43,10 @@ from onebit_spark.core.steps import (
     total_weight,
     written,
 )
+from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.posterior import FloatArray
+from onebit_spark.core.randomness import Split
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines.block_frames import Batches, Placement, read_ascending, read_block, worker_errors
 from onebit_spark.engines.blocking import BlockedSide, Blocking
 from onebit_spark.engines.start import grown_posteriors, start_posteriors

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import NO_SUMS, PlacedBlock, Result, RowLayout, Sending
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.losses.row_sums import add_signed_rows
 from onebit_spark.core.posterior import FIT_VECTORS, Form, RowPosterior
@@ -25,7 +26,6 @@ from onebit_spark.core.spectral import (
     scaled_product,
     spectral_start,
 )
-from onebit_spark.core.steps import NO_SUMS, PlacedBlock, Result, RowLayout, Sending
 
 HELD_ROWS = 2**18  # rows of a table on the driver that are computed at a time, to bound wide intermediate results
 GROWN_MARGIN = 0.003  # mean of y·u of the scores that new factors begin with; ten times more disturbs the old ones

@@ -17,17 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.factor_tables import (
+from onebit_spark.core.engine import RowLayout, Rows
+from onebit_spark.core.model_info import (
     CERTIFIED,
     DIRECTIONS,
+    ModelInfo,
     factor_columns,
     factor_table,
     plain_lists,
     read_factors,
 )
-from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
-from onebit_spark.core.steps import RowLayout, Rows
 from onebit_spark.platform.binary_cells import sql_type
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import TemporaryFolders, forget, on_executors

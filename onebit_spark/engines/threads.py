@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats, repeats_of
-from onebit_spark.core.config import FitConfig
-from onebit_spark.core.engine import Engine
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import FitConfig, available_cores
+from onebit_spark.core.engine import Engine, PlacedBlock, RowLayout, Rows, RowStep, RowTransform, Sending, Step, Sums
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
-from onebit_spark.core.steps import PlacedBlock, RowLayout, Rows, RowStep, RowTransform, Sending, Step, Sums
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
 
 Part = TypeVar("Part")

@@ -18,9 +18,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, DecimalType, StringType
 
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.hashes import HASH_PARTS, limit_for
-from onebit_spark.core.settings import declared
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import Holdout
 from onebit_spark.input.batches import (

@@ -20,17 +20,14 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
-from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
-from onebit_spark.core.factor_tables import prior_row
+from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig, param_names
 from onebit_spark.core.losses import SIDES
-from onebit_spark.core.model_info import METADATA, SIDE_OF, Who
-from onebit_spark.core.output_kinds import MODEL
+from onebit_spark.core.model_info import METADATA, SIDE_OF, Who, prior_row
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
-from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, IterationPlan, Start
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.input.rating_checks import RatingCounts
-from onebit_spark.platform.files import Location, replace_folder
+from onebit_spark.platform.files import MODEL, Location, replace_folder
 from onebit_spark.platform.sessions import described
 
 if TYPE_CHECKING:

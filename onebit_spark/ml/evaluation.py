@@ -1,7 +1,7 @@
 """How a model does on ratings, on Spark: figures, diagnostics, calibration and certificates.
 
 The ratings get what the model predicts for them, in this process if they are few, by Spark otherwise. What follows from
-that is in ``predictor.scored``.
+that is in ``predictor.predictor``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from pyspark.sql.types import BooleanType, DoubleType, ShortType, StructField, S
 
 from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.certificate.held_out import HeldOutCounts
-from onebit_spark.core import metrics
-from onebit_spark.core.calibration import Calibration
+from onebit_spark.core import prediction
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
-from onebit_spark.core.metrics import RELIABILITY_BINS
 from onebit_spark.core.model_info import SIDE_OF
-from onebit_spark.core.prediction import EVERYTHING
+from onebit_spark.core.prediction import EVERYTHING, RELIABILITY_BINS, Calibration
 from onebit_spark.errors import refuse
 from onebit_spark.input.ratings import (
     Columns,
@@ -39,10 +37,10 @@ from onebit_spark.input.ratings import (
 from onebit_spark.ml.spark_factors import SparkFactors, confidence
 from onebit_spark.platform.arrow_stream import arrow_udf
 from onebit_spark.platform.sessions import described
-from onebit_spark.predictor.predictor import OUTPUTS
-from onebit_spark.predictor.scored import (
+from onebit_spark.predictor.predictor import (
     CALIBRATING,
     NOT_KNOWN,
+    OUTPUTS,
     SAMPLE,
     CertificateRequest,
     calibrated,
@@ -59,7 +57,7 @@ from onebit_spark.predictor.scored import (
 def scored_ratings(
     factors: SparkFactors, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
 ) -> pa.Table:
-    """One line for each of n checked ratings, on the driver: see ``predictor.scored``."""
+    """One line for each of n checked ratings, on the driver: see ``scored_table``."""
     asked = _asked(factors, ratings, threshold, group)
     table = factors.scored_here(asked) if factors.fit_driver(n) else _by_spark(factors, asked).toArrow()
     lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])
@@ -97,7 +95,6 @@ def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFram
 
 COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver collects the scores: 20 bytes per rating, and its group
 SCORE_BINS = 1 << 16
-SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
 def measure(
@@ -154,7 +151,7 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
             F.count_if("unknown_user").alias("n_unknown_user"),
             F.count_if("unknown_item").alias("n_unknown_item"),
             F.sum(F.greatest(1 - sign * F.col("score"), F.lit(0.0))).alias("hinge_loss"),
-            F.sum(-F.log(F.greatest(chance, F.lit(SMALLEST_PROBABILITY)))).alias("log_loss"),
+            F.sum(-F.log(F.greatest(chance, F.lit(prediction.SMALLEST_PROBABILITY)))).alias("log_loss"),
             F.sum((1 - chance) ** 2).alias("brier"),
             F.sum("probability").alias("probability"),
         )
@@ -167,7 +164,7 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
     place = np.unique(column["bin"], return_inverse=True)[1]
     positives = np.bincount(place, weights=column["n_positive"])
     area, error = _area(positives, np.bincount(place, weights=column["n"]) - positives)
-    reliability = metrics.Reliability.of_bins(
+    reliability = prediction.Reliability.of_bins(
         column["probability_bin"], column["n"], column["probability"], column["n_positive"]
     )
     counts = {name: int(column[name].sum()) for name in ("n_wrong", "n_unknown_user", "n_unknown_item")}

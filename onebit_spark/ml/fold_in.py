@@ -17,8 +17,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.factor_tables import (
+from onebit_spark.core.features import warn_of_unknown_values
+from onebit_spark.core.id_index import one_array
+from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.model_info import (
+    PARTNER,
+    SIDE_OF,
     IdLines,
+    Who,
     coding_of,
     factor_columns,
     factor_table,
@@ -28,11 +34,7 @@ from onebit_spark.core.factor_tables import (
     prior_row,
     read_factors,
 )
-from onebit_spark.core.id_index import one_array
-from onebit_spark.core.losses import OTHER, Side
-from onebit_spark.core.model_info import PARTNER, SIDE_OF, Who
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.side_features import warn_of_unknown_values
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
@@ -54,7 +56,7 @@ from onebit_spark.platform.plans import computed_once
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.new_ratings import Before, FoldIn, updated_sides, warn_left_out
-from onebit_spark.predictor.side import ModelSide, arrow_type
+from onebit_spark.predictor.predictor import ModelSide, arrow_type
 
 COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}  # of prepared ratings
 RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.util import DefaultParamsReader
 
-from onebit_spark.core.config import FitConfig, Labels, Terms
-from onebit_spark.core.execution import Execution
-from onebit_spark.core.settings import Setting, documented_parameter, param_names
-from onebit_spark.core.settings import declared as settings_of
+from onebit_spark.core.config import Execution, FitConfig, Labels, Setting, Terms, documented_parameter, param_names
+from onebit_spark.core.config import declared as settings_of
 from onebit_spark.errors import refuse
 from onebit_spark.predictor.fitted_model import COLD_START
 

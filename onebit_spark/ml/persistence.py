@@ -2,7 +2,7 @@
 
 MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
-MODEL/users/           Parquet, one line per id: see ``factor_tables``
+MODEL/users/           Parquet, one line per id: see ``core.model_info``
 MODEL/items/
 MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``core.hashes``
 MODEL/certificate.json upper limits on the error rate: see ``certificates``
@@ -36,11 +36,10 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.hashes import CellSketch
 from onebit_spark.core.model_info import METADATA, ModelInfo, Who
-from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS
 from onebit_spark.engines.tables import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.params import set_saved_params
-from onebit_spark.platform.files import Location, explained, replace_folder
+from onebit_spark.platform.files import ESTIMATOR, MODEL, VECTORS, Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
 from onebit_spark.report.page import REPORT, page_of

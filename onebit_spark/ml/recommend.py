@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.core.factor_tables import factor_columns, prior_row, read_factors
 from onebit_spark.core.id_index import IdIndex
-from onebit_spark.core.model_info import PARTNER, SIDE_OF, Who
+from onebit_spark.core.model_info import PARTNER, SIDE_OF, Who, factor_columns, prior_row, read_factors
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.errors import refuse

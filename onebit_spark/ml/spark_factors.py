@@ -12,8 +12,7 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.core import prediction
-from onebit_spark.core.factor_tables import CERTIFIED, factor_columns
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
+from onebit_spark.core.model_info import CERTIFIED, SIDE_OF, ModelInfo, Who, factor_columns
 from onebit_spark.core.posterior import packed_size
 from onebit_spark.engines.tables import collected_factors
 from onebit_spark.errors import RequestError
@@ -21,8 +20,7 @@ from onebit_spark.input.ratings import INTEGRAL, checked_ids, missing, quoted, t
 from onebit_spark.platform.arrow_stream import arrow_udf
 from onebit_spark.platform.sessions import as_bytes
 from onebit_spark.predictor.fitted_model import FittedModel
-from onebit_spark.predictor.predictor import OUTPUTS, Predictor
-from onebit_spark.predictor.side import ModelSide
+from onebit_spark.predictor.predictor import OUTPUTS, ModelSide, Predictor
 
 SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
 
@@ -36,7 +34,7 @@ class SparkFactors:
     """The factor tables of a model, one line per id, and the columns of ids in the user's DataFrames."""
 
     info: ModelInfo
-    users: DataFrame  # see ``core.factor_tables``
+    users: DataFrame  # see ``core.model_info``
     items: DataFrame
     columns: Mapping[Who, str]  # ``userCol`` and ``itemCol``
     collected: list[tuple[ModelSide, ModelSide]] = field(default_factory=list)  # both tables on the driver, or nothing

@@ -1,4 +1,4 @@
-"""Files by URI, and folders that appear whole or not at all.
+"""Files by URI, folders that appear whole or not at all, and the kinds of output, with what each may overwrite.
 
 A session reaches its files by Hadoop. Arrow serves jobs without Spark, and Spark Connect, which gives no access to the
 JVM. This process and the server must then see the same files under the same path: a shared disk, a mounted volume, or
@@ -8,18 +8,21 @@ an object store (s3://, gs://, abfss://, hdfs://) that this machine has credenti
 from __future__ import annotations
 
 import contextlib
+import csv
+import json
 import os
 import posixpath
 import re
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from onebit_spark.core.output_kinds import OutputKind, deleted_on_error
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.sessions import is_connect
 
@@ -35,7 +38,6 @@ FAILURES = {"Py4JJavaError", "PySparkException", "OSError", "ArrowInvalid"}
 LARGEST = 2**26  # bytes of a file by which an output is recognised
 SEALS = ("metadata.json", "_SUCCESS")  # written last; a folder without one of these is not complete
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -70,22 +72,19 @@ def explained(complaint: str) -> Iterator[None]:
         raise RequestError(f"{complaint}: {(reason.strip() or 'unknown error').splitlines()[0]}") from None
 
 
-def _explaining(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+def _explaining(method: Callable[..., T]) -> Callable[..., T]:
     """A method of a Location that raises errors of its file system as a RequestError."""
 
     @wraps(method)
-    def call(self: Location, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Location, *args: Any) -> T:
         with explained(f"cannot use {self.uri}"):
-            return method(self, *args, **kwargs)
+            return method(self, *args)
 
     return call
 
 
 class Location:
-    """A path on the file system that its scheme names, by Arrow or, with a classic session, by Hadoop.
-
-    It is an ``output_kinds.Place``.
-    """
+    """A path on the file system that its scheme names, by Arrow or, with a classic session, by Hadoop."""
 
     uri: str
     scheme: str
@@ -116,6 +115,7 @@ class Location:
         return [Location(self._spark, path) for path in self._paths()]
 
     def names(self, folder: str = "") -> list[str]:
+        """The names in this folder, or in one inside it; an empty list if there is no such folder."""
         return [os.path.basename(path.rstrip("/")) for path in (self / folder if folder else self)._paths()]
 
     def read_text(self, most: int | None = None) -> str:
@@ -123,6 +123,7 @@ class Location:
         return self._read(most).decode("utf-8", errors="replace")
 
     def text(self, file: str = "") -> str:
+        """The content of this file, or of one inside this folder; an empty text if there is no such file."""
         place = self / file if file else self
         return place.read_text(LARGEST) if place.exists() and not place.is_folder() else ""
 
@@ -130,6 +131,7 @@ class Location:
         self.write_bytes(text.encode("utf-8"))
 
     def columns(self) -> list[str]:
+        """The columns of the Parquet files in this folder; an empty list if there are none."""
         with contextlib.suppress(RequestError), explained(""):
             if self._spark is not None:
                 return self._spark.read.parquet(self.uri).columns
@@ -251,6 +253,84 @@ class HadoopLocation(Location):
             stream.write(bytearray(content))
 
 
+# ---- outputs ---------------------------------------------------------------------------------------------------------
+
+PREDICTED = {"score", "std", "probability"}  # columns of all predictions and recommendations
+UNFINISHED = {"_SUCCESS", "._SUCCESS.crc", "_temporary"}  # what Spark leaves in a folder without data
+EXPERIMENTS = {"tables", "noise", "movielens"}
+
+
+@dataclass(frozen=True)
+class OutputKind:
+    """A kind of output, which replaces outputs of the same kind, also of all earlier versions, and nothing else.
+
+    Any kind may replace an empty folder, or an empty file where a file is written.
+    """
+
+    name: str  # in words, with its article
+    is_own: Callable[[Location], bool]  # whether what is at a location is of this kind
+    is_file: bool = False  # and no folder
+
+    def may_replace(self, output: Location) -> bool:
+        """Whether this kind of output may replace what is there."""
+        if output.is_folder() == self.is_file:
+            return False
+        blank = not output.text().strip() if self.is_file else set(output.names()) <= UNFINISHED
+        return blank or self.is_own(output)
+
+    def check(self, output: Location, place: str) -> None:
+        """Raise a RequestError if this kind of output may not replace what is at ``place``."""
+        if not self.may_replace(output):
+            raise RequestError(
+                f"{place} is not {self.name} of onebit_spark, and nothing else is overwritten: choose another path, "
+                "or delete it yourself"
+            )
+
+    def check_target(self, target: Location, path: object, overwrite: bool) -> None:
+        """Raise a RequestError if there is an output at the path that may not be overwritten, or is something else."""
+        if not target.name:
+            raise RequestError(f"cannot write to {path}: name a folder below it")
+        if target.exists():
+            if not overwrite:
+                raise RequestError(f"the output {path} exists: choose another path, or allow it to be overwritten")
+            self.check(target, f"the output {path}")
+
+    @contextlib.contextmanager
+    def written_beside(self, target: Location, path: object, overwrite: bool) -> Iterator[Location]:
+        """Yield a place for a new folder. At the end it is at ``target``, complete; after an error nothing changed.
+
+        It has a hidden name beside the target, and is renamed at the end. An old folder is moved away first, and comes
+        back if the rename fails. A killed process may leave hidden folders, but never a part of a folder at the target.
+        """
+        self.check_target(target, path, overwrite)
+        token = uuid.uuid4().hex[:8]
+        fresh, old = (target.sibling(f".{target.name}.{state}-{token}") for state in ("writing", "replaced"))
+        with deleted_on_error(fresh):
+            yield fresh
+            self.check_target(target, path, overwrite)  # it may exist by now: a rename would move the folder into it
+            replaced = target.exists()
+            if replaced:
+                target.move_to(old)
+            try:
+                fresh.move_to(target)
+            except BaseException:
+                if replaced:
+                    old.move_to(target)
+                raise
+        if replaced:
+            old.delete()
+
+
+@contextlib.contextmanager
+def deleted_on_error(folder: Location) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first error is the one to report
+            folder.delete()
+        raise
+
+
 @contextlib.contextmanager
 def replace_folder(
     spark: SparkSession | None, path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False
@@ -288,6 +368,61 @@ def continued_folder(spark: SparkSession | None, path: str, kind: OutputKind, ov
         return
     with replace_folder(spark, path, kind, overwrite=True) as uri:
         yield Location(spark, uri)
+
+
+def _entries(text: str) -> dict[str, Any]:
+    """Of a JSON object; empty if the text is something else."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _saved_class(output: Location) -> str:
+    """The last part of the Python class that pyspark.ml has saved, if it is of this package."""
+    parts = (name for name in output.names("metadata") if name.startswith("part-"))  # all but one may be empty
+    name = str(_entries("".join(output.text(f"metadata/{part}") for part in parts)).get("class"))
+    return name.rpartition(".")[2] if name.startswith("onebit_spark.") else ""
+
+
+def _is_model(output: Location, under: str = "") -> bool:
+    return {"format_version", "n_ratings"} <= _entries(output.text(f"{under}metadata.json")).keys()
+
+
+def _is_predictions(output: Location) -> bool:
+    parts = set(output.names()) - UNFINISHED
+    return all(name.lstrip(".").startswith("part-") for name in parts) and set(output.columns()) >= PREDICTED
+
+
+def _is_vectors(output: Location) -> bool:
+    return {"_SUCCESS", "users", "items"} <= set(output.names()) and all(
+        any(name.startswith("part-") for name in output.names(side)) for side in ("users", "items")
+    )
+
+
+def _is_ledger(output: Location, under: str = "") -> bool:
+    return any(name.startswith("code-") or name.endswith(".jsonl") for name in output.names(under))
+
+
+MODEL = OutputKind("a model", lambda output: _is_model(output) or _saved_class(output) == "OneBitCompletionModel")
+ESTIMATOR = OutputKind("an estimator", lambda output: _saved_class(output) == "OneBitCompletion")
+PREDICTIONS = OutputKind("a folder of predictions", _is_predictions)
+PREDICTIONS_CSV = OutputKind(
+    "a CSV file of predictions",
+    lambda output: set(next(csv.reader(output.text().splitlines()[:1]), [])) >= PREDICTED,
+    is_file=True,
+)
+VECTORS = OutputKind("a folder of vectors", _is_vectors)
+TUNING = OutputKind(
+    "a result of tuning",
+    lambda output: _is_ledger(output, "tasks") or ("best.toml" in output.names() and _is_model(output, "model/")),
+)
+LEDGER = OutputKind("a folder of results", _is_ledger)
+REPRODUCTION = OutputKind("a folder of experiments", lambda output: bool(EXPERIMENTS & set(output.names("tasks"))))
+METRICS = OutputKind(
+    "a file of figures", lambda output: {"n", "error", "majority_error"} <= _entries(output.text()).keys(), is_file=True
+)
 
 
 # ---- tables of Delta Lake, Iceberg and Hudi: only the log of such a table says which of its files count --------------

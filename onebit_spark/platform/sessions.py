@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onebit_spark.core.execution import available_memory
+from onebit_spark.core.config import available_memory
 from onebit_spark.errors import RequestError
 
 if TYPE_CHECKING:  # `--help` works without pyspark

@@ -18,32 +18,42 @@ from onebit_spark.certificate.held_out import answering_threshold, ungrouped_cer
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, Terms
-from onebit_spark.core.execution import available_cores
-from onebit_spark.core.factor_tables import IdLines, coding_of, feature_means, newcomer_rows
+from onebit_spark.core.config import FitConfig, Terms, available_cores
+from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior
-from onebit_spark.core.model_info import PARTNER, SIDE_OF, ModelInfo, Who
-from onebit_spark.core.output_kinds import MODEL
+from onebit_spark.core.model_info import (
+    PARTNER,
+    SIDE_OF,
+    IdLines,
+    ModelInfo,
+    Who,
+    coding_of,
+    feature_means,
+    newcomer_rows,
+)
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.side_features import warn_of_unknown_values
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
+from onebit_spark.platform.files import MODEL
 from onebit_spark.predictor.model_folder import read_model, replaced_folder, write_into, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
-from onebit_spark.predictor.predictor import Predictor, moments
-from onebit_spark.predictor.scored import (
+from onebit_spark.predictor.predictor import (
     CertificateRequest,
+    ModelSide,
+    Predictor,
+    asked_ids,
     calibrated,
     certificates_of,
     count_by_level,
     figures_of,
     fresh_to,
+    moments,
     scored_table,
+    scores_at,
 )
-from onebit_spark.predictor.side import ModelSide, asked_ids, scores_at
 from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
 
 log = logging.getLogger("onebit_spark")
@@ -420,7 +430,7 @@ class FittedModel:
     def scored(
         self, rows: Numbers, cols: Numbers, positive: NDArray[np.bool_], groups: pa.ChunkedArray | None = None
     ) -> pa.Table:
-        """Ratings at positions of the two sides, with what the model says: see ``predictor.scored``."""
+        """Ratings at positions of the two sides, with what the model says: see ``scored_table``."""
         none = pa.nulls(len(rows), pa.string())
         columns = {"positive": positive, "unknown_user": rows < 0, "unknown_item": cols < 0}
         lines = {**columns, "group": none if groups is None else groups, **self.predicted(rows, cols)}

@@ -26,13 +26,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onebit_spark.certificate.certificates import certificate_document
-from onebit_spark.core.factor_tables import factor_columns, plain_lists
 from onebit_spark.core.hashes import CellSketch
-from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
-from onebit_spark.core.output_kinds import ESTIMATOR, VECTORS, OutputKind, View
+from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who, factor_columns, plain_lists
 from onebit_spark.errors import RequestError
-from onebit_spark.platform.files import Location, replace_folder
-from onebit_spark.predictor.side import ModelSide, arrow_type
+from onebit_spark.platform.files import ESTIMATOR, VECTORS, Location, OutputKind, replace_folder
+from onebit_spark.predictor.predictor import ModelSide, arrow_type
 
 REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -83,7 +81,7 @@ def read_model(path: str | os.PathLike[str]) -> Content:
         raise RequestError(f"cannot load {path}: {error}") from None
 
 
-def check_model(folder: View, path: object) -> None:
+def check_model(folder: Location, path: object) -> None:
     """Raise a RequestError if there is no model in the folder at this path."""
     if not folder.is_folder():
         raise RequestError(f"there is no model at {path}: no such folder")
@@ -93,7 +91,7 @@ def check_model(folder: View, path: object) -> None:
         raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
 
 
-def certificate_of(folder: View) -> dict[str, Any]:
+def certificate_of(folder: Location) -> dict[str, Any]:
     """The content of ``certificate.json`` in the folder of a model. The first version may have written none."""
     if CERTIFICATE not in folder.names():
         if json.loads(folder.text(METADATA))["format_version"] > 1:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.features import newcomer_means, prior_means
 from onebit_spark.core.hyper_posterior import Moments
-from onebit_spark.core.implicit_features import newcomer_means, prior_means
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import OtherLines
 from onebit_spark.core.model_info import PARTNER, ModelInfo, Who

@@ -1,10 +1,11 @@
-"""Predictor: from the posteriors of a row and a column to all that a model says about their pair (docs/MATH.md, §8).
+"""The predictions of a model for pairs, for ids and for ratings (docs/MATH.md, §8).
 
-``FittedModel`` and the executors both call it.
+Predictor     from the posteriors of a row and a column to the predictions of their pair; executors use it as well
+ModelSide     the ids of one side in this process, with their posterior
+scored table  ratings with their predictions: figures, diagnostics, calibration, certificates
 
-The draws are the predictor that the certificates are about. A row or column with ratings is drawn
-from its posterior. One without ratings is drawn from the prior given the scales. This adds nothing to the divergence
-(docs/MATH.md, §9.4)::
+Some certificates are about random draws. A row or column with ratings is drawn from its posterior, one without ratings
+from the prior given the scales. This adds nothing to the divergence (docs/MATH.md, §9.4)::
 
     γ ~ q(γ), then x_k ~ N(0, γ_k), with one γ for both sides of a pair
     an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)
@@ -16,31 +17,49 @@ prior is fixed: an id without ratings is drawn from N(p, diag(1/g)/t), see ``cer
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from onebit_spark.certificate.certificates import Certificate, certificate_document, with_freshness
+from onebit_spark.certificate.held_out import MOST_GROUPS, Group, HeldOutCounts, held_out_certificates, request_problems
 from onebit_spark.core import prediction
-from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.factor_tables import prior_row, read_certified, read_factors
+from onebit_spark.core.arrow import in_spark_type
+from onebit_spark.core.config import Terms, available_cores, param_names
+from onebit_spark.core.hashes import ENOUGH, CellSketch
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
+from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.posterior import DoubleArray, Kind, RowPosterior
-from onebit_spark.core.prediction import confidence
+from onebit_spark.core.model_info import (
+    CERTIFIED,
+    DIRECTIONS,
+    SIDE_OF,
+    ModelInfo,
+    Who,
+    factor_columns,
+    factor_table,
+    prior_row,
+    read_certified,
+    read_factors,
+)
+from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
+from onebit_spark.core.prediction import EVERYTHING, Calibration
 from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
+from onebit_spark.errors import RequestError
 from onebit_spark.predictor.top_n import Numbers, Ranking
 
 SCALE_STREAM = np.uint64(0x5CA1E)  # keeps the draws of γ and μ apart from those of the factors
 
 Flags = NDArray[np.bool_]
-
-
 Pairs = tuple[RowPosterior, RowPosterior]  # line l of both is pair l
 Lines = tuple[pa.StructArray, pa.StructArray]  # the same as lines of factor tables; a null line is an unknown id
 
@@ -79,7 +98,7 @@ class Predictor:
 
     def confidence(self, scores: DoubleArray, deviations: DoubleArray) -> DoubleArray:
         """|score|/√(c + variance). c is the noise of the loss, also in a calibrated model (§10.1)."""
-        return confidence(scores, deviations, prediction.score_noise(self.loss))
+        return prediction.confidence(scores, deviations, prediction.score_noise(self.loss))
 
     def outputs(self, scores: DoubleArray, variances: DoubleArray) -> dict[str, DoubleArray]:
         """The columns ``OUTPUTS``."""
@@ -212,3 +231,375 @@ def in_slices(fill: Callable[[slice], None], n: int, size: int, threads: int) ->
     else:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(fill, parts))
+
+
+# ---- the ids of a side -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSide:
+    """The ids of a side with their posterior."""
+
+    ids: pa.Array  # different ids
+    known: RowPosterior  # one row per id
+    prior: RowPosterior  # one row: that of an unknown id, whose position is −1
+    certified: RowPosterior | None = None  # after a prior split: the posterior of the certified draws
+
+    @classmethod
+    def of(cls, table: pa.Table, info: ModelInfo, who: Who) -> ModelSide:
+        """From a factor table of a model."""
+        prior, columns = prior_row(info.scales, SIDE_OF[who], *info.table_form), list(factor_columns(*info.table_form))
+        if DIRECTIONS in table.column_names:  # of a checkpoint
+            prior, columns = prior.with_vectors(MODEL_VECTORS, FIT_VECTORS), [*columns, DIRECTIONS]
+        known = read_factors(one_array(table.select(columns).to_struct_array()), prior)
+        certified = None
+        if info.draw_narrowing is not None and CERTIFIED in table.column_names:
+            certified = read_certified(one_array(table.drop_columns("id").to_struct_array()), _independent(prior))
+        return cls(one_array(table["id"]), known, prior, certified)
+
+    @property
+    def table(self) -> pa.Table:
+        """The factor table."""
+        return factor_table(self.ids, self.known, self.certified)
+
+    def positions(self, ids: pa.ChunkedArray | pa.Array) -> Numbers:
+        """The row of every id, −1 for an unknown one."""
+        return self._index.find(ids).astype(np.int64)
+
+    @cached_property
+    def _index(self) -> IdIndex:
+        return IdIndex(self.ids)
+
+    def at(self, positions: Numbers, implicit: bool = False) -> RowPosterior:
+        """The posterior at these positions, the prior at −1; ``implicit``: with the vectors of implicit features."""
+        return _at(self.known, self.prior, positions, implicit)
+
+    def drawn_at(self, positions: Numbers) -> RowPosterior:
+        """The posterior of the certified draws at these positions."""
+        if self.certified is None:
+            return self.at(positions)
+        return _at(self.certified, _independent(self.prior), positions)
+
+    def with_rows(self, ids: pa.Array, rows: RowPosterior) -> ModelSide:
+        """This side with more rows. An id that is known is replaced."""
+        kept = np.flatnonzero(IdIndex(ids).find(self.ids) < 0)
+        all_ids = pa.concat_arrays([self.ids.take(pa.array(kept)), ids])
+        old, vectors = self.known.take(kept), min(self.known.vectors, rows.vectors)
+        location, scale = np.concatenate([old.location, rows.location]), np.concatenate([old.scale, rows.scale])
+        implicit: list[Any] = [part.with_vectors(vectors, vectors).implicit for part in (old, rows)]
+        joined = np.concatenate(implicit) if vectors else None
+        return ModelSide(all_ids, RowPosterior(location, scale, old.kind, old.has_intercept, joined), self.prior)
+
+
+def _at(known: RowPosterior, prior: RowPosterior, positions: Numbers, implicit: bool = False) -> RowPosterior:
+    location, scale = (_chosen(getattr(known, name), getattr(prior, name), positions) for name in ("location", "scale"))
+    vectors = None
+    if implicit and known.implicit is not None and prior.implicit is not None:
+        vectors = _chosen(known.implicit, prior.implicit, positions)
+    return RowPosterior(location, scale, known.kind, known.has_intercept, vectors)
+
+
+def _chosen(lines: FloatArray, unknown: FloatArray, positions: Numbers) -> FloatArray:
+    """The lines at these positions; at −1 the one line of ``unknown``."""
+    if not len(lines):
+        return np.repeat(unknown, len(positions), axis=0)
+    chosen = lines[positions]
+    chosen[positions < 0] = unknown
+    return chosen
+
+
+def _independent(prior: RowPosterior) -> RowPosterior:
+    """The prior as standard deviations."""
+    return RowPosterior(prior.location, prior.std, "spread", prior.has_intercept)
+
+
+def scores_at(users: ModelSide, items: ModelSide, row: Numbers, col: Numbers) -> DoubleArray:
+    """The scores of the pairs (row[l], col[l]), on all cores."""
+    scores, intercepts = np.empty(len(row)), users.prior.has_intercept
+
+    def fill(part: slice) -> None:
+        left = _chosen(users.known.location, users.prior.location, row[part])
+        right = _chosen(items.known.location, items.prior.location, col[part])
+        scores[part] = prediction.score_of_means(left, right, intercepts)
+
+    in_slices(fill, len(row), users.prior.dimension, available_cores())
+    return scores
+
+
+def arrow_type(spark_type: str) -> pa.DataType:
+    """The Arrow type of ids of a type of Spark. Raises a RequestError if such ids can be read by Spark only."""
+    if decimal := re.fullmatch(r"decimal\((\d+),(-?\d+)\)", spark_type):
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    known = {
+        "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),
+        "double": pa.float64(), "string": pa.string(), "boolean": pa.bool_(), "binary": pa.binary(),
+        "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us"),
+    }  # fmt: skip
+    if spark_type not in known:
+        raise RequestError(f"ids of type {spark_type} can be read with Spark only: use OneBitCompletionModel.load")
+    return known[spark_type]
+
+
+def asked_ids(values: Any, expected: pa.DataType, what: str) -> pa.Array:
+    """One id, or a sequence of ids, as an Arrow array that can be looked up among ids of type ``expected``.
+
+    Integers of different widths are accepted, text in any of its encodings, and types that Spark has under another
+    name. Any other cast could merge or split ids, so the caller must do it. ``what`` names the ids in messages.
+    """
+    if isinstance(values, np.ndarray):
+        values = np.atleast_1d(values)
+    elif isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+        values = [values]
+    try:
+        array = one_array(values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RequestError(f"{what} cannot be read: {str(error).splitlines()[0]}") from None
+    if pa.types.is_dictionary(array.type):
+        array = in_spark_type(array, what)
+    whole = pa.types.is_integer(array.type) and pa.types.is_decimal(expected) and expected.scale == 0
+    if whole or _family(array.type) != _family(expected):
+        array = in_spark_type(array, what, expected if whole else None)
+    if len(array) == 0 or pa.types.is_null(array.type):
+        array = array.cast(expected)
+    elif _family(array.type) != _family(expected):
+        raise RequestError(f"{what} are of type {array.type}, but the model's are of type {expected}: convert them")
+    else:
+        try:
+            array = array.cast(pa.int64() if pa.types.is_integer(expected) else expected)
+        except pa.ArrowInvalid as error:
+            raise RequestError(f"{what} cannot be of type {expected}: {error}") from None
+    absent = pc.is_null(array, nan_is_null=True) if pa.types.is_floating(array.type) else pc.is_null(array)
+    if n := pc.sum(absent).as_py():
+        raise RequestError(f"{what} hold {n:,} null or NaN ids: drop or fill them")
+    return array
+
+
+def _family(kind: pa.DataType) -> str:
+    """Types whose values are the same ids."""
+    tests = {
+        "integer": pa.types.is_integer,
+        "text": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t),
+        "bytes": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
+        "floating": pa.types.is_floating,
+        "decimal": pa.types.is_decimal,
+        "instant": lambda t: pa.types.is_timestamp(t) and t.tz is not None,
+        "local time": lambda t: pa.types.is_timestamp(t) and t.tz is None,
+    }
+    return next((name for name, test in tests.items() if test(kind)), str(kind))
+
+
+# ---- ratings with their predictions ----------------------------------------------------------------------------------
+
+
+def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
+    """Ratings with their predictions: the columns of ``lines`` but ``prediction``, and three more.
+
+    ``right`` is whether the prediction is the label; ``confidence`` has its ``level`` among the model's thresholds. The
+    lines have OUTPUTS, ``positive``, ``unknown_user``, ``unknown_item`` and ``group``, a string or null.
+    """
+    score, std, label, positive = (lines[name].to_numpy() for name in ("score", "std", "prediction", "positive"))
+    confidence = Predictor.of(info).confidence(score, std)
+    return pa.table(
+        {
+            "positive": lines["positive"],
+            "right": (label > 0) == positive,
+            **{name: lines[name] for name in ("unknown_user", "unknown_item", "score", "std", "probability")},
+            "confidence": confidence,
+            "level": (info.confidence_thresholds or EVERYTHING).level(confidence),
+            "group": lines["group"],
+        }
+    )
+
+
+def figures_of(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
+    """Error, losses, AUC and so on of scored ratings, and what ``count_by_level`` counts."""
+    column = {name: table[name].to_numpy() for name in table.column_names if name != "group"}
+    labels = np.where(column["positive"], 1.0, -1.0)
+    scores, probabilities = column["score"], column["probability"]
+    lines = {"n": np.ones(len(scores), np.int64), "n_wrong": ~column["right"], "n_positive": column["positive"]}
+    counts = {name: pa.array(each.astype(np.int64)) for name, each in lines.items()}
+    auc = prediction.auc(labels, scores)
+    return {
+        "n_wrong": int(np.count_nonzero(~column["right"])),
+        "n_unknown_user": int(np.count_nonzero(column["unknown_user"])),
+        "n_unknown_item": int(np.count_nonzero(column["unknown_item"])),
+        "hinge_loss": prediction.hinge_loss(labels, scores),
+        "log_loss": prediction.log_loss(labels, probabilities),
+        "brier": prediction.brier(labels, probabilities),
+        "calibration_error": prediction.reliability(labels, probabilities).error,
+        "auc": None if np.isnan(auc) else auc,  # JSON has no NaN
+        "auc_error": 0.0,
+    }, pa.table({"level": table["level"], "group": table["group"], **counts})
+
+
+def with_rates(
+    figures: dict[str, Any], info: ModelInfo, n: int, positives: int, threshold: float | None
+) -> dict[str, Any]:
+    """All figures of metrics.json: those of n ratings, with their error rate and that of the majority class."""
+    wrong = figures["n_wrong"]
+    low, high = prediction.error_interval(wrong, n)
+    minority = n - positives if info.majority > 0 else positives
+    rates = {"error": wrong / n, "error_low": low, "error_high": high, "majority_error": minority / n}
+    return {"n": n, "n_positive": positives, **rates, "threshold": threshold, **figures}
+
+
+def count_by_level(info: ModelInfo, lines: pa.Table, by: str | None) -> HeldOutCounts:
+    """Count lines with the columns level, group, n, n_wrong and n_positive; ``by`` is the column of the groups."""
+    level, n, wrong, positives = (lines[name].to_numpy() for name in ("level", "n", "n_wrong", "n_positive"))
+    off_majority = n - positives if info.majority > 0 else positives
+    groups = () if by is None else _groups(lines["group"], by)
+    return HeldOutCounts.of(info.confidence_thresholds or EVERYTHING, level, n, wrong, off_majority, groups)
+
+
+def _groups(values: pa.ChunkedArray, by: str) -> Iterator[tuple[Group, NDArray[np.bool_]]]:
+    """Each different value, in order, null last, and which lines have it."""
+    encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
+    codes, different = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+    if len(different) > MOST_GROUPS:
+        raise RequestError(
+            f"column {by!r} has {len(different):,} different values: use a column with at most {MOST_GROUPS:,}"
+        )
+    for code in sorted(range(len(different)), key=lambda code: (different[code] is None, different[code])):
+        yield Group(by, different[code]), codes == code
+
+
+# ---- diagnostics -----------------------------------------------------------------------------------------------------
+
+SAMPLE = 500_000  # about so many ratings are used: enough for each figure of a report
+CALIBRATING = 5_000_000  # and so many for a calibration
+SCORE_WIDTH = 0.1  # of a bin of the histogram
+CONFIDENCE_BINS = -4.0, 12.0, 6  # range of log₂ of the confidence, and bins per factor of two
+CELL_WIDTHS = 0.05, 0.1  # bins of the score and of log std, within which the calibration does not distinguish ratings
+
+
+def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
+    """The figures that a report shows, of scored ratings; ``source`` says what they are.
+
+    ``fitted``: the model was fitted to them, so the figures are too good. Of the curve of risk and coverage: if only
+    the most confident ``share`` is answered, ``error`` of the answers are wrong.
+    """
+    column = {name: scored[name].to_numpy() for name in ("positive", "right", "score", "probability", "confidence")}
+    positive, wrong, n = column["positive"], ~column["right"], len(scored)
+    low, high, per_octave = CONFIDENCE_BINS
+    confidence = np.clip(column["confidence"], 2.0**low, 2.0**high)
+    bins = np.unique(-np.floor((np.log2(confidence) - low) * per_octave), return_inverse=True)[1]
+    answered, errors = np.cumsum(np.bincount(bins)), np.cumsum(np.bincount(bins, weights=wrong))
+    reliability = prediction.reliability(np.where(positive, 1.0, -1.0), column["probability"])
+    edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
+    counts = {
+        name: np.bincount(place[chosen], minlength=len(edges)).tolist()
+        for name, chosen in (("positive", positive), ("negative", ~positive))
+    }
+    return {
+        "source": source,
+        "fitted": fitted,
+        "n": n,
+        "error": float(np.count_nonzero(wrong) / n),
+        "calibration_error": reliability.error,
+        "reliability": reliability.as_dict(),
+        "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **counts},
+        "risk_coverage": {"share": (answered / n).tolist(), "error": (errors / answered).tolist()},
+    }
+
+
+def calibrated(scored: pa.Table) -> Calibration:
+    """The calibration that is likeliest on scored ratings, which must not be fitted."""
+    score, std, positive = (scored[name].to_numpy() for name in ("score", "std", "positive"))
+    if positive.all() or not positive.any():
+        raise RequestError("a calibration needs ratings of both classes: hold out more ratings")
+    by_score, by_spread = CELL_WIDTHS
+    cells = np.stack([np.floor(score / by_score), np.floor(np.log(np.maximum(std, 1e-12)) / by_spread)], axis=1)
+    place = np.unique(cells, axis=0, return_inverse=True)[1].ravel()
+    n, positives, scores, variances = (
+        np.bincount(place, weights=each).astype(np.float64)
+        for each in (np.ones(len(score)), positive.astype(np.float64), score, std * std)
+    )
+    return Calibration.fit(scores / n, variances / n, positives, n - positives)
+
+
+# ---- certificates ----------------------------------------------------------------------------------------------------
+
+KEPT_OUT = {"checked": True, "reason": "a coin for every cell kept these ratings out of this very fit"}
+NOT_KNOWN = {"checked": False, "reason": "the model does not say which ratings it was fitted on"}
+
+
+def fresh_to(known: CellSketch | None, asked: CellSketch) -> dict[str, Any]:
+    """How ratings compare with those of a fit, for a certificate. Refuses those that the model was fitted on.
+
+    ``checked`` is false, with a ``reason``, where it could not be seen.
+    """
+    if known is None:
+        return NOT_KNOWN
+    compared = known.compared(asked)
+    if compared.stale:
+        raise RequestError(
+            f"these ratings certify nothing: {compared.share:.1%} of them are of cells that the model was fitted on, "
+            f"and of fresh ratings about {compared.expected:.1%} would be ({compared.looked_at:,} were looked at). "
+            "Give ratings that it has not seen, or hold some out of the fit"
+        )
+    figures: dict[str, Any] = {name: getattr(compared, name) for name in ("share", "expected", "looked_at")}
+    if not known.complete:
+        reason = "the model does not say all that it was fitted on"
+    elif compared.looked_at < ENOUGH:
+        reason = f"only {compared.looked_at} of the ratings can be compared with those of the fit"
+    elif not compared.conclusive:
+        reason = f"cells are rated so often that {compared.expected:.1%} of fresh ratings are of cells of the fit"
+    else:
+        return {"checked": True, **figures}
+    return {"checked": False, "reason": reason, **figures}
+
+
+def seen_in_fit(known: CellSketch | None, asked: CellSketch) -> str | None:
+    """A warning if the model was fitted on these ratings, in whole or in part."""
+    if known is None or not (compared := known.compared(asked)).stale:
+        return None
+    return (
+        f"the model was fitted on some of these ratings ({compared.share:.1%} of them are of fitted cells; of fresh "
+        f"ratings about {compared.expected:.1%} would be), so the figures are too good"
+    )
+
+
+@dataclass(frozen=True)
+class CertificateRequest:
+    """Which certificates are wanted."""
+
+    terms: Terms
+    max_error: Sequence[float] = ()  # requested error rates among the answered pairs
+    by: str | None = None  # a column of the ratings: certify within each of its groups as well
+
+    @classmethod
+    def of(cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int) -> CertificateRequest:
+        """From the arguments of a model's method."""
+        rates = [maxError] if isinstance(maxError, int | float) else list(maxError)
+        return cls(Terms(delta=delta, grid=grid), rates, by)
+
+    def problems(self, info: ModelInfo, names: Mapping[str, str] | None = None) -> list[str]:
+        """Why a model cannot be certified like this, before any rating is scored.
+
+        ``names`` are those of the arguments in the messages. Default: the names of the Params.
+        """
+        names = {**param_names(Terms), "max_error": "maxError"} if names is None else names
+        problems = [problem.in_words(names) for problem in self.terms.problems()]
+        problems += [f"{names.get('max_error', 'max_error')} {problem}" for problem in request_problems(self.max_error)]
+        if self.max_error and info.confidence_thresholds is None:
+            problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
+        return problems
+
+
+def certificates_of(
+    info: ModelInfo, counts: HeldOutCounts, request: CertificateRequest, fresh: Mapping[str, Any]
+) -> list[Certificate]:
+    """The certificates that counts of held-out ratings give: ``holdout`` first."""
+    thresholds = info.confidence_thresholds or EVERYTHING
+    certificates = held_out_certificates(thresholds, counts, request.terms, request.max_error)
+    return [with_freshness(item, fresh) for item in certificates]
+
+
+def with_certificates(
+    before: Mapping[str, Any], certificates: Sequence[Certificate], instead_of: Collection[str] = ()
+) -> dict[str, Any]:
+    """The content of ``certificate.json`` with more certificates, ``instead_of`` those of some names and of groups."""
+    kept = before["certificates"]
+    if instead_of:
+        kept = [item for item in kept if item["name"] not in instead_of and not item.get("group")]
+    return certificate_document([*kept, *(item.as_dict() for item in certificates)])

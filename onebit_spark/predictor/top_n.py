@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.compiled import inner, jit
-from onebit_spark.core.execution import available_cores
+from onebit_spark.core.config import available_cores
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 
 Numbers = NDArray[np.int64]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onebit_spark.core.factor_tables import feature_effects
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, feature_effects
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
-from onebit_spark.core.settings import declared
 from onebit_spark.report.figures import plots
 
 log = logging.getLogger("onebit_spark")

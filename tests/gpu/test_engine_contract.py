@@ -7,11 +7,10 @@ import pytest
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.engine import Engine
+from onebit_spark.core.engine import Confidences, Engine
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior
 from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.randomness import Draws, Split
-from onebit_spark.core.steps import Confidences
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import local_engine
 

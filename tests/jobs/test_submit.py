@@ -166,7 +166,7 @@ def test_killed_half_way_and_resumed_by_plain_python_from_a_bare_checkout(folder
 
 
 def test_help_needs_no_spark():
-    """Of one job as a process; tests/unit/test_package.py asks the others in this one."""
+    """Of one job as a process; tests/unit/test_imports.py asks the others in this one."""
     done = run([sys.executable, ROOT / "jobs" / "fit.py", "--help"], env={"JAVA_HOME": "/nowhere"})
     assert done.returncode == 0
     assert done.stdout.startswith("usage: fit.py")

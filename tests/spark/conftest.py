@@ -9,7 +9,7 @@ from modelfolders import info_of
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import model_selection
-from onebit_spark.core.factor_tables import factor_table
+from onebit_spark.core.model_info import factor_table
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import power_law_ratings
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.core import metrics
-from onebit_spark.core.calibration import Calibration
+from onebit_spark.core import prediction
+from onebit_spark.core.prediction import Calibration
 from onebit_spark.input.ratings import Columns, check_ratings
 from onebit_spark.ml.evaluation import measure, predicted_pairs
 from onebit_spark.model import OneBitCompletionModel
@@ -103,7 +103,7 @@ def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, m
     diagnostics = model.info.diagnostics
     assert (diagnostics["source"], diagnostics["n"]) == ("held-out ratings", 800)
     assert diagnostics["error"] == pytest.approx(np.mean(fit.predict(users, items) != labels))
-    curve = metrics.reliability(labels, fit.probability(users, items))
+    curve = prediction.reliability(labels, fit.probability(users, items))
     assert diagnostics["calibration_error"] == pytest.approx(curve.error, abs=1e-6)
     np.testing.assert_allclose(diagnostics["reliability"]["frequency"], curve.frequency)
     scores = fit.score(users, items)

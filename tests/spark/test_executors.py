@@ -17,7 +17,7 @@ from test_exchanges import assert_same_bits, estimator
 
 from onebit_spark import FitFailed, RequestError, fit_arrays
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.steps import total_weight
+from onebit_spark.core.engine import total_weight
 from onebit_spark.engines.block_frames import default_blocks, default_tasks, multiple_of, placement_by_counts
 from onebit_spark.engines.blocking import number_ids, placements
 from onebit_spark.engines.spark_engine import executor_engine, work_folder

@@ -10,7 +10,7 @@ from modelfolders import info_of
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, OneBitCompletion, RequestError, fit_arrays
-from onebit_spark.core.factor_tables import factor_table
+from onebit_spark.core.model_info import factor_table
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 

@@ -21,13 +21,12 @@ from pyspark.ml.util import DefaultParamsReader
 
 from onebit_spark import RequestError
 from onebit_spark.core.model_info import FORMAT_VERSION, ModelInfo
-from onebit_spark.core.output_kinds import PREDICTIONS
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml import persistence
 from onebit_spark.ml.params import REMOVED
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform import files as filesystem
-from onebit_spark.platform.files import Location, replace_folder
+from onebit_spark.platform.files import PREDICTIONS, Location, replace_folder
 
 SLOW = pytest.mark.slow
 KINDS = [

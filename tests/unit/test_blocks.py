@@ -1,16 +1,31 @@
-"""RatingBlock against a brute-force dictionary of the ratings."""
+"""RatingBlock against a dictionary; ratings packed by tasks; what more than 2³¹ rows and ratings rest on."""
 
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onebit_spark import FitFailed
 from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import PlacedBlock, RowLayout
 from onebit_spark.core.randomness import Split
+from onebit_spark.engines.block_frames import Placement, ascending_cell, distinct, positions, read_ascending
+from onebit_spark.engines.blocking import _encode_numbers, build, routed, routes_of
+from onebit_spark.engines.spark_runner import RunStep
+from onebit_spark.engines.start import Product
+from onebit_spark.input import batches
+from onebit_spark.input.batches import NO_WEIGHTS, CountIds, Pack, read_bundles, sum_counts
+from onebit_spark.input.rating_files import RowGroup, even_tasks
+from onebit_spark.input.ratings import ITEM, LABEL, USER
+from onebit_spark.platform import binary_cells
+from onebit_spark.platform.binary_cells import binary_line, cell_array
 
 triples = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans()), max_size=60)
 shapes = st.tuples(st.integers(8, 11), st.integers(6, 9))  # a few rows and columns beyond the ratings
@@ -213,3 +228,200 @@ for rows, cols in [{", ".join(f"({indices})" for indices in told)}]:
     for found, expected in zip(done.stdout.splitlines(), told.values(), strict=True):
         assert expected in found
         assert "row_pointers" not in found  # found in the input, not in the ruins
+
+
+@given(st.lists(st.integers(0, 1_000), max_size=40), st.integers(1, 12))
+def test_tasks_are_runs_of_about_equal_size(sizes, n_tasks):
+    groups = [RowGroup("a", place, n) for place, n in enumerate(sizes)]
+    tasks = even_tasks(groups, n_tasks)
+    found = [group for task in tasks for group in task if group.n]
+    assert found == [group for group in groups if group.n]
+    assert len(tasks) <= n_tasks
+    rows = [sum(group.n for group in task) for task in tasks]
+    assert all(0 < n < sum(sizes) / n_tasks + max(sizes) for n in rows)
+
+
+def test_as_many_tasks_as_asked_for():
+    assert [len(task) for task in even_tasks([RowGroup("a", k, 5) for k in range(12)], 4)] == [3, 3, 3, 3]
+
+
+ratings = st.lists(
+    st.tuples(st.sampled_from("abcdefg"), st.integers(-3, 9) | st.integers(0, 2**40), st.booleans()), max_size=80
+)
+
+
+@given(ratings, st.integers(1, 7), st.integers(1, 30))
+def test_bundles_hold_the_ratings(lines, bundle, segment):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "BUNDLE", bundle)
+        patch.setattr(batches, "SEGMENT", segment)
+        packed = list(Pack(None)(iter(raw_batches(lines, 3))))
+        found, segment, users, items = [], None, [], []
+        for part in read_bundles(iter(packed)):
+            if part.segment != segment:
+                segment, users, items = part.segment, [], []
+            users += part.user_ids.to_pylist()
+            items += part.item_ids.to_pylist()
+            found += [
+                (users[user], items[code >> 1], bool(code & 1))
+                for user, code in zip(part.users, part.codes, strict=True)
+            ]
+        assert found == lines
+        partial = list(CountIds(3)(iter(packed)))
+    counts = Counter()
+    for part in range(3):
+        here = (batch for batch in partial if batch.column("part")[0].as_py() == part)
+        for batch in sum_counts(here):
+            for line in batch.to_pylist():
+                key = (line["side"], line[USER] if line["side"] == 1 else line[ITEM])
+                assert key not in counts
+                counts[key] = (line["n"], line["above"])
+    for side in (1, 2):
+        ids = [line[side - 1] for line in lines]
+        for name in set(ids):
+            own = [line[2] for line in lines if line[side - 1] == name]
+            assert counts.pop((side, name)) == (len(own), sum(own))
+    assert not counts
+
+
+def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
+    """At least those below the limit for all ratings of the task, whatever its bundles."""
+    monkeypatch.setattr(batches, "BUNDLE", 100)
+    monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 50)
+    rng = np.random.default_rng(1)
+    lines = [("a", int(item), True) for item in rng.integers(0, 10**6, 1000)]
+    cells = [cell_array(line.column("cells")[0], np.int64) for line in Pack(None)(iter(raw_batches(lines, 100)))]
+    whole = raw_batches(lines, 1000)[0]
+    hashes = np.sort(whole.column("__onebit_hash").to_numpy())
+    kept = np.sort(np.concatenate(cells))
+    limit = batches.limit_for(1000)
+    np.testing.assert_array_equal(kept[kept <= limit], hashes[hashes <= limit])
+    assert len(kept) < 300
+
+
+def raw_batches(lines, size):
+    users, items, labels = zip(*lines, strict=True) if lines else ((), (), ())
+    hashes = [hash((user, item)) for user, item in zip(users, items, strict=True)]
+    table = pa.table(
+        {
+            USER: pa.array(users, pa.string()),
+            ITEM: pa.array(items, pa.int64()),
+            LABEL: pa.array([1 if label else -1 for label in labels], pa.int8()),
+            "__onebit_hash": pa.array(hashes, pa.int64()),
+        }
+    )
+    return table.to_batches(max_chunksize=size)
+
+
+def test_numbers_must_belong_to_the_ids():
+    """Numbers that were found for a segment before it was packed again, with its ids in another order, are refused."""
+    lines = [("b", 3, True), ("a", 1, False), ("c", 1, True)]
+    bundle, _ = Pack(None)(iter(raw_batches(lines, 3)))  # and the counts of its ids
+    bundles = pa.Table.from_batches([bundle])
+    encode = partial(_encode_numbers, Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), False)
+    users = {"places": np.array([0, 1, 2], np.int32), "numbers": np.array([1, 0, 2])}
+    items = {"places": np.array([1, 0], np.int32), "numbers": np.array([0, 1])}
+    (chunk,) = encode(bundles, returned(users, items)).to_pylist()
+    assert np.frombuffer(chunk["rows"], np.int32).tolist() == [1, 0, 2]
+    assert np.frombuffer(chunk["codes"], np.int32).tolist() == [3, 0, 1]
+    other = {"places": np.array([0, 1, 2], np.int32), "numbers": np.array([0, 1, 2])}
+    fewer = {"places": np.array([0, 1], np.int32), "numbers": np.array([1, 0])}
+    more = {"places": np.array([0, 1, 2, 3], np.int32), "numbers": np.array([1, 0, 2, 3])}
+    for wrong in (other, fewer, more):
+        with pytest.raises(FitFailed, match="not deterministic"):
+            encode(bundles, returned(wrong, items))
+
+
+def test_a_part_with_a_single_item():
+    bundle, _ = Pack(None)(iter(raw_batches([("b", 3, True), ("a", 3, False)], 2)))
+    encode = partial(_encode_numbers, Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), False)
+    users = {"places": np.array([0, 1], np.int32), "numbers": np.array([8, 5])}
+    items = {"places": np.array([0], np.int32), "numbers": np.array([4])}
+    (chunk,) = encode(pa.Table.from_batches([bundle]), returned(users, items)).to_pylist()
+    assert np.frombuffer(chunk["rows"], np.int32).tolist() == [8, 5]
+    assert np.frombuffer(chunk["codes"], np.int32).tolist() == [9, 8]
+
+
+def returned(users, items):
+    return pa.Table.from_batches(
+        [binary_line(segment=0, side=side, **cells) for side, cells in enumerate((users, items))]
+    )
+
+
+def test_positions_of_large_numbers():
+    numbers = np.array([5, 2**40, 5, 2**33, 7])
+    ascending = distinct(numbers)
+    assert ascending.tolist() == [5, 7, 2**33, 2**40]
+    assert positions(ascending, numbers).tolist() == [0, 3, 0, 2, 1]
+    small = np.array([4, 1, 4])
+    assert positions(distinct(small), small).tolist() == [1, 0, 1]
+
+
+@given(st.sets(st.integers(0, 2**62)), st.booleans())
+def test_ascending_numbers_in_a_cell(numbers, close):
+    """Close ones take a byte each, and none is too large."""
+    if close:
+        numbers = {number % 200 for number in numbers}
+    ascending = np.array(sorted(numbers), np.int64)
+    line = binary_line(rows=ascending_cell(ascending))
+    assert read_ascending(line["rows"][0]).tolist() == ascending.tolist()
+    if close:
+        assert line["rows"][0].as_buffer().size <= 15 + len(ascending)
+
+
+def test_placement_of_large_numbers():
+    placement = Placement(5, np.array([2**40]), np.array([3], np.int32))
+    blocks = placement.of(np.array([1, 2**40, 2**40 + 1]))
+    assert blocks[1] == 3
+    assert blocks.max() < 5
+
+
+def test_a_cell_beyond_two_gigabytes_is_refused(monkeypatch):
+    assert binary_cells.MOST_BYTES == 2**31 - 1
+    monkeypatch.setattr(binary_cells, "MOST_BYTES", 15)
+    binary_line(codes=np.zeros(1))
+    with pytest.raises(FitFailed, match="less than 2 GiB: set more row and column blocks"):
+        binary_line(codes=np.zeros(2))
+
+
+def test_routes():
+    """Which rows a block of the other side refers to, by a plain loop."""
+    rng = np.random.default_rng(0)
+    rows, cols = rng.integers(0, 6, 20), rng.integers(0, 9, 20)
+    ratings = RatingBlock.from_coordinates(rows, cols, rows > 2, (6, 9))
+    there = Placement(4, np.empty(0, np.int64), np.empty(0, np.int32))
+    routes, ends = routes_of(PlacedBlock(0, np.arange(6), np.arange(9) * 7, ratings, 0), there)
+    for target in range(4):
+        expected = {int(i) for i, j in zip(rows, cols, strict=True) if there.of(np.array([j * 7]))[0] == target}
+        assert routes[ends[target] : ends[target + 1]].tolist() == sorted(expected)
+
+
+class TestABlockThatASplitHasEmptied:
+    """It has rows and no columns, so no line of a partner tells how wide lines are."""
+
+    THERE = Placement(4, np.empty(0, np.int64), np.empty(0, np.int32))
+
+    def made(self, step, format):
+        nothing, members = np.empty(0, np.int32), np.arange(2, dtype=np.int32)
+        chunk = binary_line(block=0, rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
+        blocks = routed(partial(build, None, False), np.zeros(1, np.int32), self.THERE, [chunk])
+        [line] = RunStep(step, self.THERE, [], format).alone(blocks)
+        return line
+
+    def test_its_lines_in_the_start_are_as_wide_as_those_of_the_others(self):
+        line = self.made(Product(3, measures_gram=True), RowLayout("float32"))
+        assert cell_array(line["values"][0], np.float32).tolist() == [0.0] * 6
+        assert cell_array(line["sums"][0], np.float64).tolist() == [0.0] * 9
+
+    @pytest.mark.parametrize("settings", [{}, {"loss": "hinge", "implicit_features": False}], ids=str)
+    def test_its_partners_are_rows_of_the_posterior(self, settings):
+        form = FitConfig(rank=3, **settings).form
+        seen = []
+
+        def look(block, own, partners):
+            seen.append(partners)
+            return None, np.empty(0)
+
+        self.made(look, RowLayout.of(form))
+        assert seen[0].n_rows == 0
+        assert seen[0].packed().shape == (0, form.width)

@@ -1,13 +1,161 @@
-"""A calibration finds the map that made the labels, and leaves the order of the scores alone."""
+"""Held-out losses, temperature and the map of probabilities: against plain numpy and the law of the labels."""
+
+import math
 
 import numpy as np
 import pytest
+from fitting import simulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from onebit_spark.core import metrics, prediction
-from onebit_spark.core.calibration import Calibration
+from onebit_spark import FitConfig
+from onebit_spark.core import prediction
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.losses import LOSSES, SIDES
+from onebit_spark.core.prediction import (
+    BINS,
+    WIDEST,
+    Calibration,
+    HoldoutLoss,
+    TemperatureScaling,
+    margin_of_bins,
+    score,
+    variance,
+)
+from onebit_spark.core.randomness import Split
+from onebit_spark.engines.threads import local_engine
+
+SHAPE = (200, 150)
+
+
+def engine_of(kind, weighted=False, **options):
+    rows, cols, labels = simulated(kind, shape=SHAPE, fraction=0.3, **options)
+    weights = np.random.default_rng(0).gamma(1.0, 2.0, len(rows)).astype(np.float32) if weighted else None
+    return local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE, weights), threads=2)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "choices",
+    [{}, {"covariance": "diagonal", "intercepts": False}, {"loss": "hinge"}],
+    ids=["full", "diagonal", "hinge"],
+)
+def test_the_sums_are_those_of_the_ratings_that_were_not_chosen(choices, weighted):
+    config, engine, split = FitConfig(rank=3, **choices), engine_of("B2", weighted), Split(7, 0.9)
+    engine.start(config, config.make_loss())
+    block, posterior = engine.runner.ratings["rows"], {side: engine.posterior(side) for side in SIDES}
+    numbers = np.arange(block.n_rows)
+    kept, left = split.part_of(block, numbers), split.part_of(block, numbers, those=False)
+    for i in numbers:  # each rating is in one of the two
+        both = np.concatenate([part.codes[part.row_pointers[i] : part.row_pointers[i + 1]] for part in (kept, left)])
+        np.testing.assert_array_equal(np.sort(both), block.codes[block.row_pointers[i] : block.row_pointers[i + 1]])
+
+    pairs = posterior["rows"].take(np.repeat(numbers, left.row_counts)), posterior["cols"].take(left.codes >> 1)
+    scores, variances, signs = score(*pairs), variance(*pairs), 2.0 * (left.codes & 1) - 1
+    losses = LOSSES[config.loss].held_out(scores, variances, signs)
+    weights = np.ones(len(losses)) if left.weights is None else left.weights.astype(float)
+    mean = np.average(losses, weights=weights)
+    found = engine.holdout_loss(config.loss, posterior, split)
+    assert found.loss == pytest.approx(mean, rel=1e-6)
+    spread = math.sqrt(np.average((losses - mean) ** 2, weights=weights))
+    assert found.standard_error == pytest.approx(spread / math.sqrt(len(losses)), rel=1e-5)
+    assert (found.errors, found.n) == (np.count_nonzero(scores * signs <= 0), left.n_ratings)
+    assert found.total_weight == pytest.approx(weights.sum())
+    margins = signs * scores / np.sqrt(LOSSES[config.loss].score_noise + variances)
+    edges = np.linspace(-WIDEST, WIDEST, BINS + 1)
+    expected, _ = np.histogram(np.clip(margins, -WIDEST, np.nextafter(WIDEST, 0)), edges, weights=weights)
+    assert np.abs(found.margins - expected).sum() < 0.01 * weights.sum()  # a margin at the edge of a bin may be rounded
+    assert found.margins.sum() == pytest.approx(weights.sum())
+
+
+def test_sums_of_several_parts_are_added():
+    rng = np.random.default_rng(1)
+    parts = [HoldoutLoss(*rng.gamma(2.0, 1.0, 3), *map(int, rng.integers(1, 9, 2)), rng.random(BINS)) for _ in range(3)]
+    total = HoldoutLoss.of_sums(np.sum([part.to_vector() for part in parts], axis=0))
+    for name in ("total", "squares", "total_weight", "errors", "n"):
+        assert getattr(total, name) == pytest.approx(sum(getattr(part, name) for part in parts))
+    np.testing.assert_allclose(total.margins, np.sum([part.margins for part in parts], axis=0))
+
+
+def test_nothing_was_left_out():
+    empty = HoldoutLoss.of_sums(np.zeros(5 + BINS))
+    assert (empty.loss, empty.standard_error) == (0.0, 0.0)
+
+
+def test_bins_are_as_wide_as_they_are_far_apart():
+    """A margin is counted in the bin whose middle is nearest, symmetrically around 0."""
+    middle = margin_of_bins()
+    np.testing.assert_allclose(middle, -middle[::-1], atol=1e-12)
+    np.testing.assert_allclose(np.diff(middle), 2 * WIDEST / BINS)
+
+
+NOISE = LOSSES["logistic"].score_noise  # 8/π
+
+
+def holdout(noise, temperature, n=40_000, weight=1.0, seed=0):
+    """Ratings with P(y) = ε/2 + (1 − ε) σ(τ y z), z ~ N(0, 2²), each of the same weight, as a histogram of margins."""
+    rng = np.random.default_rng(seed)
+    z = 2.0 * rng.normal(size=n)
+    signs = np.where(rng.random(n) < 0.5 * noise + (1 - noise) * expit(temperature * z), 1, -1)
+    margins, _ = np.histogram(signs * z / math.sqrt(NOISE), np.linspace(-WIDEST, WIDEST, BINS + 1))
+    return HoldoutLoss(0.0, 0.0, weight * n, 0, n, weight * margins.astype(float))
+
+
+@pytest.mark.parametrize(("noise", "temperature"), [(0.2, 1.0), (0.1, 1.5), (0.0, 0.6), (0.3, 0.8)])
+def test_what_was_put_in_is_found(noise, temperature):
+    found = holdout(noise, temperature).temperature_scaling(NOISE)
+    assert found.noise == pytest.approx(noise, abs=0.02)
+    assert found.temperature == pytest.approx(temperature, rel=0.07)
+
+
+def test_it_is_the_most_likely():
+    """No neighbour has a lower loss, by the formula."""
+    told = holdout(0.2, 1.3)
+    found, z = told.temperature_scaling(NOISE), margin_of_bins() * math.sqrt(NOISE)
+
+    def loss(noise, temperature):
+        return -told.margins @ np.log(0.5 * noise + (1 - noise) * expit(temperature * z)) / told.n
+
+    least = loss(found.noise, found.temperature)
+    for step in (0.01, -0.01):
+        assert loss(found.noise + step, found.temperature) > least
+        assert loss(found.noise, found.temperature * (1 + step)) > least
+
+
+def test_calibrated_labels_are_left_alone():
+    """By chance the gain is above its standard error now and then; never by much."""
+    found = [holdout(0.0, 1.0, 5000, seed=seed).temperature_scaling(NOISE) for seed in range(20)]
+    assert sum(one is None for one in found) >= 14
+    assert all(one.noise < 0.03 and 0.9 < one.temperature < 1.12 for one in found if one is not None)
+
+
+def test_few_ratings_say_nothing():
+    """Half of this gain is within the standard error of eight ratings."""
+    assert HoldoutLoss.of_sums(np.zeros(5 + BINS)).temperature_scaling(NOISE) is None
+    assert holdout(0.05, 1.0, n=8).temperature_scaling(NOISE) is None
+
+
+def test_weights_are_no_ratings():
+    """A hundred times the weight is as much evidence as before."""
+    for seed in range(10):
+        once, heavy = (holdout(0.0, 1.0, 5000, w, seed).temperature_scaling(NOISE) for w in (1.0, 100.0))
+        assert (once is None) == (heavy is None)
+
+
+@pytest.mark.parametrize(
+    "told", [TemperatureScaling(0.2, 1.3), TemperatureScaling(0.0, 0.7), TemperatureScaling(0.5, 3.0)]
+)
+def test_the_stored_calibration_is_the_formula(told):
+    scores = np.concatenate([np.linspace(-30, 30, 1201), [0.0, 1e-6, -1e-6]])
+    for same in (0.0, 0.8, 5.0):
+        variances = np.full(len(scores), same)
+        found = told.calibration(NOISE).probability(scores, variances)
+        z = scores / np.sqrt(1 + math.pi * same / 8)
+        np.testing.assert_allclose(found, 0.5 * told.noise + (1 - told.noise) * expit(told.temperature * z), atol=2e-3)
+        assert found[1201] == 0.5
+        assert np.array_equal(np.sign(found - 0.5), np.sign(scores))
+        assert np.all(np.diff(found[:1201]) >= 0)
 
 
 def sample(logit, noise, n=30_000):
@@ -32,7 +180,7 @@ def test_the_map_that_made_the_labels_is_found(logit, noise):
     found = Calibration.fit(scores, variances, positive.astype(float), (~positive).astype(float))
     p = found.probability(scores, variances)
     assert np.mean(np.abs(p - truth)) < 0.015
-    assert metrics.reliability(np.where(positive, 1, -1), p).error < 0.01
+    assert prediction.reliability(np.where(positive, 1, -1), p).error < 0.01
 
 
 def test_lines_may_stand_for_many_ratings():
@@ -85,11 +233,11 @@ def test_a_calibration_replaces_the_losses_own_probability():
 
 
 def test_reliability_by_hand():
-    curve = metrics.reliability([1, -1, 1, 1], [0.01, 0.02, 0.99, 1.0])
+    curve = prediction.reliability([1, -1, 1, 1], [0.01, 0.02, 0.99, 1.0])
     np.testing.assert_allclose(curve.n, [2, 2])
     np.testing.assert_allclose(curve.probability, [0.015, 0.995])
     np.testing.assert_allclose(curve.frequency, [0.5, 1.0])
     assert curve.error == pytest.approx(0.5 * 0.485 + 0.5 * 0.005)
     rng = np.random.default_rng(0)
     p = expit(rng.normal(size=100_000))
-    assert metrics.reliability(np.where(rng.random(100_000) < p, 1, -1), p).error < 0.01
+    assert prediction.reliability(np.where(rng.random(100_000) < p, 1, -1), p).error < 0.01

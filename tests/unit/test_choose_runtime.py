@@ -9,7 +9,7 @@ from onebit_spark.cli import running
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import FitRequest, PredictRequest
 from onebit_spark.cli.running import choose
-from onebit_spark.core import execution
+from onebit_spark.core import config as core_config
 
 FIT = ["--ratings", "in.parquet", "--output", "out"]
 
@@ -36,7 +36,7 @@ def test_a_file_runs_here():
 
 
 def test_a_gpu_is_used_here(monkeypatch):
-    monkeypatch.setattr(execution, "no_device", lambda: None)
+    monkeypatch.setattr(core_config, "no_device", lambda: None)
     assert chosen("--device", "cuda").name == "local"
 
 

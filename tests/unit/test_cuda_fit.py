@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.core import execution
+from onebit_spark.core import config as core_config
 from onebit_spark.engines.cuda import device, half_step, pairs, ratings, runner, start
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
@@ -47,7 +47,7 @@ def device_of_numpy(monkeypatch):
         for name, function in replaced.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, function)
-    monkeypatch.setattr(execution, "no_device", lambda: None)
+    monkeypatch.setattr(core_config, "no_device", lambda: None)
 
 
 def _of_arrays(function):

@@ -5,7 +5,7 @@ import cudatwins as twins
 import numpy as np
 import pytest
 
-from onebit_spark.core.implicit_features import CoefStep
+from onebit_spark.core.features import CoefStep
 from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.engines.cuda.half_step import LINES, THREADS, jobs, numbers_of
 from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, LineShape, Shape

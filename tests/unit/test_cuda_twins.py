@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig
-from onebit_spark.core.execution import CUDA_MOST_RANK
+from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig
 from onebit_spark.core.losses import HalfStep, RowPrior
 from onebit_spark.core.posterior import RowPosterior, packed_size
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape

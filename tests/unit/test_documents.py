@@ -1,13 +1,18 @@
-"""What the documents for developers name is there."""
+"""What the documents name is there, and every command in them is one that the job, make or pip takes."""
 
+import doctest
+import importlib
 import re
-from pathlib import Path
+import tomllib
 
 import pytest
+from guides import GUIDES, ROOT, snippets
 
+from onebit_spark.cli.flags import parse
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
 from onebit_spark.core.losses import LOSSES
+from onebit_spark.errors import RequestError
 
-ROOT = Path(__file__).parents[2]
 PLACES = [
     ROOT,
     ROOT / "onebit_spark",
@@ -31,7 +36,7 @@ def test_the_table_of_a_folder_names_its_files(folder):
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
     table = text.partition(f"### {folder}/\n")[2].partition("\n#")[0]
     files = {path.stem for path in (ROOT / "onebit_spark" / folder).rglob("*.py")} - {"__init__", "base", *LOSSES}
-    assert len(files) > 5
+    assert len(files) > 3
     assert files <= set(re.findall(r"`(\w+)`", table)), folder
 
 
@@ -44,3 +49,90 @@ def test_the_folders_say_what_is_in_them():
         modules = {path.stem for path in (ROOT / "onebit_spark" / folder).rglob("*.py")}
         assert words, folder
         assert words <= modules, folder
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_its_words_are_few():
+    assert len(README.split()) <= 900
+
+
+def test_its_links_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README)
+    assert links
+    assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
+
+
+def test_the_guide_to_certificates_quotes_what_the_example_prints():
+    """The tests of the guides run the example, and compare what it prints with README."""
+    text = (ROOT / "docs" / "certificates.md").read_text(encoding="utf-8")
+    quoted = " ".join(line.removeprefix("> ") for line in text.splitlines() if line.startswith("> "))
+    assert quoted.startswith("With 95% confidence")
+    assert quoted in README.splitlines()
+    measured = set(re.findall(r"[\d.,]+%", quoted))
+    explained = text.partition("| part | how to read it |")[2].partition("\n\n")[0]
+    assert set(re.findall(r'^\| "[^"]*?([\d.,]+%)', explained, re.MULTILINE)) == measured
+
+
+JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest, "tune": TuneRequest}
+SUBMIT = {"--master", "--deploy-mode", "--conf", "--archives", "--py-files", "--properties-file"}  # Spark's own flags
+SNIPPETS = [snippet for guide in GUIDES for snippet in snippets(guide)]
+COMMANDS = [each for each in SNIPPETS if each.kind in ("run", "elsewhere") and each.job and each.job[0] != "simulate"]
+
+
+def named(snippet):
+    return f"{snippet.guide}:{snippet.line}"
+
+
+def test_every_snippet_is_classified():
+    unknown = [f"{named(each)}: {each.text}" for each in SNIPPETS if each.kind == "unknown"]
+    assert not unknown, "tests/guides.py says what to run: add them there"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=named)
+def test_the_job_takes_it(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert [problem for problem in problems_of(*command.job) if "does not exist" not in problem] == []
+
+
+def problems_of(name, arguments):
+    """What the job has against them, one by one."""
+    try:
+        parse(JOBS[name], name, arguments)
+    except RequestError as error:
+        return re.split(r"; \(\d+\) ", re.sub(r"^\d+ problems: \(1\) ", "", str(error)))
+    return []
+
+
+def test_wrong_flags_are_seen():
+    assert any("no such flag" in one or "--raitngs" in one for one in problems_of("fit", ["--raitngs", "x"]))
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if "spark-submit" in each.text], ids=named)
+def test_spark_submit_takes_it(command):
+    before = command.text.partition("spark-submit")[2].partition(".py ")[0]
+    assert {word for word in before.split() if word.startswith("--")} <= SUBMIT
+
+
+def test_make_targets():
+    targets = set(re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = {
+        re.sub(r"\d+$", "%", name)
+        for guide in GUIDES
+        for name in re.findall(r"(?:`|    )make ([a-z0-9-]+)", guide.read_text(encoding="utf-8"))
+    }
+    assert {"demo", "test"} <= asked <= targets
+
+
+def test_extras():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    lists = re.findall(r"(?:\.|onebit_spark)\[([a-z,]+)\]", "".join(guide.read_text("utf-8") for guide in GUIDES))
+    assert {"spark"} <= {name for names in lists for name in names.split(",")} <= set(extras)
+
+
+@pytest.mark.parametrize("name", ["in_process", "core.prediction"])
+def test_examples(name):
+    result = doctest.testmod(importlib.import_module(f"onebit_spark.{name}"), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted > 0
+    assert result.failed == 0

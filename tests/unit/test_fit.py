@@ -1,17 +1,76 @@
-"""Fits in this process: the rank, unknown cells, starts; and they end honestly."""
+"""Fits in this process: they descend, find the rank, end honestly, and do not depend on how the input is written."""
 
 import warnings
+from itertools import product
 
 import numpy as np
 import pytest
-from fitting import MONOTONE, half_of, simulated
+from fitting import MONOTONE, assert_same_bits, data_named, half_of, simulated
 from test_kernels import VARIANTS, name
 from test_objective import config_of
 
-from onebit_spark import FitConfig, NotConverged, fit_arrays
+from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
+from onebit_spark.core.prediction import score, variance
 from onebit_spark.core.priors import PRIORS
+from onebit_spark.core.randomness import Split
+from onebit_spark.engines.threads import local_engine
+from onebit_spark.simulate import power_law_ratings
+
+LARGEST_RISE = {"float64": 1e-9, "float32": 1e-6}  # of the objective, relative
+
+
+@pytest.mark.parametrize("precision", LARGEST_RISE)
+@pytest.mark.parametrize("intercepts", [False, True])
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("loss", MONOTONE, ids=name)
+@pytest.mark.parametrize(
+    "kind", ["small", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("A2", "B3", "MovieLens-100K"))]
+)
+def test_objective_never_rises(kind, loss, prior, intercepts, precision, request):
+    """40 iterations of the simulations, where logistic fits decrease by less than 1e−6 at the end; 12 of MovieLens."""
+    data = simulated("A2", shape=(60, 50)) if kind == "small" else data_named(kind, request)
+    iterations = 12 if kind == "MovieLens-100K" else 40
+    config = config_of(loss, prior=prior, intercepts=intercepts, precision=precision, rank=10, max_iter=iterations)
+    history = np.array(fit_arrays(*data, config).objective_history)
+    assert np.max(np.diff(history) / np.abs(history[1:])) <= LARGEST_RISE[precision]
+    assert history[-1] < history[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", LARGEST_RISE)
+@pytest.mark.parametrize("loss", MONOTONE, ids=name)
+def test_objective_does_not_rise_at_the_end_either(loss, precision):
+    """300 iterations of a small matrix: the logistic fit has long stopped, and rounding alone moves it."""
+    data = simulated("A2", shape=(40, 30), fraction=0.5)
+    history = np.array(fit_arrays(*data, config_of(loss, precision=precision, max_iter=300)).objective_history)
+    assert np.max(np.diff(history) / np.abs(history[1:])) <= LARGEST_RISE[precision]
+
+
+@pytest.mark.parametrize(("prior", "intercepts"), half_of(PRIORS, [False, True]))
+@pytest.mark.parametrize(
+    "kind", ["A2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("B3", "MovieLens-100K"))]
+)
+def test_mm_ends_no_higher_than_gradient_descent(kind, prior, intercepts, request):
+    """The same number of iterations of each; Algorithm 1's gradient is the yardstick."""
+    data, iterations = data_named(kind, request), 20 if kind == "MovieLens-100K" else 60
+    ends = {
+        loss.solver: fit_arrays(
+            *data, config_of(loss, prior=prior, intercepts=intercepts, rank=10, max_iter=iterations)
+        ).objective_history[-1]
+        for loss in VARIANTS
+        if loss.name == "hinge"
+    }
+    assert ends["mm"] <= ends["gradient"]
+
+
+def test_gradient_descends_on_the_whole():
+    """Not monotone, but 60 steps take the objective of A2 well below its first value, or the yardstick is broken."""
+    config = FitConfig(loss="hinge", rank=10, solver="gradient", tol=0, max_iter=60)
+    history = fit_arrays(*simulated("A2"), config).objective_history
+    assert history[-1] < 0.9 * history[0]
 
 
 @pytest.mark.parametrize(("prior", "rank"), half_of(PRIORS, [3, 5]))
@@ -146,3 +205,231 @@ def test_no_pair_and_one_pair():
     for method in (fit.score, fit.std, fit.probability, fit.predict):
         assert method([], []).shape == (0,)
         assert np.ravel(method(3, 4))[0] == method([3], [4])[0]
+
+
+SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest |score|; the hinge is less smooth
+
+
+@pytest.mark.parametrize(("prior", "intercepts", "precision"), half_of(PRIORS, [False, True], ["float64", "float32"]))
+@pytest.mark.parametrize("loss", MONOTONE, ids=name)
+@pytest.mark.parametrize("kind", ["small", pytest.param("MovieLens-100K", marks=pytest.mark.slow)])
+def test_order_and_numbering_change_nothing(kind, loss, prior, intercepts, precision, request):
+    """Ratings shuffled, rows and columns renumbered: 15 iterations end at the same objective and scores."""
+    rows, cols, labels = simulated("A2", shape=(100, 80)) if kind == "small" else data_named(kind, request)
+    rng = np.random.default_rng(0)
+    order, new_row, new_col = (rng.permutation(size) for size in (len(rows), rows.max() + 1, cols.max() + 1))
+    config = config_of(loss, prior=prior, intercepts=intercepts, precision=precision, rank=5, max_iter=15)
+    fit = fit_arrays(rows, cols, labels, config)
+    other = fit_arrays(new_row[rows[order]], new_col[cols[order]], labels[order], config)
+    relative = {"float64": 1e-9, "float32": 1e-6}[precision]
+    np.testing.assert_allclose(other.objective_history, fit.objective_history, rtol=relative)
+    scores = fit.score(rows, cols)
+    limit = SCORE_TOLERANCE[loss.name] * np.abs(scores).max()
+    np.testing.assert_allclose(other.score(new_row[rows], new_col[cols]), scores, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_order_of_the_ratings_changes_no_bit(loss):
+    rows, cols, labels = simulated("B3", shape=(60, 50))
+    order = np.random.default_rng(1).permutation(len(rows))
+    config = config_of(loss, max_iter=10)
+    assert_same_bits(
+        fit_arrays(rows, cols, labels, config), fit_arrays(rows[order], cols[order], labels[order], config)
+    )
+
+
+@pytest.mark.parametrize("intercepts", [False, True])
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_declared_shape_changes_nothing(loss, intercepts):
+    """Empty rows and columns, also between the others, change no bit and hold the prior, N(p, 1/g)."""
+    rows, cols, labels = simulated("B3", shape=(30, 20))
+    used = (rows != 7) & (cols != 11)
+    rows, cols, labels = rows[used], cols[used], labels[used]
+    config = config_of(loss, intercepts=intercepts, max_iter=10)
+    fit, wide = fit_arrays(rows, cols, labels, config), fit_arrays(rows, cols, labels, config, shape=(40, 33))
+    assert (wide.rows.n_rows, wide.cols.n_rows) == (40, 33)
+    assert wide.objective_history == fit.objective_history
+    np.testing.assert_array_equal(wide.rows.location[:30], fit.rows.location)
+    np.testing.assert_array_equal(wide.cols.scale[:20], fit.cols.scale)
+    for side, posterior, seen in (("rows", wide.rows, 7), ("cols", wide.cols, 11)):
+        prior = wide.scales.row_prior(side)
+        for empty in (seen, posterior.n_rows - 1):
+            np.testing.assert_allclose(posterior.location[empty], prior.mean[0], rtol=1e-14)
+            np.testing.assert_allclose(posterior.covariance[empty], np.diag(1 / prior.precision[0]), rtol=1e-14)
+    # Compacted, with the two gaps closed, it is the same fit again.
+    compact = fit_arrays(rows - (rows > 7), cols - (cols > 11), labels, config)
+    np.testing.assert_allclose(compact.objective_history, fit.objective_history, rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_threads_change_no_bit(loss):
+    """120,000 ratings: four ranges of rows, shared by one, two or three threads."""
+    data = power_law_ratings(3000, 400, 120_000)
+    fits = [fit_arrays(*data, config_of(loss, max_iter=4), threads=threads) for threads in (1, 2, 3)]
+    assert_same_bits(fits[0], fits[1])
+    assert_same_bits(fits[0], fits[2])
+
+
+@pytest.mark.parametrize("fits", [10, pytest.param(150, marks=pytest.mark.slow)])
+def test_the_place_of_arrays_in_memory_changes_no_bit(fits):
+    """Other arrays are allocated between the fits. A vectorised loop may test at run time whether arrays overlap."""
+    rows, cols, labels = power_law_ratings(60, 40, 1500, seed=3)
+    config = FitConfig(loss="hinge", rank=3, tol=0.0, intercepts=False, max_iter=15, implicit_features=False)
+    between, found = [], set()
+    for size in np.random.default_rng(0).integers(1, 5000, fits):
+        between.append(np.empty(size, np.uint8))
+        found.add(tuple(fit_arrays(rows, cols, labels, config).objective_history))
+    assert len(found) == 1
+
+
+def test_every_label_coding_gives_the_same_fit():
+    rows, cols, labels = simulated("B3", shape=(30, 20))
+    config = FitConfig(tol=0, max_iter=5)
+    fit = fit_arrays(rows, cols, labels, config)
+    positive = labels > 0
+    for coded in (
+        positive,
+        positive.astype(int),
+        positive.astype(np.uint8),
+        positive * 1.0,
+        labels * 1.0,
+        list(labels),
+    ):
+        assert_same_bits(fit, fit_arrays(rows, cols, coded, config))
+    assert set(fit.predict(rows, cols)) == {-1, 1}
+
+
+SHAPE = (40, 30)
+ITERATIONS = 12
+
+
+def data():
+    return simulated("A2", shape=SHAPE, fraction=0.4)
+
+
+def whole_weights(n, seed=0):
+    return np.random.default_rng(seed).integers(1, 4, n)
+
+
+def random_weights(n, seed=0):
+    return np.exp(np.random.default_rng(seed).normal(size=n))
+
+
+def assert_equal_fits(fit, other, tolerance=1e-9):
+    np.testing.assert_allclose(fit.objective_history, other.objective_history, rtol=tolerance)
+    for side in ("rows", "cols"):
+        mine, theirs = getattr(fit, side), getattr(other, side)
+        np.testing.assert_allclose(mine.location, theirs.location, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(mine.scale, theirs.scale, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(fit.inverse_gamma, other.inverse_gamma, rtol=tolerance)
+
+
+def choices():
+    """prior, intercepts, implicit features, start: every pair of values of two of them."""
+    for number, combination in enumerate(product(PRIORS, [False, True], [False, True], ["spectral", "random"])):
+        if number.bit_count() % 2 == 0:
+            yield combination
+
+
+@pytest.mark.parametrize(("prior", "intercepts", "implicit", "start"), list(choices()))
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_a_weight_of_two_equals_the_rating_twice(loss, prior, intercepts, implicit, start):
+    """The start as well: its keys, D and the scale t are sums of weights."""
+    rows, cols, labels = data()
+    weights = whole_weights(len(rows))
+    config = config_of(
+        loss, prior=prior, intercepts=intercepts, implicit_features=implicit, start=start, max_iter=ITERATIONS,
+        likelihood_weight=1.0,
+    )  # fmt: skip
+    weighted = fit_arrays(rows, cols, labels, config, SHAPE, weights=weights)
+    again = np.repeat(np.arange(len(rows)), weights)
+    assert_equal_fits(weighted, fit_arrays(rows[again], cols[again], labels[again], config, SHAPE))
+
+
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_halves_that_make_up_a_rating(loss):
+    """Two ratings of weight ½ are one: sums of weights that are no whole numbers in between."""
+    rows, cols, labels = data()
+    config, twice = config_of(loss, max_iter=ITERATIONS, likelihood_weight=1.0), np.tile(np.arange(len(rows)), 2)
+    halved = fit_arrays(rows[twice], cols[twice], labels[twice], config, SHAPE, weights=np.full(len(twice), 0.5))
+    assert_equal_fits(halved, fit_arrays(rows, cols, labels, config, SHAPE))
+
+
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_weights_of_one_change_nothing(loss):
+    config = config_of(loss, max_iter=ITERATIONS, intercepts=True, implicit_features=True)
+    assert_equal_fits(fit_arrays(*data(), config, weights=np.ones(len(data()[0]))), fit_arrays(*data(), config))
+
+
+def test_a_weight_of_zero_is_an_absent_rating():
+    """It counts nowhere: neither a row of its own, nor a bad label, nor the numbers of a certificate."""
+    rows, cols, labels = data()
+    extra = (np.append(rows, [SHAPE[0] + 5, 0]), np.append(cols, [0, SHAPE[1] + 2]), np.append(labels, [1, -1]))
+    config, weights = FitConfig(max_iter=5, tol=0, implicit_features=False), random_weights(len(rows))
+    fit = fit_arrays(*extra, config, weights=np.append(weights, [0.0, 1e-60]), certify=Terms())
+    other = fit_arrays(rows, cols, labels, config, weights=weights, certify=Terms())
+    assert_same_bits(fit, other)
+    assert fit.certificates == other.certificates
+    assert fit.certificates[0].n == len(rows)
+    assert fit.rows.n_rows == rows.max() + 1
+
+
+def test_the_order_of_the_input_does_not_matter():
+    """Cells are rated several times with the same label and different weights: they are summed in one order."""
+    rows, cols, labels = (np.tile(part, 3) for part in data())
+    order, weights = np.random.default_rng(1).permutation(len(rows)), random_weights(len(rows))
+    config = FitConfig(max_iter=5, tol=0)
+    fit = fit_arrays(rows, cols, labels, config, weights=weights)
+    assert_same_bits(fit, fit_arrays(rows[order], cols[order], labels[order], config, weights=weights[order]))
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+@pytest.mark.parametrize("loss", MONOTONE, ids=name)
+def test_the_objective_falls_with_random_weights(loss, implicit):
+    config = config_of(loss, implicit_features=implicit, max_iter=40)
+    history = fit_arrays(*data(), config, weights=random_weights(len(data()[0]))).objective_history
+    assert np.max(np.diff(history) / np.abs(history[1:])) <= 1e-9
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_theorem1_is_not_certified_with_weights(loss):
+    """Its bound is about the objective; the others are about draws, and count every rating once."""
+    config = FitConfig(loss=loss, max_iter=3, tol=0, implicit_features=False)
+    plain = fit_arrays(*data(), config, certify=Terms())
+    weighted = fit_arrays(*data(), config, weights=random_weights(len(data()[0])), certify=Terms())
+    first = ["theorem1"] if loss == "hinge" else []
+    assert [item.name for item in plain.certificates] == [*first, "catoni", "seeger"]
+    assert [item.name for item in weighted.certificates] == ["catoni", "seeger"]
+    assert {item.n for item in weighted.certificates} == {len(data()[0])}
+
+
+def test_the_loss_that_chooses_kappa_is_a_weighted_mean():
+    rows, cols, labels = data()
+    block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE, random_weights(len(rows)).astype(np.float32))
+    engine, config, split = local_engine(block), FitConfig(rank=2), Split(3, 0.7)
+    engine.start(config, config.make_loss())
+    found = engine.holdout_loss("logistic", engine.posteriors, split).loss
+    left = split.part_of(block, np.arange(SHAPE[0]), those=False)
+    pairs = (
+        engine.posteriors["rows"].take(np.repeat(np.arange(SHAPE[0]), left.row_counts)),
+        engine.posteriors["cols"].take(left.codes >> 1),
+    )
+    losses = LOSSES["logistic"].held_out(score(*pairs), variance(*pairs), 2.0 * (left.codes & 1) - 1)
+    assert found == pytest.approx(np.average(losses, weights=left.weights), rel=1e-6)
+    assert found != pytest.approx(np.mean(losses), rel=1e-3)
+
+
+def test_bad_weights_are_refused_with_their_number():
+    rows, cols, labels = data()
+    weights = random_weights(len(rows))
+    weights[:6] = np.nan, -1.0, np.inf, 1e39, -np.inf, 0.0
+    with pytest.raises(ValueError, match="weights must be positive and finite, or 0: 5 found, such as"):
+        fit_arrays(rows, cols, labels, weights=weights)
+    with pytest.raises(ValueError, match=r"rows, cols, labels and weights differ in length: .*weights 3"):
+        fit_arrays(rows, cols, labels, weights=[1, 2, 3])
+    with pytest.raises(ValueError, match="weights must be numbers"):
+        fit_arrays(rows, cols, labels, weights=["1"] * len(rows))
+    with pytest.raises(ValueError, match="there is no rating of positive weight"):
+        fit_arrays(rows, cols, labels, weights=np.zeros(len(rows)))
+    with pytest.raises(ValueError, match="both classes are needed"):
+        fit_arrays(rows, cols, labels, weights=labels > 0)

@@ -16,12 +16,12 @@ from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import gauge, prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.engine import Engine
+from onebit_spark.core.features import SideFeatures
 from onebit_spark.core.gauge import Gauge, GaugeStep
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Start, solve
 from onebit_spark.engines.threads import ThreadRunner, local_engine
 

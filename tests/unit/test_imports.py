@@ -1,18 +1,23 @@
-"""The plan of the house: which room may import which, no circle of files, and no Spark where the mathematics is.
+"""Which folder may import which, no circle of files, no Spark where the mathematics is; the package without its extras.
 
-A room is a folder of the package, or a file in its root. Every import counts, also one inside a function or under
-``TYPE_CHECKING``: the former only hides a cycle from the interpreter, and a reader of both files sees the
-latter. What does not count is that importing ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
+Every import counts, also one inside a function or under ``TYPE_CHECKING``. What does not count is that importing
+``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
 """
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import onebit_spark
+from onebit_spark.__main__ import JOBS, main
+from onebit_spark.cli import progress as bars
+from onebit_spark.demo import agreement, comparison
 
 PACKAGE = Path(onebit_spark.__file__).parent
 
@@ -191,3 +196,103 @@ print(fit.predict([0, 1], [0, 0]).tolist(), sorted({"pyspark", "py4j"} & set(sys
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[1.0, 1.0] []"
+
+
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {missing}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+{program}
+"""
+
+
+def run_without(missing, program):
+    """In a fresh interpreter that lacks some packages."""
+    text = WITHOUT.format(missing=missing, program=program)
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300)
+
+
+def test_without_spark_a_fit_in_this_process_works():
+    program = """
+from onebit_spark import FitConfig, fit_arrays
+fit = fit_arrays([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0], FitConfig(rank=1, tol=0, max_iter=20))
+print(fit.predict([0], [0]).tolist())
+try:
+    from onebit_spark import OneBitCompletion
+except ImportError as error:
+    print(error)
+"""
+    done = run_without(["pyspark", "py4j", "pandas", "matplotlib", "tqdm"], program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "[1.0]"
+    assert "OneBitCompletion needs pyspark" in done.stdout
+    assert "pip install '.[spark]'" in done.stdout
+
+
+def test_the_estimator_is_imported_when_it_is_asked_for():
+    program = """
+import onebit_spark
+print("pyspark" in sys.modules, "OneBitCompletion" in dir(onebit_spark) or "OneBitCompletion" in onebit_spark.__all__)
+from onebit_spark import OneBitCompletion
+print("pyspark" in sys.modules, OneBitCompletion.__module__)
+"""
+    done = run_without([], program)
+    assert done.stdout.splitlines() == ["False True", "True onebit_spark.estimator"], done.stderr
+    with pytest.raises(AttributeError, match="no attribute 'OneBit'"):
+        _ = onebit_spark.OneBit
+
+
+def test_the_command_lists_its_jobs(capsys):
+    assert main(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(f"  {job} " in told for job in JOBS)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"onebit_spark {onebit_spark.__version__}\n"
+    assert main(["fitt"]) == 2
+    assert "name the job first" in capsys.readouterr().err
+    assert main(["reproduce", "tables"]) == 2
+    assert capsys.readouterr().err.startswith("error: reproduce is jobs/reproduce.py in a checkout")
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_job_of_the_command_has_help(job, capsys):
+    with pytest.raises(SystemExit):
+        main([job, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: onebit-spark {job}")
+
+
+def test_without_tqdm_a_terminal_sees_lines(monkeypatch):
+    class Terminal:
+        def isatty(self):
+            return True
+
+    assert bars.bar(3, "x", sys.stderr, "{n}") is None  # no terminal
+    monkeypatch.setattr(bars, "tqdm", None)
+    assert bars.bar(3, "x", Terminal(), "{n}") is None
+
+
+def test_the_times_are_those_of_the_fits(tmp_path):
+    """Not of the jobs, of which one draws a report and predicts."""
+    for name, objective, fit in (("driver", 1000.0, 5.0), ("blocks", 1000.0001, 36.0)):
+        seconds = {"survey": 3.0, "blocking": 1.0, "fit": fit, "start": 2.0}  # the start is a part of the fit
+        (tmp_path / name).mkdir()
+        info = {"objective_history": [2000.0, objective], "seconds": seconds}
+        (tmp_path / name / "metadata.json").write_text(json.dumps(info))
+    told = agreement(tmp_path / "driver", tmp_path / "blocks")
+    assert told.startswith("Both agree: the objectives, 1000.000000 and 1000.000100, differ by 1e-07 of their size.\n")
+    assert "The fit took 9 s on the driver and 40 s by blocks." in told
+
+
+def test_two_models_are_compared_line_by_line(tmp_path):
+    for name, mean in (("one", 0.5), ("two", 0.5), ("other", 0.25)):
+        for side in ("users", "items"):
+            (tmp_path / name / side).mkdir(parents=True)
+            ids = ["a", "b"] if name == "one" else ["b", "a"]
+            pq.write_table(pa.table({"id": ids, "mean": [mean, mean]}), tmp_path / name / side / "part-0.parquet")
+    told = comparison(tmp_path / "one", tmp_path / "two", 31.2, 4.4)
+    assert told.startswith("The two models are the same to the last bit.")
+    assert "it took 31 s,\nand without Spark 4 s." in told
+    assert "DIFFER" in comparison(tmp_path / "one", tmp_path / "other", 1, 1)

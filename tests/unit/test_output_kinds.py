@@ -8,11 +8,10 @@ import pytest
 from modelfolders import FOLDERS
 
 from onebit_spark import RequestError
-from onebit_spark.core import output_kinds
-from onebit_spark.core.output_kinds import OutputKind
-from onebit_spark.platform.files import Location
+from onebit_spark.platform import files
+from onebit_spark.platform.files import Location, OutputKind
 
-KINDS = {name: kind for name, kind in vars(output_kinds).items() if isinstance(kind, OutputKind)}
+KINDS = {name: kind for name, kind in vars(files).items() if isinstance(kind, OutputKind)}
 PREDICTED = pa.table({"user": [1], "item": [2], "score": [0.5], "std": [1.0], "probability": [0.6], "prediction": [1]})
 RATED = pa.table({"user": [1], "item": [2], "label": [1]})
 INFO = json.dumps({"format_version": 4, "n_ratings": 9})
@@ -96,4 +95,4 @@ def test_every_kind_is_recognised():
 def test_what_is_said(tmp_path):
     told = "--output x is not a model of onebit_spark, and nothing else is overwritten: choose another path, or delete"
     with pytest.raises(RequestError, match=told):
-        output_kinds.MODEL.check(Location(None, made("mine", tmp_path / "out")), "--output x")
+        files.MODEL.check(Location(None, made("mine", tmp_path / "out")), "--output x")

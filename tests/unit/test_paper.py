@@ -1,26 +1,38 @@
-"""The paper's experiments: the tasks they are made of, how settings are chosen, and the page that is written."""
+"""The paper's experiments, its explicit bounds, and the baselines, against brute force and optimality conditions."""
 
 import hashlib
 import http.server
 import json
+import math
 import threading
 import zipfile
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from paper import experiments as paper
 from paper import figures
 from paper import reproduction_page as page
+from paper.baselines import davenport
+from paper.baselines.davenport import _Projection, fit_davenport, shrink_to_sum
+from paper.baselines.simple import fit_logistic, fit_majority
 from paper.comparison import paired_comparison
+from paper.job import reproduce
 from paper.methods import METHODS
 from paper.movielens import download_movielens, read_movielens
+from paper.planning import Setup, corollary1, corollary2, plan, theorem2
 from paper.published import PUBLISHED_ERRORS
 from paper.samples import folds, split
+from scipy.optimize import minimize
+from scipy.special import expit, gammaln
 
 from onebit_spark import RequestError
+from onebit_spark.cli import running as jobrun
 from onebit_spark.simulate import simulate
 from onebit_spark.tuning import Sample
 
@@ -239,3 +251,272 @@ def test_the_corrected_comparison():
     assert found.low == pytest.approx(2 * found.mean - found.high)
     assert 0.04 < found.p_value < 0.06
     assert paired_comparison([0.0, 0.0], 0.1).p_value == 1.0
+
+
+def refusal(capsys, arguments):
+    """The one line with which the job is refused."""
+    assert reproduce(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tables", "--replicates", "0"], "(1) --output is required; (2) --replicates must be"),
+        (["movielens", "--output", "x"], "give either --movielens PATH or --download"),
+        (["movielens", "--output", "x", "--movielens", "nowhere"], "--movielens nowhere does not exist"),
+        (["--output", "x"], "name the experiment first, tables, noise or movielens, not '--output'"),
+        (["noise", "--output", "x", "--movielens", "y"], "unknown flag --movielens"),
+    ],
+)
+def test_bad_requests_end_before_spark_starts(capsys, monkeypatch, tmp_path, arguments, words):
+    def no_spark(*_):
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(jobrun, "spark_session", no_spark)
+    monkeypatch.chdir(tmp_path)
+    assert words in refusal(capsys, arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_download_that_fails_is_told_in_one_line(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
+    monkeypatch.setenv("ONEBIT_DATA", str(tmp_path / "data"))
+    output = tmp_path / "none"
+    arguments = ["movielens", "--download", "--url", "http://127.0.0.1:9/x.zip", "--output", str(output)]
+    assert refusal(capsys, arguments).startswith("error: http://127.0.0.1:9/x.zip cannot be fetched")
+    assert not output.exists()
+
+
+PROBLEM = {"m1": 100, "m2": 60, "rank": 3, "max_entry": 1.5, "budget": 5}
+N, LAM = 50_000, 9000.0
+
+
+def complexity(prior, alpha, beta):
+    """E in the paper's letters, by hand."""
+    m, r, K, ell = 160, 3, 5, 1.5
+    q, d = K - r, r / (K * N)
+    first = (2 / math.pi * (r / N + q) + math.sqrt(8 / math.pi) * r * ell) / N
+    second = m / (2 * LAM) * (r * (1 / N**2 + ell**2 + d + 2 * math.log(N) - 1) + q * r / K)
+    T = {
+        "inverse-gamma": r * ((alpha + 1) * d + beta) + q * ((alpha + 1) * (r / K - math.log(N)) + N * beta),
+        "gamma": r * beta * (1 + d) + q * ((alpha - 1) * math.log(N) + beta * (1 / N + d))
+        if alpha >= 1
+        else r * ((1 - alpha) * d + beta * (1 + d)) + q * ((1 - alpha) * (r / K - math.log(N)) + beta * (1 / N + d)),
+    }[prior]
+    return first + second + (K * (math.log(K * N / r) + gammaln(alpha) - alpha * math.log(beta)) + T) / LAM
+
+
+@pytest.mark.parametrize(
+    ("prior", "alpha", "beta"), [("inverse-gamma", 2.0, 1e-4), ("gamma", 2.0, 1.0), ("gamma", 0.5, 2.0)]
+)
+def test_the_bounds_by_hand(prior, alpha, beta):
+    problem, e = Setup(**PROBLEM, prior=prior, alpha=alpha, beta=beta), complexity(prior, alpha, beta)
+    assert problem.complexity(N, LAM) == pytest.approx(e, rel=1e-12)
+    expected = 0.1 + e + LAM / (2 * N) + math.log(20) / LAM
+    assert corollary1(problem, N, LAM, 0.1, 0.05) == pytest.approx(expected)
+    assert corollary2(problem, N, LAM, 0.05) == pytest.approx((e + math.log(20) / LAM) / (1 - LAM / (2 * N)))
+    margin = 1 / (1 - 2 * 0.1)
+    s = LAM * margin / N
+    expected = 0.1 * (1 + (1 + s) / (1 - s / 2)) + (e + (1 + margin) * math.log(40) / (s * N)) / (1 - s / 2)
+    assert theorem2(problem, N, s, margin, 0.1, 0.05) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("prior", ["gamma", "inverse-gamma"])
+@pytest.mark.parametrize(
+    ("which", "noise"),
+    [("corollary1", {"best_risk": 0.1}), ("corollary2", {}), ("theorem2", {"best_risk": 0.05, "switch_noise": 0.05})],
+)
+def test_the_number_of_ratings_is_the_least_that_does(prior, which, noise):
+    options = {"which": which, "prior": prior, "budget": 10, **noise}
+    found = plan(200, 100, 3, 1.0, 0.4, **options)
+    assert found.bound <= 0.4 < plan(200, 100, 3, 1.0, n=found.n - 1, **options).bound
+    assert found.lam <= found.n
+    given = plan(200, 100, 3, 1.0, n=found.n, lam=found.lam, **options)
+    assert given.bound == pytest.approx(found.bound)
+
+
+def test_a_constant_scale_of_the_inverse_gamma_never_suffices():
+    """K n β/λ stays: the paper calls any constant β good enough."""
+    assert plan(200, 100, 3, 1.0, 0.4, prior="inverse-gamma", budget=10).n < 10**7
+    with pytest.raises(ValueError, match="no number of ratings"):
+        plan(200, 100, 3, 1.0, 0.4, prior="inverse-gamma", budget=10, beta=1.0)
+    with pytest.raises(ValueError, match=r"tends to at least 0\.5"):
+        plan(200, 100, 3, 1.0, 0.4, best_risk=0.5)
+
+
+@pytest.mark.parametrize(("which", "noise", "fewest"), [("corollary1", 0.0, 500_000), ("theorem2", 0.1, 625_001)])
+def test_a_given_lambda_needs_so_many_ratings(which, noise, fewest):
+    """λ ≤ n, or λ < n/C, C = 1/(1 − 2p); a bound that holds there already is found there."""
+    options = {"which": which, "switch_noise": noise, "lam": 5e5}
+    found = plan(20, 10, 1, 1.0, 0.6, **options)
+    assert (found.n, found.lam) == (fewest, 5e5)
+    assert found.bound == plan(20, 10, 1, 1.0, n=fewest, **options).bound <= 0.6
+    with pytest.raises(ValueError, match=rf"too large for n = .*: {which} holds for it from n = {fewest:,} on"):
+        plan(20, 10, 1, 1.0, n=fewest - 1, **options)
+    more = plan(20, 10, 1, 1.0, 0.3, **{**options, "which": "corollary1"})
+    assert more.n > 500_000
+    assert more.bound <= 0.3 < plan(20, 10, 1, 1.0, n=more.n - 1, lam=5e5).bound
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"risk": 0.3, "n": 10},
+        {"risk": -1.0},
+        {"n": 1},
+        {"n": 100, "delta": 1.0},
+        {"n": 100, "budget": 2},
+        {"n": 100, "prior": "beta"},
+        {"n": 100, "alpha": 0.0},
+        {"n": 100, "lam": -1.0},
+        {"risk": 0.3, "lam": float("inf")},
+        {"n": 100, "switch_noise": 0.5},
+        {"n": 100, "which": "corollary2", "best_risk": 0.1},
+        {"n": 100, "which": "lemma"},
+        {"n": 100, "best_risk": -0.1},
+    ],
+)
+def test_wrong_plans_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"must|give either|corollary2|budget"):
+        plan(10, 10, 3, 1.0, **wrong)
+
+
+def test_the_package_says_where_plan_went():
+    with pytest.raises(ImportError, match=r"onebit_spark\.plan is no longer .*benchmarks/paper/planning\.py"):
+        from onebit_spark import plan as _  # noqa: F401
+
+
+def nuclear(x):
+    return np.linalg.svd(x, compute_uv=False).sum()
+
+
+def ratings(seed=0, shape=(7, 5), n=60):
+    """More ratings than cells: some cells are rated several times, with both labels."""
+    rng = np.random.default_rng(seed)
+    rows, cols = rng.integers(0, shape[0], n), rng.integers(0, shape[1], n)
+    return rows, cols, rng.choice([-1, 1], n)
+
+
+def gradient(x, rows, cols, labels):
+    slopes = np.zeros_like(x)
+    np.add.at(slopes, (rows, cols), -labels * expit(-labels * x[rows, cols]))
+    return slopes
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=8), st.floats(0.01, 20))
+def test_shrinking_is_the_projection_onto_the_simplex(values, total):
+    """KKT: what remains adds up to the total, and every value lost the same θ or all that it had."""
+    values = np.array(values)
+    kept = shrink_to_sum(values, total)
+    if values.sum() <= total:
+        assert kept is values
+        return
+    assert kept.sum() == pytest.approx(total)
+    lost = values - kept
+    theta = lost.max() if np.all(kept == 0) else lost[kept > 0].max()
+    np.testing.assert_allclose(lost[kept > 0], theta, atol=1e-9)
+    assert np.all(values[kept == 0] <= theta + 1e-9)
+
+
+def test_the_projection_onto_the_ball_is_the_nearest_point():
+    """⟨x − p, z − p⟩ ≤ 0 for every z of the ball: its extreme points are radius·u vᵀ, the worst that of x − p."""
+    x = np.random.default_rng(1).normal(size=(6, 4))
+    p = _Projection(2.0, None)(x)
+    assert nuclear(p) == pytest.approx(2.0)
+    assert 2.0 * np.linalg.norm(x - p, 2) - np.vdot(x - p, p) <= 1e-9
+    inside = 0.1 * x
+    np.testing.assert_array_equal(_Projection(2.0, None)(inside), inside)
+
+
+@pytest.mark.parametrize("radius", [0.05, 0.8, 1e9])
+def test_the_truncated_svd_projects_like_the_whole_one(monkeypatch, radius):
+    """From a rank that is far too small on to all singular values, with the radius a share of the nuclear norm."""
+    x = np.random.default_rng(2).normal(size=(60, 50))
+    radius *= nuclear(x)
+    whole = _Projection(radius, None)(x)
+    monkeypatch.setattr(davenport, "DENSE_SIDE", 0)
+    truncated = _Projection(radius, None)
+    truncated.rank = 1
+    np.testing.assert_allclose(truncated(x), whole, atol=1e-8)
+
+
+@pytest.mark.parametrize("radius", [1.0, 6.0])
+def test_davenport_reaches_the_optimum(radius):
+    """f is convex, so its linearisation bounds f(x) − min f by ⟨∇f, x⟩ + τ‖∇f‖₂ (the gap of Frank and Wolfe)."""
+    rows, cols, labels = ratings()
+    fit = fit_davenport(rows, cols, labels, (7, 5), radius, tol=1e-7)
+    slopes = gradient(fit.matrix, rows, cols, labels)
+    assert fit.converged
+    assert fit.stationarity <= 1e-7
+    assert nuclear(fit.matrix) <= radius * (1 + 1e-9)
+    assert np.vdot(slopes, fit.matrix) + radius * np.linalg.norm(slopes, 2) <= 1e-5
+    assert fit.objective == pytest.approx(np.logaddexp(0, -labels * fit.matrix[rows, cols]).sum())
+
+
+def test_without_active_constraints_davenport_is_the_logit_of_the_shares():
+    rows, cols, labels = ratings(n=400)
+    fit = fit_davenport(rows, cols, labels, (7, 5), 1e6, tol=1e-9)
+    positive, negative = np.zeros((7, 5)), np.zeros((7, 5))
+    np.add.at(positive, (rows[labels > 0], cols[labels > 0]), 1)
+    np.add.at(negative, (rows[labels < 0], cols[labels < 0]), 1)
+    assert min(positive.min(), negative.min()) > 0  # else the logit is infinite
+    np.testing.assert_allclose(fit.matrix, np.log(positive / negative), atol=1e-6)
+
+
+def test_davenport_with_the_box_agrees_with_a_general_optimiser():
+    """Factors of full rank express the ball: ‖L Rᵀ‖_* ≤ τ if ‖L‖² + ‖R‖² ≤ 2τ, with equality at the best ones."""
+    rows, cols, labels = ratings(3, (3, 3), 25)
+    radius, bound = 3.0, 0.8
+    fit = fit_davenport(rows, cols, labels, (3, 3), radius, bound, tol=1e-6)
+
+    def matrix(z):
+        return z[:9].reshape(3, 3) @ z[9:].reshape(3, 3).T
+
+    def loss(z):
+        return np.logaddexp(0, -labels * matrix(z)[rows, cols]).sum()
+
+    starts = [np.random.default_rng(seed).normal(size=18) * 0.5 for seed in range(4)]
+    constraints = [
+        {"type": "ineq", "fun": lambda z: 2 * radius - z @ z},
+        {"type": "ineq", "fun": lambda z: bound**2 - matrix(z).ravel() ** 2},
+    ]
+    options = {"maxiter": 1000, "ftol": 1e-12}
+    best = min(minimize(loss, z, constraints=constraints, method="SLSQP", options=options).fun for z in starts)
+    assert np.abs(fit.matrix).max() <= bound
+    assert fit.objective == pytest.approx(best, rel=1e-5)
+
+
+def test_the_majority_is_the_share_of_positives():
+    fit = fit_majority([1, 1, 1, -1], (2, 2))
+    assert fit.score([0, 1], [1, 0]) == pytest.approx(np.log(3.5 / 1.5))
+    assert fit_majority([1, -1], (1, 1)).score(0, 0) > 0
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_ridge_logistic_gradient_vanishes_where_it_stops(rank):
+    """The gradient by differences of the objective written down anew."""
+    rows, cols, labels = ratings(4)
+    fit = fit_logistic(rows, cols, labels, (7, 5), rank=rank, ridge=0.5)
+    assert fit.converged
+    assert fit.row_factors.shape == (7, rank)
+
+    def objective(z):
+        c, b, d, left, right = np.split(z, np.cumsum([1, 7, 5, 7 * rank]))
+        u = c + b[rows] + d[cols] + np.sum(left.reshape(7, rank)[rows] * right.reshape(5, rank)[cols], axis=1)
+        return np.logaddexp(0, -labels * u).sum() + 0.25 * np.sum(z[1:] ** 2)
+
+    parts = (fit.row_intercepts, fit.col_intercepts, fit.row_factors.ravel(), fit.col_factors.ravel())
+    z = np.concatenate([[fit.offset], *parts])
+    assert fit.objective == pytest.approx(objective(z))
+    steps = 1e-5 * np.eye(len(z))
+    slopes = [(objective(z + step) - objective(z - step)) / 2e-5 for step in steps]
+    assert np.abs(slopes).max() < 1e-2
+    u = fit.score(rows, cols)
+    assert np.logaddexp(0, -labels * u).sum() + 0.25 * np.sum(z[1:] ** 2) == pytest.approx(fit.objective)
+    if rank:
+        assert fit.objective < fit_logistic(rows, cols, labels, (7, 5), ridge=0.5).objective

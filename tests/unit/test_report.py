@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core.metrics import reliability
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.prediction import reliability
 from onebit_spark.report.page import report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -12,10 +12,9 @@ from onebit_spark import FitConfig, RequestError, Terms
 from onebit_spark.cli.flags import as_flag, parse
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.tune_job import as_toml
-from onebit_spark.core.execution import Execution
+from onebit_spark.core.config import Execution, Problem, by_param, declared
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.settings import Problem, by_param, declared
 from onebit_spark.core.spectral import STARTS
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
@@ -169,7 +168,7 @@ def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
     names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
     files = {str(file.relative_to(package)) for file in package.rglob("*.py") if names.search(file.read_text("utf-8"))}
     recipe = (package.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8").partition("### A new setting")[2]
-    assert files == {"core/execution.py", "ml/params.py", "estimator.py", "in_process.py"}
+    assert files == {"core/config.py", "ml/params.py", "estimator.py", "in_process.py"}
     assert all(f"`{file}" in recipe for file in files)
 
 

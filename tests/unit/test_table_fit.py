@@ -1,7 +1,8 @@
-"""fit_table: the fit of fit_arrays, by ids, as the class that ``load`` gives; its features, folders, certificates."""
+"""fit_table: the fit of fit_arrays, by ids of every type, as the class that load gives; folders, certificates."""
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +11,8 @@ import pytest
 
 import onebit_spark
 from onebit_spark import FitConfig, FitFailed, RequestError, Terms, fit_arrays, fit_table, in_process
-from onebit_spark.core import execution
-from onebit_spark.core.execution import Execution
+from onebit_spark.core import config as core_config
+from onebit_spark.core.config import Execution
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.in_process import TableFit
 from onebit_spark.input.arrow_ratings import ArrowRatings
@@ -74,7 +75,7 @@ class Device(ThreadRunner):
 
 def test_on_a_device(likes, tmp_path, monkeypatch):
     """What a model holds was fetched from there. A checkpoint that goes on was sent there again."""
-    monkeypatch.setattr(execution, "no_device", lambda: None)
+    monkeypatch.setattr(core_config, "no_device", lambda: None)
     monkeypatch.setattr(in_process, "CudaRunner", Device)
     expected, model = fit_table(likes, QUICK), fit_table(likes, QUICK, device="cuda")
     assert model.info.objective_history == expected.info.objective_history
@@ -93,7 +94,7 @@ def test_memory_is_checked_for_the_rank_at_the_start(likes, monkeypatch):
     def of_block(block, form):
         raise RequestError(f"rank {form.rank}")
 
-    monkeypatch.setattr(execution, "no_device", lambda: None)
+    monkeypatch.setattr(core_config, "no_device", lambda: None)
     monkeypatch.setattr(in_process.CudaRunner, "of_block", of_block)
     for max_rank, first in ((64, 10), (4, 4)):
         with pytest.raises(RequestError, match=f"rank {first}$"):
@@ -101,7 +102,7 @@ def test_memory_is_checked_for_the_rank_at_the_start(likes, monkeypatch):
 
 
 def test_a_device_that_is_not_there(likes, monkeypatch):
-    monkeypatch.setattr(execution, "no_device", lambda: "finds no GPU: choose 'cpu'")
+    monkeypatch.setattr(core_config, "no_device", lambda: "finds no GPU: choose 'cpu'")
     with pytest.raises(RequestError, match="device 'cuda' finds no GPU: choose 'cpu'"):
         fit_table(likes, QUICK, device="cuda")
     with pytest.raises(RequestError, match="device must be one of cpu, cuda, not 'tpu'"):
@@ -363,3 +364,54 @@ def test_ids_of_types_that_spark_names_otherwise(ratings, kind):
         ids = pa.array(np.asarray(users) * (86_400_000 if pa.types.is_date(kind) else 1)).cast(kind)
     table = pa.table({"user": ids, "item": items, "label": labels})
     assert len(fit_table(table, QUICK).transform(table)) == len(table)
+
+
+def polars_categories(values):
+    """As polars hands its Categorical and Enum columns to Arrow."""
+    return pa.DictionaryArray.from_arrays(pa.array(values, pa.uint32()), pa.array(list("abcdefgh"), pa.string_view()))
+
+
+SMALL = [k % 8 for k in range(40)]
+ID_COLUMNS = {
+    "uint64": pa.array([2**64 - 1 - k for k in SMALL], pa.uint64()),
+    "fixed-size binary": pa.array([bytes([k, 1]) for k in SMALL], pa.binary(2)),
+    "date64": pa.array([k * 86_400_000 for k in SMALL], pa.date64()),
+    "categories": polars_categories(SMALL),
+    "string views": pa.array([str(k) for k in SMALL], pa.string_view()),
+    "decimals of 38 digits": pa.array([Decimal(10**37 + k) for k in SMALL], pa.decimal128(38, 0)),
+    "small decimals": pa.array([Decimal(k) for k in SMALL], pa.decimal256(10, 0)),
+}
+
+
+@pytest.mark.parametrize("name", ID_COLUMNS)
+def test_a_table_that_was_fitted_can_be_predicted(name):
+    items = [k % 7 for k in range(40)]
+    table = pa.table({"user": ID_COLUMNS[name], "item": items, "label": [k % 2 for k in range(40)]})
+    model = fit_table(table, QUICK)
+    assert model.info.n_users == 8
+    predicted = model.transform(table)
+    assert predicted["score"].to_pylist() == model.score(table["user"], table["item"]).tolist()
+    assert len(model.fitted.hashes) == len(set(zip(SMALL, items, strict=True)))  # one per cell
+    assert model.recommend(table["user"].slice(0, 1), 2).num_rows == 2
+
+
+def test_ids_that_no_column_can_hold():
+    pandas = pytest.importorskip("pandas")
+    labels = {"item": [1, 2], "label": [0, 1]}
+    for users, words in (
+        ([2**70, 1], "a column 'user' with a value of type int that Arrow cannot hold"),
+        ([1, "a"], "a column 'user' with values of types int, str that Arrow cannot hold; convert it, to text"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            fit_table(pandas.DataFrame({"user": users, **labels}), QUICK)
+    times = pa.array([1, 1001], pa.timestamp("ns"))
+    with pytest.raises(RequestError, match="column 'user' cannot be of Spark's type timestamp_ntz: round it to micro"):
+        fit_table(pa.table({"user": times, **labels}), QUICK)
+
+
+def test_a_lazy_frame_is_collected():
+    class LazyFrame:
+        def collect(self):
+            return pa.table({"user": [1], "item": [2], "label": [1]})
+
+    assert ArrowTable.of(LazyFrame()).table().num_rows == 1

@@ -141,7 +141,7 @@ class Loss(ABC):
     @classmethod
     @abstractmethod
     def from_options(cls, solver: str, covariance: str) -> Loss:
-        """The loss with the options that concern it; RefusedSetting for an option that it does not support."""
+        """The loss with the options that concern it."""
 
     @staticmethod
     @abstractmethod

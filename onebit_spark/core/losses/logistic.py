@@ -65,7 +65,6 @@ from onebit_spark.core.losses.row_sums import (
     weight_of,
 )
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior, packed_size
-from onebit_spark.core.settings import Problem, RefusedSetting
 
 NO_MORE = 40.0  # beyond this ξ, 1 + e^{−ξ} rounds to 1
 
@@ -87,10 +86,6 @@ class Logistic(Loss):
 
     @classmethod
     def from_options(cls, solver: str, covariance: str) -> Logistic:
-        if solver == "gradient":
-            raise RefusedSetting(
-                Problem("solver", "'gradient' belongs to the hinge loss; the logistic update is exact")
-            )
         return cls(structure="diagonal" if covariance == "diagonal" else "full")
 
     @staticmethod

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.execution import available_cores, no_device
+from onebit_spark.core.config import available_cores, no_device
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.errors import RequestError

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.implicit_features import RIDGE, ImplicitMove
+from onebit_spark.core.features import RIDGE, ImplicitMove
 from onebit_spark.core.losses import HalfStep, PriorLines
 from onebit_spark.core.posterior import Form, RowMap, RowPosterior
 from onebit_spark.core.statistics import SideStatistics

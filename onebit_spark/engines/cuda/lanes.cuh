@@ -10,7 +10,7 @@ typedef long long i64;
 #define SCALE (SPREAD ? SIZE : PACKED)
 #define TRIANGLE(a, b) ((a) * ((a) + 1) / 2 + (b))
 #define EVERYONE 0xffffffffu
-// Implicit features (core/implicit_features.py): a row has the vectors [w r z d s q] of length RANK; the other side reads the
+// Implicit features (core/features.py): a row has the vectors [w r z d s q] of length RANK; the other side reads the
 // first SENT of them.
 #define VECTORS 6
 #define SENT 4

@@ -10,16 +10,28 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.core import steps
 from onebit_spark.core.blocks import RatingBlock, Repeats
-from onebit_spark.core.config import FitConfig
-from onebit_spark.core.execution import CUDA_MOST_RANK
-from onebit_spark.core.implicit_features import ImplicitMove
+from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig
+from onebit_spark.core.engine import (
+    Combine,
+    Confidences,
+    Draw,
+    FillUnrated,
+    MeasureHoldoutLoss,
+    RowLayout,
+    RowStep,
+    RowTransform,
+    Step,
+    Sums,
+    Update,
+    coef_gram_step,
+    column_squares,
+)
+from onebit_spark.core.features import ImplicitMove
 from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowMap, RowPosterior, packed_size
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
-from onebit_spark.core.steps import RowLayout, RowStep, RowTransform, Step, Sums
 from onebit_spark.engines.cuda import pairs
 from onebit_spark.engines.cuda.device import (
     bytes_needed,
@@ -107,7 +119,7 @@ class CudaRunner:
     def run(
         self, side: Side, step: Step, tables: Sequence[Any], others: Any, layout: RowLayout, send: Any = None
     ) -> tuple[Any, list[Sums]]:
-        assert isinstance(step, steps.Update)
+        assert isinstance(step, Update)
         half, ratings, (rows, *more) = step.step, self.ratings[side], tables
         self._prepare(rows.form)
         lines = more.pop(0) if isinstance(half.prior, PriorLines) else None
@@ -144,27 +156,27 @@ class CudaRunner:
 
     def sums(self, side: Side, step: Step, tables: Sequence[Any], others: Any) -> list[Sums]:
         ratings, rows = self.ratings[side], tables[0]
-        if isinstance(step, steps.Draw):
+        if isinstance(step, Draw):
             return [pairs.drawn_errors(ratings, rows, others, step.draws)]
-        if isinstance(step, steps.Confidences):
+        if isinstance(step, Confidences):
             return [pairs.confidence_histogram(ratings, rows, others, step.noise, step.stride)]
-        assert isinstance(step, steps.MeasureHoldoutLoss)
+        assert isinstance(step, MeasureHoldoutLoss)
         return [pairs.holdout_loss_sums(self._left(step.split), rows, others)]
 
     def run_rows(self, side: Side, step: RowStep, tables: Sequence[Any], layout: RowLayout) -> Any:
-        if isinstance(step, steps.FillUnrated):
+        if isinstance(step, FillUnrated):
             explained = None
             if step.feature_coef is not None:
                 explained = (tables[1] @ cupy().asarray(step.feature_coef)).astype(np.float32)
             return _with_prior(tables[0], self.ratings[side], step.prior, explained)
-        assert isinstance(step, steps.Combine)
+        assert isinstance(step, Combine)
         return step.make(*tables)  # it uses only functions and indices that CuPy has too
 
     def row_sums(self, side: Side, step: RowStep, tables: Sequence[Any] = ()) -> list[Sums]:
         posterior: RowPosterior = tables[0]
-        if step is steps.coef_gram:
+        if step is coef_gram_step:
             return [gram_of_coef(self.ratings[side], posterior)]
-        assert step is steps.column_squares
+        assert step is column_squares
         mean: Any = posterior.mean.astype(np.float64)
         return [np.diag((mean.T @ mean).get()).copy()]
 
@@ -232,7 +244,7 @@ class CudaRunner:
 
 
 def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior, explained: Any) -> RowPosterior:
-    """The posterior with the prior in rows without ratings (``steps.FillUnrated``)."""
+    """The posterior with the prior in rows without ratings (``engine.FillUnrated``)."""
     filled, shape, deviation = posterior.copy(), Shape.of(posterior.form), prior.precision[0] ** -0.5
     line = deviation
     if not shape.spread:

@@ -1,0 +1,149 @@
+"""Cores, memory and devices: what a machine has, and what a GPU cannot fit."""
+
+import gc
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.core import config as core_config
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.config import CUDA_MOST_RANK, Execution, device_problems
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.randomness import Split
+from onebit_spark.core.solver import solve
+from onebit_spark.engines.cuda.device import bytes_needed
+from onebit_spark.engines.cuda.runner import CudaRunner
+from onebit_spark.engines.threads import local_engine
+from onebit_spark.errors import RequestError
+
+
+@pytest.fixture
+def container(tmp_path, monkeypatch):
+    monkeypatch.setattr(core_config, "CGROUP", tmp_path)
+    monkeypatch.setattr(core_config, "MEMINFO", tmp_path / "meminfo")
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
+    monkeypatch.setattr(core_config.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    return tmp_path
+
+
+def test_without_a_container(container):
+    assert core_config.available_cores() == 8
+    assert core_config.available_memory() == 8000 * 1024
+
+
+def test_version_2(container):
+    (container / "cpu.max").write_text("250000 100000\n")
+    (container / "memory.max").write_text("4000000\n")
+    (container / "memory.current").write_text("3000000\n")
+    (container / "memory.stat").write_text("anon 1\ninactive_file 500000\nactive_file 7\n")
+    assert core_config.available_cores() == 2
+    assert core_config.available_memory() == 1_500_000
+
+
+def test_version_2_without_limits(container):
+    (container / "cpu.max").write_text("max 100000\n")
+    (container / "memory.max").write_text("max\n")
+    (container / "memory.current").write_text("3000000\n")
+    assert core_config.available_cores() == 8
+    assert core_config.available_memory() == 8000 * 1024
+
+
+def test_version_1(container):
+    (container / "cpu").mkdir()
+    (container / "memory").mkdir()
+    (container / "cpu" / "cpu.cfs_quota_us").write_text("100000")
+    (container / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    (container / "memory" / "memory.limit_in_bytes").write_text("2000000")
+    (container / "memory" / "memory.usage_in_bytes").write_text("2500000")
+    (container / "memory" / "memory.stat").write_text("total_inactive_file 100000\n")
+    assert core_config.available_cores() == 1
+    assert core_config.available_memory() == 0
+
+
+def test_where_there_is_no_linux(container):
+    (container / "meminfo").unlink()
+    assert core_config.available_memory() > 2**20
+
+
+CUDA = Execution(device="cuda")
+
+
+@pytest.fixture
+def with_a_gpu(monkeypatch):
+    monkeypatch.setattr(core_config, "no_device", lambda: None)
+
+
+def told(config, execution=CUDA):
+    return [str(problem) for problem in device_problems(config, execution)]
+
+
+@pytest.mark.usefixtures("with_a_gpu")
+def test_what_a_gpu_cannot_fit():
+    assert told(FitConfig()) == []
+    assert told(FitConfig(covariance="diagonal", prior="gamma")) == []
+    assert told(FitConfig(rank=CUDA_MOST_RANK)) == []
+    assert told(FitConfig(rank=65)) == ["device 'cuda' fits up to 64 factors, not 65: choose 'cpu'"]
+    assert told(FitConfig(loss="hinge")) == ["device 'cuda' fits the logistic loss, not hinge: choose 'cpu'"]
+    assert told(FitConfig(max_rank=100)) == ["device 'cuda' fits up to 64 factors, not 100: choose 'cpu'"]
+    assert told(FitConfig(precision="float64")) == ["device 'cuda' keeps factors as float32, not float64: choose 'cpu'"]
+    assert told(FitConfig(), Execution(device="cuda", exchange="shuffle")) == [
+        "device 'cuda' needs exchange=driver, not shuffle"
+    ]
+    assert told(FitConfig(rank=65), Execution()) == []
+
+
+def test_a_start_with_too_many_factors_is_refused_by_name():
+    start = RowPosterior(np.zeros((3, 81), np.float32), np.ones((3, 81), np.float32), "spread", True)
+    with pytest.raises(
+        RequestError, match=r"up to 64 factors, and the model .* starts from has 80: choose device='cpu'"
+    ):
+        CudaRunner.table(None, "rows", start)
+
+
+def test_what_a_machine_lacks(monkeypatch):
+    monkeypatch.setattr(core_config, "no_device", lambda: "finds no GPU: choose 'cpu'")
+    assert told(FitConfig()) == ["device 'cuda' finds no GPU: choose 'cpu'"]
+    with pytest.raises(ValueError, match="cannot fit:\n- device 'cuda' finds no GPU: choose 'cpu'"):
+        fit_arrays([0, 1], [0, 1], [0, 1], device="cuda")
+
+
+def test_no_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert "needs CuPy, which is not installed: pip install '.[gpu]'" in core_config.no_device.__wrapped__()
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(ValueError, match="device must be one of cpu, cuda, not 'tpu'"):
+        fit_arrays([0, 1], [0, 1], [0, 1], device="tpu")
+
+
+def test_memory_grows_with_ratings_rows_and_rank():
+    size = 10**6, 10**5, 10**3
+    small = bytes_needed(*size, FitConfig(rank=10).form, False)
+    assert small == 16 * 10**6 + 101_000 * 4 * (3 * 137 + 80 + 256 + 120)
+    assert bytes_needed(*size, FitConfig(rank=10).form, True) == small + 16 * 10**6
+    assert bytes_needed(*size, FitConfig(rank=32).form, False) > small
+    assert bytes_needed(10**7, 100, 100, FitConfig(rank=10).form, False) == 46 * 10**7
+    assert bytes_needed(*size, FitConfig(rank=10, covariance="diagonal").form, False) < small
+
+
+def test_ratings_are_freed_without_the_garbage_collector():
+    """Many fits in a row (tuning, the choice of κ) must not wait for it: two copies of the ratings each."""
+    rng = np.random.default_rng(0)
+    block = RatingBlock.from_coordinates(rng.integers(0, 9, 60), rng.integers(0, 7, 60), rng.random(60) > 0.5, (9, 7))
+    gc.collect()
+    gc.disable()
+    try:
+        with local_engine(block, 2).running() as engine:
+            solve(engine, FitConfig(rank=1, max_iter=2, tol=0))
+            with engine.restricted(Split(1, 0.5)) as part:
+                held = [weakref.ref(part.runner), weakref.ref(engine.runner)]
+            del part
+            assert held[0]() is None
+        del engine
+        assert held[1]() is None
+    finally:
+        gc.enable()

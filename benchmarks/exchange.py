@@ -29,7 +29,7 @@ from record import provenance
 from session import local_session
 
 from onebit_spark import NotConverged
-from onebit_spark.engines.block_frames import Placement
+from onebit_spark.engines.blocking import Placement
 from onebit_spark.estimator import OneBitCompletion
 
 RATINGS_PER_ROW = 3

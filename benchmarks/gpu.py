@@ -33,8 +33,8 @@ from onebit_spark.engines.cuda.half_step import (
     updated,
 )
 from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
+from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.cuda.shapes import MODE_READS, Shape
-from onebit_spark.engines.cuda.start import device_start
 from onebit_spark.errors import RequestError
 
 TABLES = ("first", "steps", "fits")
@@ -84,7 +84,7 @@ def steps(n: int, rank: int, implicit: bool) -> None:
     ratings = orientations(rows, cols, (labels > 0).view(np.uint8), extent)
     del rows, cols, labels
     config = FitConfig(rank=rank, implicit_features=implicit, likelihood_weight=1.0)
-    posteriors = device_start(ratings, config, config.make_loss())
+    posteriors = CudaRunner(ratings).start(config, config.make_loss())
     for side in SIDES:
         sums, reads, systems, whole = parts(ratings[side], side, posteriors[side], posteriors[OTHER[side]])
         print(

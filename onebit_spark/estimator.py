@@ -1,8 +1,15 @@
-"""OneBitCompletion: the pyspark.ml estimator. One path from a DataFrame of ratings to a fitted model."""
+"""OneBitCompletion: the pyspark.ml estimator and its folder. One path from a DataFrame of ratings to a fitted model.
+
+ESTIMATOR/metadata/      pyspark.ml's own: class, uid, Params; whose side features there are
+ESTIMATOR/userFeatures/  Parquet, the side features as they were given
+ESTIMATOR/itemFeatures/
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -11,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.ml import Estimator
-from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.certificate.certificates import certificate_document
@@ -20,21 +27,32 @@ from onebit_spark.core.config import Execution, FitConfig, Labels, Terms, device
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.hashes import CellSketch, merged_sketch
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, FitFeatures, ModelInfo, Who, digest, give_features, prior_row
+from onebit_spark.core.model_info import (
+    METADATA,
+    SIDE_OF,
+    FitFeatures,
+    ModelInfo,
+    Who,
+    digest,
+    give_features,
+    prior_row,
+)
 from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.decide import Exchange
-from onebit_spark.engines.spark_engine import adopted_factors, factors_of, load_ratings, open_engine
-from onebit_spark.engines.tables import factor_schema
+from onebit_spark.engines.spark_engine import adopted_factors, factor_schema, factors_of, load_ratings, open_engine
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.in_process import info_of_fit
-from onebit_spark.input.batches import SizeEstimate
-from onebit_spark.input.rating_checks import Columns, RatingCounts
-from onebit_spark.input.ratings import check_columns, collected_features, type_of, with_weight
+from onebit_spark.input.ratings import Columns, RatingCounts, SizeEstimate
+from onebit_spark.input.spark_ratings import check_columns, collected_features, type_of, with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
-from onebit_spark.ml.params import FitParams, refuse_removed
-from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter, write_model
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.ml.params import FitParams, refuse_removed, set_saved_params
+from onebit_spark.model import OneBitCompletionModel, read_parquet, write_model
+from onebit_spark.platform.files import ESTIMATOR, Location, explained, replace_folder
+
+log = logging.getLogger("onebit_spark")
+
+SIDE_FEATURES = "sideFeatures"  # in an estimator's metadata
 
 S = TypeVar("S", Labels, FitConfig, Execution, Terms)
 
@@ -187,6 +205,58 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
     @classmethod
     def read(cls) -> EstimatorReader:
         return EstimatorReader(cls)
+
+
+class EstimatorWriter(MLWriter):
+    """``OneBitCompletion.write()``. The folder appears whole or not at all. A warning names what is ``unsaved``."""
+
+    def __init__(self, estimator: Any, features: Mapping[Who, DataFrame], unsaved: Sequence[str]) -> None:
+        super().__init__()
+        self._estimator, self._features, self._unsaved = estimator, features, unsaved
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        spark = self.sparkSession
+        if self._features and Location(spark, path).uri == self._estimator.source:
+            raise RequestError(
+                f"the estimator was loaded from {path} and may still read its side features there: save it elsewhere"
+            )
+        with replace_folder(spark, path, ESTIMATOR, self.shouldOverwrite) as folder:
+            for who, frame in self._features.items():
+                with explained(f"cannot save the {who} features"):
+                    frame.write.parquet((Location(spark, folder) / f"{who}Features").uri)
+            DefaultParamsWriter.saveMetadata(self._estimator, folder, spark, {SIDE_FEATURES: list(self._features)})
+        if self._unsaved:
+            log.warning("not saved in %s: %s (set again after loading)", path, " and ".join(self._unsaved))
+
+
+class EstimatorReader(MLReader[Any]):
+    """``OneBitCompletion.read()``. If the folder has something else, the error says what it is."""
+
+    def __init__(self, estimator_class: type[Any]) -> None:
+        super().__init__()
+        self._class = estimator_class
+
+    def load(self, path: str | os.PathLike[str]) -> Any:
+        folder = Location(self.sparkSession, path)
+        if (folder / METADATA).exists():
+            raise RequestError(f"{path} holds a fitted model: load it with OneBitCompletionModel.load")
+        if not ESTIMATOR.is_own(folder):
+            what = "nothing that pyspark.ml saved"
+            if (folder / "metadata").is_folder():
+                with explained(f"cannot load {folder.uri}: metadata/"):
+                    saved = DefaultParamsReader.loadMetadata(folder.uri, folder.spark)["class"]
+                what = f"a {saved.rpartition('.')[2]}"
+            raise RequestError(f"cannot load {path}: it holds {what}, not an OneBitCompletion")
+        params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
+        estimator = self._class()
+        estimator._resetUid(params["uid"])
+        set_saved_params(estimator, params)
+        for who in params.get(SIDE_FEATURES, ()):  # an older version saved none
+            with explained(f"cannot load {path}: {who}Features/"):
+                frame = read_parquet(folder / f"{who}Features")
+            (estimator.setUserFeatures if who == "user" else estimator.setItemFeatures)(frame)
+        estimator.source = folder.uri
+        return estimator
 
 
 # ---- the fit ---------------------------------------------------------------------------------------------------------

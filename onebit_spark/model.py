@@ -1,36 +1,72 @@
-"""OneBitCompletionModel: the fitted model in pyspark.ml."""
+"""OneBitCompletionModel: the fitted model in pyspark.ml, and its folder.
+
+MODEL/metadata.json    ModelInfo and format_version; written last
+MODEL/metadata/        pyspark.ml's own: class, uid, Params
+MODEL/users/           Parquet, one line per id: see ``core.model_info``
+MODEL/items/
+MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``core.hashes``
+MODEL/certificate.json upper limits on the error rate: see ``certificates``
+MODEL/report.html      if the model was diagnosed: see ``report``
+
+VECTORS/users/         Parquet, ids and vectors: see ``predictor.model_folder``
+VECTORS/items/
+"""
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.ml import Model
-from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onebit_spark.certificate.certificates import OF_PREDICTIONS, Certificate, certificate_document, headline_of
-from onebit_spark.certificate.held_out import SELECTIVE, answering_threshold, ungrouped_certificates
+from onebit_spark.certificate.certificates import (
+    OF_PREDICTIONS,
+    SELECTIVE,
+    Certificate,
+    answering_threshold,
+    certificate_document,
+    headline_of,
+    ungrouped_certificates,
+)
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
-from onebit_spark.core.model_info import DIRECTIONS, ModelInfo, Who, factor_columns, feature_effects
-from onebit_spark.engines.tables import factor_frame, factor_schema
+from onebit_spark.core.model_info import DIRECTIONS, METADATA, ModelInfo, Who, factor_columns, feature_effects
+from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.rating_checks import RatingCounts
-from onebit_spark.input.ratings import case_folding
-from onebit_spark.ml.evaluation import calibrate, certify, check_request, checked_ratings, diagnose, sketch_of
+from onebit_spark.input.ratings import RatingCounts
+from onebit_spark.input.spark_ratings import case_folding
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
-from onebit_spark.ml.params import AnswerParams
-from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
+from onebit_spark.ml.params import AnswerParams, set_saved_params
 from onebit_spark.ml.recommend import recommend
-from onebit_spark.ml.spark_factors import SparkFactors, confidence
+from onebit_spark.ml.scoring import (
+    SparkFactors,
+    calibrate,
+    certify,
+    check_request,
+    checked_ratings,
+    confidence,
+    diagnose,
+    sketch_of,
+)
+from onebit_spark.platform.files import MODEL, VECTORS, Location, explained, replace_folder
+from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.fitted_model import who_problems
+from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
 from onebit_spark.predictor.predictor import CertificateRequest, ModelSide, with_certificates
+from onebit_spark.report import REPORT, page_of
 
 
 @dataclass(frozen=True)
@@ -492,3 +528,120 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
 def _types(schema: StructType) -> str:
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+
+
+# ---- the folder ------------------------------------------------------------------------------------------------------
+
+
+class ModelWriter(MLWriter):
+    """``model.write()``. The folder appears whole or not at all. An old one remains until the new one is complete."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self._model = model
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        spark = self._model.users.sparkSession
+        if Location(spark, path).uri == self._model.source:
+            raise RequestError(f"the model was loaded from {path} and still reads its factors there: save it elsewhere")
+        with described(spark, "writing"), replace_folder(spark, path, MODEL, self.shouldOverwrite) as folder:
+            write_model(self._model, folder)
+
+
+def write_model(model: Any, folder: str) -> None:
+    """Write the model into ``folder``. ``metadata.json`` is written last."""
+    spark = model.users.sparkSession
+    with ThreadPoolExecutor(1) as beside:  # the report is drawn while Spark writes
+        page = beside.submit(page_of, model.info, model.certificate)
+        for name, factors in (("users", model.users), ("items", model.items)):
+            _write_factors(factors, Location(spark, folder) / name, model.factors.fit_driver(0))
+        if model.fitted is not None:
+            _write_parquet(model.fitted.table, Location(spark, folder) / FITTED)
+        DefaultParamsWriter.saveMetadata(model, folder, spark)
+        (Location(spark, folder) / CERTIFICATE).write_text(json.dumps(model.certificate, indent=2, ensure_ascii=False))
+        if text := page.result():
+            (Location(spark, folder) / REPORT).write_text(text)
+    (Location(spark, folder) / METADATA).write_text(model.info.to_json())
+
+
+def _write_factors(factors: DataFrame, folder: Location, small: bool) -> None:
+    """Write Parquet: a small table in this process, which is faster than a Spark job, a large one on the executors."""
+    if small:
+        with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # ids of a type that only Spark can write
+            _write_parquet(collected_factors(factors), folder)
+            return
+    factors.write.parquet(folder.uri)
+
+
+def _write_parquet(table: pa.Table, folder: Location) -> None:
+    content = io.BytesIO()
+    pq.write_table(table, content)
+    (folder / "part-00000.parquet").write_bytes(content.getvalue())
+
+
+def export_vectors(model: Any, path: str | os.PathLike[str], overwrite: bool) -> None:
+    """Write the vectors of ``predictor.model_folder``: tables ``users`` and ``items``. Nothing is collected."""
+    spark = model.users.sparkSession
+    if Location(spark, path).uri == model.source:
+        raise RequestError(f"the model was loaded from {path} and still reads its factors there: export them elsewhere")
+    one, intercept = F.lit(1.0).cast("float"), F.col("intercept")
+    ends = {"users": (one, intercept), "items": (intercept, one)}
+    with described(spark, "writing"), replace_folder(spark, path, VECTORS, overwrite) as folder:
+        for name, factors in (("users", model.users), ("items", model.items)):
+            vector = F.concat("mean", F.array(*ends[name])) if model.info.config.intercepts else F.col("mean")
+            factors.select("id", vector.alias("vector")).write.parquet((Location(spark, folder) / name).uri)
+        (Location(spark, folder) / SEAL).write_text("")
+
+
+class ModelReader(MLReader[Any]):
+    """``OneBitCompletionModel.read()``. A damaged folder raises a RequestError of one line."""
+
+    def __init__(self, model_class: type[Any]) -> None:
+        super().__init__()
+        self._class = model_class
+
+    def load(self, path: str | os.PathLike[str]) -> Any:
+        folder = Location(self.sparkSession, path)
+        check_model(folder, path)
+        try:
+            info = ModelInfo.from_json((folder / METADATA).read_text())
+            factors = []
+            for part in (self._part(folder, name) for name in ("users", "items")):
+                with explained(f"damaged model folder: {part.name}/"):
+                    factors.append(read_parquet(part))
+            certificate = certificate_of(folder)
+            with explained("damaged model folder"):
+                model = self._class(info, *factors, certificate)
+            if info.fitted is not None:
+                model.readFitted = partial(_read_sketch, self._part(folder, FITTED), **info.fitted)
+            self._set_params(model, folder)
+        except RequestError as error:
+            raise RequestError(f"cannot load {path}: {error}") from None
+        model.source = folder.uri
+        return model
+
+    def _part(self, folder: Location, name: str) -> Location:
+        if not (folder / name).is_folder():
+            raise RequestError(f"damaged model folder: it has no {name}/")
+        return folder / name
+
+    def _set_params(self, model: Any, folder: Location) -> None:
+        try:
+            with explained("damaged model folder: metadata/"):
+                params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
+            model._resetUid(params["uid"])
+            set_saved_params(model, params)
+        except (AssertionError, AttributeError, LookupError, TypeError, json.JSONDecodeError) as error:
+            raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
+
+
+def _read_sketch(folder: Location, limit: int, complete: bool) -> CellSketch:
+    with explained("damaged model folder: fitted/"):
+        cells = folder.spark.read.schema("hash bigint, ratings bigint").parquet(folder.uri).toArrow()
+    return CellSketch.of_table(cells, limit, complete)
+
+
+def read_parquet(folder: Location) -> DataFrame:
+    frame = folder.spark.read.parquet(folder.uri)
+    _ = frame.schema  # Spark Connect looks at the files only now
+    return frame

@@ -14,7 +14,7 @@ FOLDERS = Path(__file__).parent / "spark" / "folders"
 VERSIONS = ("logistic-1", "logistic-2", "logistic-3", "logistic-4")  # with NAME-predictions beside them
 
 
-def told_by(name):
+def predictions_of(name):
     """What the version that wrote a folder predicted, for pairs of which some ids are unknown."""
     return pq.read_table(FOLDERS / f"{name}-predictions")
 

@@ -92,8 +92,8 @@ def _run(
     work: Callable[[Record], Record],
     facts: Record,
 ) -> None:
+    from onebit_spark.cli.fit_job import refuse_output
     from onebit_spark.cli.progress import TaskProgress
-    from onebit_spark.cli.runtime import refuse_output
     from onebit_spark.platform.files import continued_folder
     from onebit_spark.tuning import on_workers, run_tasks
     from paper.provenance import provenance

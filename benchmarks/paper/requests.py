@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onebit_spark.cli.flags import flag
-from onebit_spark.cli.requests import SessionRequest, local_path
+from onebit_spark.cli.requests import SessionRequest, flag, local_path
 from paper.movielens import URL
 from paper.seeds import FIRST_REPORTED, TUNING
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import math
 
-from scipy.special import betainccinv
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import betainccinv, kl_div
 
-from onebit_spark.core.special import kl_inverse
+from onebit_spark.core.posterior import DoubleArray
 
 # The values of λ/n that `catoni_over_grid` tries. They are fixed before any data; a union bound pays for the choice.
 CATONI_GRID = tuple(2.0 ** (j / 2) for j in range(-14, 5))
@@ -91,3 +93,46 @@ def _check(*, n: int, delta: float, lam: float = 1.0, risk: float = 0.0, kl: flo
         problems.append(f"a divergence must be a finite number, 0 or above, not {kl!r}")
     if problems:
         raise ValueError("; ".join(problems))
+
+
+# ---- the binary Kullback-Leibler divergence --------------------------------------------------------------------------
+
+
+def _relative_entropy(q: DoubleArray, p: DoubleArray, delta: DoubleArray) -> DoubleArray:
+    """q log(q/p) + p − q = q φ(δ/q), δ = p − q, φ(x) = x − log(1+x).
+
+    For |x| ≤ ½, with s = x/(2+x) and log(1+x) = 2 atanh s:  φ = x s − 2s³(⅓ + s²/5 + s⁴/7 + …).
+    """
+    near = np.abs(delta) <= 0.5 * q
+    x = np.divide(delta, q, out=np.zeros_like(q), where=near & (q > 0.0))
+    s = x / (2.0 + x)
+    s2 = s * s
+    tail = np.zeros_like(s)
+    for odd in range(35, 1, -2):
+        tail = tail * s2 + 1.0 / odd
+    return np.where(near, q * (x * s - 2.0 * s * s2 * tail), kl_div(q, p))
+
+
+def kl(q: ArrayLike, p: ArrayLike) -> DoubleArray:
+    """Binary divergence kl(q‖p) = q log(q/p) + (1−q) log((1−q)/(1−p)), to relative precision as p → q.
+
+    With δ = p − q it is q φ(δ/q) + (1−q) φ(−δ/(1−q)), φ(x) = x − log(1+x): two terms, neither negative.
+    """
+    a, b = np.broadcast_arrays(np.asarray(q, dtype=np.float64), np.asarray(p, dtype=np.float64))
+    delta = b - a
+    return (_relative_entropy(a, b, delta) + _relative_entropy(1.0 - a, 1.0 - b, -delta))[()]
+
+
+def kl_inverse(q: ArrayLike, c: ArrayLike) -> DoubleArray:
+    """sup{p ∈ [q, 1] : kl(q‖p) ≤ c}, rounded upwards; 1 − e^{−c} at q = 0.
+
+    Bisection from [q, q + c + √(c² + 2qc)]: the upper end follows from kl(q‖p) ≥ (p−q)²/(2p), and is of the
+    order of p − q for small c. The upper end of the last bracket is returned, so that a bound stays a bound.
+    """
+    a, b = np.broadcast_arrays(np.asarray(q, dtype=np.float64), np.asarray(c, dtype=np.float64))
+    low, high = a, np.minimum(1.0, a + b + np.sqrt(b * (b + 2.0 * a)))
+    for _ in range(64):
+        middle = 0.5 * (low + high)
+        inside = kl(a, middle) <= b
+        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+    return np.where(a == 0.0, -np.expm1(-b), high)[()]

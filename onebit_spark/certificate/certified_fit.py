@@ -1,32 +1,53 @@
-"""From the ratings of an engine to a fit with its certificates."""
+"""From the ratings of an engine to a fit with its certificates.
+
+With a prior split, the prior is learnt from a part of the ratings, and the posterior stays near it (§9.5)::
+
+    ratings ─coin─► A ─fit─► ρ_A ─sharpen─► π = N(E_A, diag(var_A)/t)     ratings A and B ─fit under π─► ρ
+                    B ─────────────────────────────────────────────────► the Gibbs risk of ρ: draws on B alone
+
+ρ has independent coordinates, also if ρ_A has full covariances. So a model stores one number per coordinate for the
+draws. A row without a rating in A has π = N(p, diag(1/g)/t), where N(p, diag(1/g)) is the prior of the fit on A. For a
+row without any rating ρ = π, which adds nothing to the divergence.
+
+The bound on B contains KL(ρ‖π). Learning more from B does not pay: on MovieLens-1M, with half of the ratings in A, each
+nat of divergence lowers the Gibbs risk by less than it raises the bound. A *narrow* prior does pay: draws from ρ_A err
+on 28.2%, draws with spreads eight times narrower err on 26.2%, like the mean. The factor is a constant, because it must
+not depend on B.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from onebit_spark.certificate.certificates import (
+    NARROWING,
     Certificate,
     gibbs_certificates,
     prior_split_certificate,
     theorem1_certificate,
 )
-from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, with_spreads_of
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.features import FeatureCoding, codings_of
-from onebit_spark.core.hyper_posterior import HyperPosterior
-from onebit_spark.core.losses import LOSSES, SIDES, Side
+from onebit_spark.core.hyper_posterior import FixedPrior, HyperPosterior
+from onebit_spark.core.losses import LOSSES, SIDES, PriorLines, Side
 from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
 from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.core.randomness import Draws, Split
-from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, solve
+from onebit_spark.core.solver import AfterIteration, Iteration, Start, descend, solve
+from onebit_spark.errors import RequestError
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
+
+REFIT_WEIGHT = 0.03  # κ of the second fit
+REFIT_ITERATIONS = 20
+
 
 SPLIT_STREAM, DRAW_STREAM = 0x5B117, 0xD7A35  # so that the coins and the draws of one seed differ
 
@@ -66,17 +87,14 @@ def certified_fit(
     """Fit the ratings of an engine, and certify the posterior. Without ``terms``, nothing is certified.
 
     With a prior split the model keeps the spreads of the first fit. The certified draws are narrower by
-    ``learnt_prior.NARROWING``. ``start`` replaces the start of the configuration.
+    ``NARROWING``. ``start`` replaces the start of the configuration.
     """
     majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
     if terms is not None and terms.prior_split is not None:
         split = Split(config.seed ^ SPLIT_STREAM, terms.prior_split)
-        learnt = learn_prior(engine, config, split, on_iteration, start, partial(_after_iteration, checkpoints))
-        fit = _near_learnt_prior(engine, terms, learnt, majority_error)
+        fit = _under_learnt_prior(engine, config, terms, split, majority_error, on_iteration, start, checkpoints)
     else:
-        choice = select_model(engine, config, start)
-        outcome = solve(engine, choice.config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
-        fit = _under_given_prior(engine, terms, choice, outcome, majority_error)
+        fit = _under_given_prior(engine, config, terms, majority_error, on_iteration, start, checkpoints)
     counts = engine.confidences(fit.posterior, LOSSES[config.loss].score_noise)
     fit = replace(fit, confidence_thresholds=ConfidenceThresholds.of_histogram(counts))
     if not fit.choice.config.implicit_features:
@@ -106,14 +124,14 @@ def _model_vectors(posterior: RowPosterior) -> RowPosterior:
 
 
 def _under_given_prior(
-    engine: Engine[P],
-    terms: Terms | None,
-    choice: SelectedModel[P],
-    outcome: Outcome[HyperPosterior],
-    majority_error: float,
-) -> CertifiedFit[P]:
+    engine: Engine[P], config: FitConfig, terms: Terms | None, majority_error: float,
+    on_iteration: Callable[[Iteration], None] | None, start: Start[P] | None, checkpoints: Checkpoints | None,
+) -> CertifiedFit[P]:  # fmt: skip
     """The fit and its certificates. There are none if features make the prior depend on the sample."""
-    config, hierarchy, certificates = choice.config, outcome.hierarchy, list[Certificate]()
+    choice = select_model(engine, config, start)
+    config = choice.config
+    outcome = solve(engine, config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
+    hierarchy, certificates = outcome.hierarchy, list[Certificate]()
     if terms is not None and not config.implicit_features and not hierarchy.features:
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
@@ -130,25 +148,54 @@ def _under_given_prior(
     )  # fmt: skip
 
 
-def _near_learnt_prior(
-    engine: Engine[P], terms: Terms, learnt: LearntPrior[P], majority_error: float
-) -> CertifiedFit[P]:
-    config, last = learnt.choice.config, fit_near(engine, learnt).history[-1]
-    n_unseen = max(1, round((1 - learnt.split.fraction) * engine.n_ratings))
-    draws = Draws.enough(n_unseen, config.seed ^ DRAW_STREAM, unseen_by=learnt.split)
+def _under_learnt_prior(
+    engine: Engine[P], config: FitConfig, terms: Terms, split: Split, majority_error: float,
+    on_iteration: Callable[[Iteration], None] | None, start: Start[P] | None, checkpoints: Checkpoints | None,
+) -> CertifiedFit[P]:  # fmt: skip
+    """Fit the ratings A that the split chooses, make the spreads narrower, and fit all ratings under this prior."""
+    with engine.restricted(split) as part:
+        if not 0 < part.n_ratings < engine.n_ratings:
+            raise RequestError(
+                f"a prior split of {split.fraction:g} leaves {part.n_ratings:,} of {engine.n_ratings:,} ratings "
+                "for the prior, but both parts need some: choose another fraction or give more ratings"
+            )
+        choice = select_model(part, config, start)  # on A: the prior must not depend on the other ratings
+        config = choice.config
+        first = solve(part, config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
+        learnt, codings = final_posteriors(part, first.hierarchy), codings_of(part.features)
+    lines = {side: engine.combined(side, _sharpened, learnt[side]) for side in SIDES}
+    engine.start_from(lines)
+    gentle = replace(
+        config, likelihood_weight=REFIT_WEIGHT, covariance="diagonal", max_iter=REFIT_ITERATIONS,
+        tol=max(config.tol, 1e-5),
+    )  # fmt: skip
+    last = descend(engine, gentle, FixedPrior(PriorLines(lines["rows"]), PriorLines(lines["cols"]))).history[-1]
+    n_unseen = max(1, round((1 - split.fraction) * engine.n_ratings))
+    draws = Draws.enough(n_unseen, config.seed ^ DRAW_STREAM, unseen_by=split)
     counted = engine.gibbs_errors(draws)
-    first, drawn = learnt.first_fit, {side: engine.posterior(side) for side in SIDES}
+    drawn = {side: engine.posterior(side) for side in SIDES}
     return CertifiedFit(
         first.hierarchy,
         first.history,
         first.converged,
         first.reason,
-        {side: engine.combined(side, with_spreads_of, drawn[side], by) for side, by in learnt.first_posterior.items()},
+        {side: engine.combined(side, _with_spreads_of, drawn[side], by) for side, by in learnt.items()},
         [prior_split_certificate(max(last.divergence, 0.0), counted, draws, terms, majority_error)],
-        learnt.choice,
-        learnt.codings,
+        choice,
+        codings,
         drawn,
     )
+
+
+def _sharpened(posterior: RowPosterior) -> RowPosterior:
+    """N(E x_i, diag(var x_i)/t) of every row."""
+    deviation = posterior.std * np.float32(NARROWING)
+    return RowPosterior(posterior.location, deviation, "spread", posterior.has_intercept)
+
+
+def _with_spreads_of(posterior: RowPosterior, like: RowPosterior) -> RowPosterior:
+    """The means of one posterior with the spreads of another."""
+    return RowPosterior(posterior.location, like.scale, like.kind, like.has_intercept, like.implicit)
 
 
 def prior_cost(config: FitConfig, n_lines: int) -> float:

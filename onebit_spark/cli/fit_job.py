@@ -1,29 +1,58 @@
-"""The job fit, on any runtime, and what it prints at its end."""
+"""The job fit, and what all jobs share: checks of inputs and outputs, and the summary at the end.
+
+A job runs on a LocalRuntime or a SparkRuntime, which have the same methods. Their tables and models have other types: a
+job reads only a model's ``info`` and ``certificate``.
+"""
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onebit_spark import __version__
-from onebit_spark.certificate.certificates import headline_of, kept_by_coin
-from onebit_spark.certificate.held_out import SELECTIVE
-from onebit_spark.cli.flags import command_of
+from onebit_spark.certificate.certificates import SELECTIVE, headline_of, kept_by_coin
 from onebit_spark.cli.progress import Clock, Progress
-from onebit_spark.cli.requests import FitRequest, RatingsRequest
+from onebit_spark.cli.requests import (
+    FitRequest,
+    JobRequest,
+    PredictRequest,
+    RatingsRequest,
+    Target,
+    as_flag,
+    command_of,
+    exists_already,
+    is_csv,
+)
 from onebit_spark.cli.running import failures_after
-from onebit_spark.cli.runtime import InputTable, Runtime, Target, check_id_types, read_features, refuse_outputs
 from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.errors import RequestError
+from onebit_spark.input.ratings import INTEGRAL, Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
-from onebit_spark.platform.files import Location
+from onebit_spark.platform.files import (
+    METRICS,
+    MODEL,
+    PREDICTED,
+    PREDICTIONS,
+    PREDICTIONS_CSV,
+    RENAMING,
+    Location,
+    OutputKind,
+    explained,
+)
 from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest
-from onebit_spark.report.page import REPORT
+from onebit_spark.report import REPORT
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Runtime = Any  # a LocalRuntime or a SparkRuntime
+InputTable = Any  # an ArrowTable or a DataFrame
 MOST_STATEMENTS = 40  # certificates of groups that are printed
+KINDS = {"model": MODEL, "predictions": PREDICTIONS, "figures": METRICS}
 
 
 def fit(runtime: Runtime, request: FitRequest) -> None:
@@ -111,6 +140,97 @@ def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clo
             model = runtime.calibrated(model, held_out)
             source = "the held-out ratings that calibrated it"
         return runtime.diagnosed(model, ratings, source) if request.report else model
+
+
+# ---- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def read_features(
+    runtime: Runtime, request: FitRequest | PredictRequest, columns: Mapping[Who, str]
+) -> dict[Who, InputTable]:
+    """All columns of the tables of side features that the request names; ``columns`` are those of the ids."""
+    names = {who: f"{who}_features" for who in columns}
+    return {who: runtime.features(request, name, columns[who]) for who, name in names.items() if getattr(request, name)}
+
+
+def check_id_types(
+    runtime: Runtime, request: JobRequest, name: str, table: InputTable, expected: Mapping[str, str]
+) -> None:
+    """Refuse ids of another type than ``expected`` (column ─► type). Integers of different widths are accepted."""
+    given = runtime.types(table, tuple(expected))
+    problems = [
+        f"column {column!r} of {as_flag(name)} is of type {given[column]}, but was {wanted} in the fit"
+        for column, wanted in expected.items()
+        if given[column] != wanted and not (given[column] in INTEGRAL and wanted in INTEGRAL)
+    ]
+    if problems:
+        csv = runtime.is_csv(request, name, table)
+        hint = " (CSV is read as text; --option inferSchema=true reads numbers)" if csv else ""
+        raise RequestError("; ".join(problems) + f": cast it{hint}")
+
+
+# ---- outputs ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
+    """Refuse outputs of a request that may not be overwritten, or that cannot be created."""
+    for name, what in request.outputs.items():
+        if path := getattr(request, name):
+            kind = PREDICTIONS_CSV if what == "predictions" and is_csv(path) else KINDS[what]
+            refuse_output(spark, as_flag(name), path, kind, request.overwrite)
+    if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
+        writable(spark, "--checkpoint-dir", request.execution.checkpoint_dir, inside=True)
+    if isinstance(request, FitRequest | PredictRequest) and request.output_table and spark is not None:
+        _refuse_table(spark, request.output_table, request.overwrite)
+
+
+def refuse_output(spark: SparkSession | None, flag: str, path: str, kind: OutputKind, overwrite: bool) -> Location:
+    """The location of an output. It does not exist, or may be overwritten; and it can be created."""
+    target = writable(spark, flag, path)
+    if target.exists():
+        if not overwrite:
+            raise RequestError(exists_already(flag, path))
+        if kind.is_file and target.is_folder():
+            raise RequestError(f"{flag} {path} is a folder: name a file")
+        kind.check(target, f"{flag} {path}")
+    return target
+
+
+def _refuse_table(spark: SparkSession, table: str, overwrite: bool) -> None:
+    """Refuse a table for predictions that exists and may not be overwritten, or cannot be created."""
+    if spark.catalog.tableExists(table):
+        if not overwrite:
+            raise RequestError(exists_already("--output-table", table))
+        if not set(spark.table(table).columns) >= PREDICTED:
+            raise RequestError(
+                f"--output-table {table} is not a table of predictions, and nothing else is overwritten: "
+                "choose another name, or drop it yourself"
+            )
+    database = table.rpartition(".")[0]
+    if database and not spark.catalog.databaseExists(database):
+        raise RequestError(f"--output-table {table} cannot be made: there is no database {database}")
+
+
+def writable(spark: SparkSession | None, flag: str, path: str, inside: bool = False) -> Location:
+    """The location of an output. A RequestError if it cannot be created, or nothing ``inside`` it, which is tried."""
+    try:
+        target = Location(spark, path)
+        above = target if inside else target.parent
+        while not above.exists():
+            above = above.parent
+    except RequestError as error:
+        raise RequestError(f"{flag}: {error}") from error
+    if above.is_folder() and above.scheme not in RENAMING:
+        return target  # an object store has no folder to try
+    trial = above / f".{target.name}.trial-{uuid.uuid4().hex[:8]}"
+    try:
+        with explained(""):
+            trial.write_bytes(b"")
+            trial.delete()
+    except RequestError:
+        place = above.uri.removeprefix("file:")
+        raise RequestError(f"{flag} {path} cannot be made: {place} is not a folder that you can write to") from None
+    return target
 
 
 # ---- what they print -------------------------------------------------------------------------------------------------

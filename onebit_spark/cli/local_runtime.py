@@ -15,19 +15,22 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from onebit_spark.certificate.certificates import Certificate
-from onebit_spark.cli import runtime
-from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, is_csv
-from onebit_spark.cli.runtime import Target
-from onebit_spark.core.arrow import spark_name
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv
 from onebit_spark.core.hashes import HIGHEST, CellSketch
 from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.solver import Iteration
+from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, checked_features
-from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
-from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.rating_checks import Columns, column_count_problem
+from onebit_spark.input.ratings import (
+    ArrowRatings,
+    CollectedRatings,
+    Columns,
+    Holdout,
+    KeptRatings,
+    check_pairs,
+    column_count_problem,
+)
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
 from onebit_spark.platform.files import PREDICTIONS, PREDICTIONS_CSV, Location, table_format
 from onebit_spark.predictor.fitted_model import FittedModel, load
@@ -44,7 +47,6 @@ from onebit_spark.predictor.predictor import (
     with_certificates,
     with_rates,
 )
-from onebit_spark.report.page import REPORT, page_of
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 EXAMPLES = 3
@@ -95,7 +97,7 @@ class LocalRuntime:
         """The input, which has these columns."""
         path, flag = getattr(request, name), as_flag(name)
         if (request.format or FILES[0]) in FILES and (lake := table_format(None, path)):
-            raise runtime.is_lake_table(request, name, lake)
+            raise request.is_lake_table(name, lake)
         try:
             table = open_table(path, request.format, dict(request.option))
         except FileNotFoundError:
@@ -103,7 +105,7 @@ class LocalRuntime:
         except Unreadable as error:
             raise RequestError(f"{flag} {path} {error}") from error
         if absent := [column for column in columns if not table.matching(column)]:
-            raise runtime.no_columns(request, name, absent, table.schema.names, table.format == "csv")
+            raise request.no_columns(name, absent, table.schema.names, table.format == "csv")
         return table
 
     def types(self, table: ArrowTable, columns: Sequence[str]) -> dict[str, str]:
@@ -122,7 +124,7 @@ class LocalRuntime:
                 counts[column] += len(absent)
                 lines = batch.take(pa.array(absent[: EXAMPLES - len(examples[column])])).to_pylist()
                 examples[column] += [list(line.values()) for line in lines]
-        runtime.check_pairs(counts, examples)
+        check_pairs(counts, examples)
         return n
 
     # ---- fits --------------------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ class LocalRuntime:
         """The ratings of a table, of which a share is held out."""
         began, source = time.perf_counter(), ArrowRatings(table, columns, request.certify_by)
         part = None if request.holdout is None else Holdout(request.holdout, request.fit_config.seed)
-        read = source.divided(part, runtime.nothing_held_out(request.holdout or 0.0))
+        read = source.divided(part, request.nothing_held_out)
         return LocalRatings(read.to_fit, read.kept, source.id_types, time.perf_counter() - began)
 
     def fit(
@@ -155,8 +157,7 @@ class LocalRuntime:
         return replace(load(path), cold_start="prior")
 
     def save(self, model: FittedModel, path: str, overwrite: bool) -> None:
-        page = page_of(model.info, model.certificate)
-        model.save(path, overwrite, {} if page is None else {REPORT: page})
+        model.save(path, overwrite)
 
     def with_featured_ids(self, model: FittedModel, features: ArrowTable, who: Who) -> FittedModel:
         column = model.info.columns[who]

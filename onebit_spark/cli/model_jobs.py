@@ -6,10 +6,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from onebit_spark.cli.fit_job import counted, further_statements, print_summary
+from onebit_spark.cli.fit_job import (
+    Runtime,
+    check_id_types,
+    counted,
+    further_statements,
+    print_summary,
+    read_features,
+    refuse_outputs,
+)
 from onebit_spark.cli.progress import Clock
-from onebit_spark.cli.requests import EvaluateRequest, PredictRequest
-from onebit_spark.cli.runtime import Runtime, Target, check_id_types, read_features, refuse_outputs
+from onebit_spark.cli.requests import EvaluateRequest, PredictRequest, Target
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.predictor import CertificateRequest
 

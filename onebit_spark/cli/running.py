@@ -23,24 +23,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from onebit_spark.cli.flags import as_flag, parse
 from onebit_spark.cli.requests import (
     TABLE_FORMATS,
+    EvaluateRequest,
     FitRequest,
     JobRequest,
     PredictRequest,
     RatingsRequest,
     SessionRequest,
+    TuneRequest,
+    as_flag,
     is_table_name,
+    parse,
     under_spark_submit,
 )
-from onebit_spark.core.config import FitConfig, available_memory
+from onebit_spark.core.config import FitConfig, Terms, available_memory
 from onebit_spark.errors import FitFailed, RequestError, reason_of
 
 if TYPE_CHECKING:
@@ -221,7 +225,7 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
     if not isinstance(request, RatingsRequest):
         return
     from onebit_spark.engines.decide import driver_exchange
-    from onebit_spark.input.batches import SizeEstimate
+    from onebit_spark.input.ratings import SizeEstimate
     from onebit_spark.input.tables import count_rows, format_of, id_text_bytes, open_table
     from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
 
@@ -471,3 +475,49 @@ class Ending:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+
+# ---- the jobs --------------------------------------------------------------------------------------------------------
+
+
+def _module(name: str) -> Any:
+    """A module of jobs. It is imported when the arguments have been checked."""
+    return import_module(f"onebit_spark.cli.{name}")
+
+
+def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> None:
+    """Compile the kernels that a fit with these settings needs, or load them from the cache, by a fit of 16 ratings.
+
+    This happens while Spark starts or a file is read. No result depends on it.
+    """
+    import numpy as np
+
+    from onebit_spark.in_process import fit_arrays
+
+    rows, cols = np.divmod(np.arange(16), 4)
+    labels, weights = np.where((rows + cols) % 3 > 0, 1, -1), np.ones(16, np.float32) if weighted else None
+    short = replace(config, max_iter=2, tol=0.0)
+    fit_arrays(rows, cols, labels, short, weights=weights, certify=Terms(), device=device)
+
+
+def _warm_up(request: FitRequest, runtime: str) -> None:
+    """Compile the kernels of these settings, and import what the job imports."""
+    with suppress(Exception):  # the fit itself reports what is wrong
+        if request.execution.exchange in ("auto", "driver"):
+            compile_ahead(request.fit_config, request.labels.weight_col is not None, request.execution.device)
+        _module(f"{runtime}_runtime")
+        _module("fit_job")
+        if request.report:
+            import matplotlib.figure  # noqa: F401
+
+
+fit = Job(
+    "fit.py",
+    FitRequest,
+    work=lambda: _module("fit_job").fit,
+    advice=lambda runtime, request: _module("fit_job").how_to_resume(runtime, request),
+    warm_up=_warm_up,
+)
+predict = Job("predict.py", PredictRequest, work=lambda: _module("model_jobs").predict)
+evaluate = Job("evaluate.py", EvaluateRequest, work=lambda: _module("model_jobs").evaluate)
+tune = Job("tune.py", TuneRequest, work=lambda: _module("tune_job").tune, needs_classic=True)

@@ -13,17 +13,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from onebit_spark.certificate.certificates import Certificate
-from onebit_spark.cli import runtime
-from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, is_csv, is_table_name
-from onebit_spark.cli.runtime import Target
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv, is_table_name
 from onebit_spark.core.model_info import Who
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
-from onebit_spark.input.collect import SplitCounts, check_split, split_off
-from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, total_of
-from onebit_spark.input.ratings import matching, missing, quoted, with_weight
+from onebit_spark.input.ratings import Columns, RatingCounts, check_pairs, not_deterministic, total_of
+from onebit_spark.input.spark_ratings import SplitCounts, check_split, matching, missing, quoted, split_off, with_weight
 from onebit_spark.input.tables import (
     EMPTY_CSV,
     NOT_JSON,
@@ -36,7 +32,7 @@ from onebit_spark.input.tables import (
     shared_name,
     spark_csv,
 )
-from onebit_spark.ml.evaluation import (
+from onebit_spark.ml.scoring import (
     CheckedRatings,
     certify,
     check_request,
@@ -101,7 +97,7 @@ class SparkRuntime:
         assert line is not None
         n, *numbers = line
         counts = dict(zip(ids, numbers, strict=True))
-        runtime.check_pairs(counts, {column: pairs.where(absent[column]).take(3) for column in ids if counts[column]})
+        check_pairs(counts, {column: pairs.where(absent[column]).take(3) for column in ids if counts[column]})
         return int(n)
 
     def _format(self, request: JobRequest, name: str) -> Format:
@@ -128,13 +124,13 @@ class SparkRuntime:
         if format.name == "csv" and not table.columns:
             raise RequestError(f"{as_flag(name)} {getattr(request, name)} {EMPTY_CSV}")
         if absent := [column for column in columns if not matching(table, column)]:
-            raise runtime.no_columns(request, name, absent, table.columns, format.name == "csv")
+            raise request.no_columns(name, absent, table.columns, format.name == "csv")
         return table
 
     def _loaded(self, request: JobRequest, name: str, format: Format, options: Mapping[str, str]) -> DataFrame:
         path, flag = getattr(request, name), as_flag(name)
         if format.name in FILES and (lake := table_format(self.session, path)):
-            raise runtime.is_lake_table(request, name, lake)
+            raise request.is_lake_table(name, lake)
         options = {**format.options, **options}
         if format.name == "csv":
             if problems := csv_problems(options):
@@ -177,7 +173,7 @@ class SparkRuntime:
             return SparkRatings(ratings)
         counted = check_split(ratings, columns, holdout, seed)
         if not counted.held_out.n:
-            raise RequestError(runtime.nothing_held_out(holdout))
+            raise RequestError(request.nothing_held_out)
         to_fit, held_out = split_off(ratings, columns, holdout, seed)
         return SparkRatings(to_fit, CheckedRatings(held_out, columns, counted.held_out), counted)
 

@@ -19,10 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onebit_spark.cli.fit_job import columns_of, print_summary
+from onebit_spark.cli.fit_job import Runtime, columns_of, print_summary, refuse_output, writable
 from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.cli.requests import TuneRequest
-from onebit_spark.cli.runtime import Runtime, refuse_output, writable
 from onebit_spark.core.config import AUTO, FitConfig, declared
 from onebit_spark.platform.files import TUNING, Location, continued_folder
 from onebit_spark.tuning import (

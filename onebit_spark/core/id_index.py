@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from onebit_spark.core.compiled import inner, jit
-from onebit_spark.core.prefetch import AHEAD, prefetch
+from onebit_spark.core.compiled import AHEAD, inner, jit, prefetch
 
 Codes = NDArray[np.int32]
 Bytes = NDArray[np.uint8]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
@@ -21,46 +22,47 @@ from pyspark.sql.types import LongType, StructField, StructType
 from onebit_spark.core.config import DEVICES, Execution, FitConfig
 from onebit_spark.core.engine import Engine, RowLayout
 from onebit_spark.core.losses import OTHER, SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, Who, align_factors, factor_table
-from onebit_spark.core.model_selection import at_start_rank
-from onebit_spark.core.posterior import Form, RowPosterior
-from onebit_spark.core.spectral import CountedRows
-from onebit_spark.engines.block_frames import (
-    RATINGS_PER_BLOCK,
-    default_blocks,
-    default_tasks,
-    multiple_of,
-    placement_by_counts,
+from onebit_spark.core.model_info import (
+    CERTIFIED,
+    DIRECTIONS,
+    SIDE_OF,
+    ModelInfo,
+    Who,
+    align_factors,
+    factor_columns,
+    factor_table,
+    plain_lists,
+    read_factors,
 )
+from onebit_spark.core.model_selection import at_start_rank
+from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines.blocking import (
     CHUNKS,
+    RATINGS_PER_BLOCK,
     WIDE,
     Blocking,
     SidePlan,
     SideTable,
+    Storage,
+    default_blocks,
+    default_tasks,
     encoded,
+    multiple_of,
     number_bundles,
     number_ids,
+    placement_by_counts,
     placements,
 )
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.decide import ClusterLimits, Exchange, decide
-from onebit_spark.engines.spark_runner import SparkRunner
-from onebit_spark.engines.tables import (
-    Broadcasts,
-    Storage,
-    collected_factors,
-    factor_frame,
-    factor_lines,
-    pack_rows,
-)
+from onebit_spark.engines.spark_runner import BATCH_BYTES, Broadcasts, SparkRunner
 from onebit_spark.engines.threads import ThreadRunner
-from onebit_spark.input.batches import BUNDLES, CollectedRatings, SizeEstimate
-from onebit_spark.input.collect import collect_ratings, estimate_size
-from onebit_spark.input.rating_checks import Columns, not_deterministic
-from onebit_spark.input.survey import Ids, RatingSurvey, survey_ratings
+from onebit_spark.input.ratings import CollectedRatings, Columns, SizeEstimate, not_deterministic
+from onebit_spark.input.spark_ratings import collect_ratings, estimate_size
+from onebit_spark.input.survey import BUNDLES, Ids, RatingSurvey, survey_ratings
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import TemporaryFolders, expect_long_lines, truncate_plan, working_session
+from onebit_spark.platform.frames import TemporaryFolders, expect_long_lines, sql_type, truncate_plan, working_session
 from onebit_spark.platform.sessions import (
     checkpoint_folder,
     described,
@@ -264,6 +266,60 @@ def tasks_by_size(n_ratings: int, n_blocks: int, cores: int) -> int:
 
 
 # ---- factors of models -----------------------------------------------------------------------------------------------
+
+MOST_KEPT = 64 * 2**20  # bytes of a table that is also kept here
+PLAIN_IDS = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "smallint": pa.int16(),
+    "double": pa.float64(),
+}
+
+TABLE = "_onebit_table"  # the attribute of a DataFrame that keeps the table it was made of
+
+
+def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
+    """A factor table of this process as a DataFrame. Spark sends it to the executors with every job that needs it.
+
+    The batches have a bounded size in bytes: Spark bounds only the number of rows, and rows can be large.
+    """
+    rows = max(1, BATCH_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
+    batches = pa.Table.from_batches(table.to_batches(max_chunksize=rows), table.schema)
+    frame = spark.createDataFrame(batches, schema=schema)
+    if table.nbytes <= MOST_KEPT and table["id"].type == PLAIN_IDS.get(schema["id"].dataType.simpleString()):
+        vars(frame)[TABLE] = plain_lists(table)
+    return frame
+
+
+def collected_factors(frame: DataFrame) -> pa.Table:
+    """A factor table in this process: that which the DataFrame was made of, if it is in memory, else by a job."""
+    table = vars(frame).get(TABLE)
+    return frame.toArrow() if table is None else table
+
+
+def factor_schema(info: ModelInfo, side: str, directions: bool = False) -> StructType:
+    """The schema of ``users`` or ``items``, for side "user" or "item"; with ``directions`` that of a checkpoint."""
+    columns = factor_columns(*info.table_form)
+    if directions:
+        columns[DIRECTIONS] = "array<float>"
+    if info.draw_narrowing is not None:
+        columns[CERTIFIED] = "array<float>"
+    schema = StructType().add("id", sql_type(info.id_types[side]))
+    for name, kind in columns.items():
+        schema = schema.add(name, sql_type(kind))
+    return schema
+
+
+def factor_lines(numbers: NDArray[np.int64], posteriors: list[RowPosterior]) -> pa.Table:
+    """Rows of a factor table by row number, from a posterior and, after a prior split, that of the certified draws."""
+    return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
+
+
+def pack_rows(prior: RowPosterior, precision: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
+    """Row numbers and packed rows from a batch of a factor table."""
+    rows = read_factors(batch.drop_columns(["id", "number"]).to_struct_array(), prior)
+    return batch.column("number").to_numpy(), rows.packed().astype(precision)
 
 
 def factors_of(

@@ -14,6 +14,7 @@ tables. So neither plan nor lineage grows, and Spark computes again from there w
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.config import FitConfig
@@ -44,18 +46,22 @@ from onebit_spark.core.engine import (
     written,
 )
 from onebit_spark.core.losses import OTHER, Side
-from onebit_spark.core.posterior import FloatArray
+from onebit_spark.core.posterior import FloatArray, Form
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
-from onebit_spark.engines.block_frames import Batches, Placement, read_ascending, read_block, worker_errors
-from onebit_spark.engines.blocking import BlockedSide, Blocking
-from onebit_spark.engines.start import grown_posteriors, start_posteriors
-from onebit_spark.engines.tables import BATCH_BYTES, Broadcasts, Held, Stored, Table
-from onebit_spark.input.rating_checks import not_deterministic
-from onebit_spark.platform.arrow_stream import arrow_batches
-from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
-from onebit_spark.platform.plans import cogrouped, truncate_plan
-from onebit_spark.platform.sessions import described
+from onebit_spark.engines.blocking import (
+    Batches,
+    BlockedSide,
+    Blocking,
+    Placement,
+    read_ascending,
+    read_block,
+    worker_errors,
+)
+from onebit_spark.engines.threads import grown_posteriors, start_posteriors
+from onebit_spark.input.ratings import not_deterministic
+from onebit_spark.platform.frames import arrow_batches, binary_line, cell_array, cogrouped, schema_of, truncate_plan
+from onebit_spark.platform.sessions import broadcast, described
 
 CELLS = schema_of("key int, place int, sender int, values binary")
 PLACED = schema_of("key int, rows binary, values binary")
@@ -64,6 +70,84 @@ NUMBERED = schema_of("number long, values binary")
 OTHERS = -1  # the place of rows of the other side; tables of the same side have the places 0, 1, …
 ReadRows = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
 RowWork = Callable[[NDArray[np.int64], list[Any]], pa.Table]
+BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+class Broadcasts:
+    """All broadcasts of a fit. Each is destroyed with its owner, and at the latest at the end of the fit."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._ends: list[weakref.finalize] = []
+
+    def send(self, value: Any, owner: object = None) -> Broadcast[Any]:
+        """Broadcast a value until the owner is garbage-collected; without an owner, until the end of the fit."""
+        sent = broadcast(self._spark, value)
+        end = weakref.finalize(owner or self, sent.destroy)
+        end.atexit = False
+        self._ends = [*(earlier for earlier in self._ends if earlier.alive), end]
+        return sent
+
+    def close(self) -> None:
+        for end in self._ends:
+            end()  # once
+
+
+class Held:
+    """Rows on the driver. They are broadcast when a job first needs them."""
+
+    def __init__(self, lines: Rows, broadcasts: Broadcasts) -> None:
+        self.lines = lines
+        self.broadcasts = broadcasts
+        self._sent: Broadcast[Rows] | None = None
+
+    @property
+    def sent(self) -> Broadcast[Rows]:
+        if self._sent is None:
+            self._sent = self.broadcasts.send(self.lines, self)
+        return self._sent
+
+
+class Stored:
+    """Rows on the cluster, one binary cell per block. They are deleted when nothing refers to them."""
+
+    def __init__(self, frame: DataFrame, delete: Callable[[], object]) -> None:
+        self.frame = frame
+        weakref.finalize(self, delete).atexit = False  # the engine has deleted it by then
+
+    def cells(self, place: int = 0) -> DataFrame:
+        """The cell of each block; ``place`` is the number of the table among several."""
+        return self.frame.select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a side: where they are, and how they are read."""
+
+    at: Held | Stored
+    layout: RowLayout
+
+    @property
+    def form(self) -> Form:
+        """The form of the posterior."""
+        assert self.layout.form is not None
+        return self.layout.form
+
+    def copy(self) -> Table:
+        """The same rows, which never change. A copy does not keep a broadcast alive."""
+        return replace(self, at=Held(self.at.lines, self.at.broadcasts)) if isinstance(self.at, Held) else self
+
+    @property
+    def lines(self) -> Rows:
+        """The rows of a table that the driver holds."""
+        assert isinstance(self.at, Held)
+        return self.layout.whole(self.at.lines)
+
+
+# ---- the runner ------------------------------------------------------------------------------------------------------
 
 
 class SparkRunner:

@@ -1,6 +1,6 @@
 """Fits that start from an earlier model: warm starts, and checkpoints, from which a killed fit can continue.
 
-FOLDER/iteration-000020/    a model folder of that iteration (see ``persistence``), so it can predict
+FOLDER/iteration-000020/    a model folder of that iteration (see ``model``), so it can predict
     checkpoint.json         the history so far, and the settings and ratings of the fit
 
 A checkpoint is written every few iterations. It appears whole or not at all, and only then the previous one is deleted.
@@ -14,7 +14,7 @@ import json
 import logging
 import math
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +26,7 @@ from onebit_spark.core.model_info import METADATA, SIDE_OF, Who, prior_row
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.solver import Iteration, IterationPlan, Start
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.input.rating_checks import RatingCounts
+from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.platform.files import MODEL, Location, replace_folder
 from onebit_spark.platform.sessions import described
 
@@ -46,13 +46,14 @@ Adopt = Callable[[Any, Who, RowPosterior, str], Any]
 
 
 def warm_start(
-    model: Any, config: FitConfig, adopt: Adopt, vectors: int = MODEL_VECTORS
-) -> Start[Any]:  # fmt: skip
+    model: Any, config: FitConfig, adopt: Adopt, vectors: int = MODEL_VECTORS, names: Mapping[str, str] | None = None
+) -> Start[Any]:
     """The model's posterior of the engine's ids. Ids that the model does not know get its prior.
 
-    ``vectors`` is the number of those of implicit features that are read.
+    ``vectors`` is the number of those of implicit features that are read. ``names`` are those of the settings in
+    messages. Default: the names of the Params.
     """
-    _check_form(model, config)
+    _check_form(model, config, param_names(FitConfig) if names is None else names)
     info = model.info
     priors = {
         side: prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors) for side in SIDES
@@ -73,17 +74,18 @@ def resumed(checkpoint: Checkpoint, config: FitConfig, adopt: Adopt) -> Start[An
     return replace(start, record=info.choice, earlier=info.choice["earlier"], planned=plan)
 
 
-def _check_form(model: Any, config: FitConfig) -> None:
-    there, names = model.info.config, param_names(FitConfig)
+def _check_form(model: Any, config: FitConfig, names: Mapping[str, str]) -> None:
+    there = model.info.config
     differing = [
-        f"{names[name]} is {getattr(there, name)} there and {getattr(config, name)} here"
+        f"{names.get(name, name)} is {getattr(there, name)} there and {getattr(config, name)} here"
         for name in FORM_SETTINGS
         if getattr(there, name) != getattr(config, name) and not _chosen(name, config)
     ]
     if config.rank == AUTO and there.factors > config.max_rank:
-        differing.append(f"it has {there.factors} factors, and {names['max_rank']} is {config.max_rank} here")
+        most = names.get("max_rank", "max_rank")
+        differing.append(f"it has {there.factors} factors, and {most} is {config.max_rank} here")
     if differing:
-        raise RequestError(f"the initial model does not fit this estimator: {'; '.join(differing)}")
+        raise RequestError(f"the initial model has other settings: {'; '.join(differing)}")
 
 
 def _chosen(name: str, config: FitConfig) -> bool:

@@ -1,4 +1,4 @@
-"""Model folders, read and written without Spark, and folders of vectors. ``ml.persistence`` says what is in a model.
+"""Model folders, read and written without Spark, and folders of vectors. ``model`` says what is in a model.
 
 Vectors have the score as their inner product, for any nearest-neighbour index (docs/serving.md)::
 

@@ -1,18 +1,20 @@
 """New ratings of a fitted model, without a refit: fold-in (docs/MATH.md, §8.3) and update (§8.6).
 
     fold-in    new rows of one side, given the other side
-    update     rows and columns, old and new, move together
+    update     the rows and columns of the new ratings, known and new, in turn
 
-Both repeat the row update until no mean moves. The scales γ stay, and so does every row without a new rating. So the
-cost depends on the new ratings only.
+Both repeat the row update until the means stop changing. The scales γ do not change, nor does any row without a new
+rating. So the cost depends only on the number of new ratings.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
@@ -20,8 +22,9 @@ from onebit_spark.core.features import newcomer_means, prior_means
 from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import OtherLines
-from onebit_spark.core.model_info import PARTNER, ModelInfo, Who
+from onebit_spark.core.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo, Who
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.predictor.predictor import ModelSide
 
 log = logging.getLogger("onebit_spark")
 
@@ -34,11 +37,11 @@ UPDATE_ROUNDS, UPDATE_CHANGE = 30, 1e-3
 class FoldIn:
     """How a model computes new rows of one side."""
 
-    loss: Loss  # its row update is used
+    loss: Loss  # computes the row update
     side: Side  # side of the new rows
     kappa: float  # κ
     prior: RowPrior  # prior of the new rows, one line
-    moments: Moments | None  # what implicit features say on average
+    moments: Moments | None  # of the rows of the fit: what implicit features explain on average
 
     @classmethod
     def of(cls, info: ModelInfo, side: Side) -> FoldIn:
@@ -102,7 +105,7 @@ def _largest_change(loss: Loss, block: RatingBlock, partners: OtherLines, rows: 
 
 
 def warn_left_out(who: Who, given: int, folded: int) -> None:
-    """Warn if some of the users (or items) that were given rated only what the model does not know."""
+    """Warn if some of the given users (or items) have only ratings with unknown partners."""
     if folded < given:
         log.warning(
             f"{given - folded:,} of {given:,} {who}s are not folded in: all their ratings are with {PARTNER[who]}s "
@@ -111,6 +114,28 @@ def warn_left_out(who: Who, given: int, folded: int) -> None:
 
 
 # ---- update ----------------------------------------------------------------------------------------------------------
+
+
+def updated_rows(
+    info: ModelInfo, sides: Mapping[Who, ModelSide], ids: Mapping[Who, pa.Array], positive: NDArray[np.bool_],
+    weights: NDArray[np.floating] | None = None, explained: Mapping[Who, IdLines] | None = None,
+) -> dict[Who, tuple[pa.Array, RowPosterior]]:  # fmt: skip
+    """The different users and the different items of new ratings, and their posterior after these ratings.
+
+    Rating l is of the user ``ids["user"][l]`` and the item ``ids["item"][l]``. ``explained`` are the means that side
+    features of new ids explain.
+    """
+    encoded = {who: ids[who].cast(side.ids.type).dictionary_encode() for who, side in sides.items()}
+    before: dict[Side, Before] = {}
+    for who, side in sides.items():
+        different = encoded[who].dictionary
+        positions = side.positions(different)
+        means = explained[who].at(different) if explained is not None and who in explained else None
+        before[SIDE_OF[who]] = Before(side.at(positions, implicit=True), positions < 0, means)
+    rows, cols = (encoded[who].indices.to_numpy().astype(np.int64) for who in SIDE_OF)
+    shape = len(encoded["user"].dictionary), len(encoded["item"].dictionary)
+    after = updated_sides(info, RatingBlock.from_coordinates(rows, cols, positive, shape, weights), before)
+    return {who: (each.dictionary, after[SIDE_OF[who]]) for who, each in encoded.items()}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from the prior given the scales. This adds nothing to the divergence (docs/MATH.
     an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)
 
 A draw from N(0, 1/E[1/γ]) would be narrower, and the bound does not account for its divergence. After a prior split the
-prior is fixed: an id without ratings is drawn from N(p, diag(1/g)/t), see ``certificate.learnt_prior``.
+prior is fixed: an id without ratings is drawn from N(p, diag(1/g)/t), see ``certificate.certified_fit``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from onebit_spark.certificate.certificates import Certificate, certificate_document, with_freshness
-from onebit_spark.certificate.held_out import MOST_GROUPS, Group, HeldOutCounts, held_out_certificates, request_problems
+from onebit_spark.certificate.certificates import (
+    MOST_GROUPS,
+    Certificate,
+    Group,
+    HeldOutCounts,
+    certificate_document,
+    held_out_certificates,
+    request_problems,
+    with_freshness,
+)
 from onebit_spark.core import prediction
-from onebit_spark.core.arrow import in_spark_type
 from onebit_spark.core.config import Terms, available_cores, param_names
 from onebit_spark.core.hashes import ENOUGH, CellSketch
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
@@ -54,6 +61,7 @@ from onebit_spark.core.model_info import (
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, Calibration
 from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
+from onebit_spark.core.user_data import in_spark_type
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.top_n import Numbers, Ranking
 

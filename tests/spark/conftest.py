@@ -17,7 +17,7 @@ from onebit_spark.simulate import power_law_ratings
 @pytest.fixture
 def on_executors(monkeypatch):
     """No model is small enough to be scored, asked or changed on the driver."""
-    monkeypatch.setattr("onebit_spark.ml.spark_factors.MOST_BYTES", -1)
+    monkeypatch.setattr("onebit_spark.ml.scoring.MOST_BYTES", -1)
 
 
 @pytest.fixture(params=["here", pytest.param("on executors", marks=pytest.mark.slow)])

@@ -11,8 +11,7 @@ from onebit_spark import RequestError
 from onebit_spark.core import model_selection
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
-from onebit_spark.ml.persistence import write_model
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.model import OneBitCompletionModel, write_model
 from onebit_spark.simulate import simulate
 
 

@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
+from onebit_spark.cli.fit_job import read_features
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.runtime import read_features
 from onebit_spark.cli.spark_runtime import SparkRuntime
 from onebit_spark.estimator import OneBitCompletion
 

@@ -17,8 +17,8 @@ from test_checkpoint import Interrupted, interrupt_after
 from onebit_spark import FitConfig, FitFailed, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.engines.blocking import Storage
 from onebit_spark.engines.spark_engine import executor_engine
-from onebit_spark.engines.tables import Storage
 from onebit_spark.engines.threads import local_engine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns

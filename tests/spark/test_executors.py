@@ -18,17 +18,22 @@ from test_exchanges import assert_same_bits, estimator
 from onebit_spark import FitFailed, RequestError, fit_arrays
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import total_weight
-from onebit_spark.engines.block_frames import default_blocks, default_tasks, multiple_of, placement_by_counts
-from onebit_spark.engines.blocking import number_ids, placements
+from onebit_spark.engines.blocking import (
+    Storage,
+    default_blocks,
+    default_tasks,
+    multiple_of,
+    number_ids,
+    placement_by_counts,
+    placements,
+)
 from onebit_spark.engines.spark_engine import executor_engine, work_folder
-from onebit_spark.engines.tables import Storage
-from onebit_spark.input import batches
 from onebit_spark.input import survey as counting
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import PackedRatings, survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import TemporaryFolders, forget, partition_keys, spark_hash
+from onebit_spark.platform.frames import TemporaryFolders, forget, partition_keys, spark_hash
 from onebit_spark.platform.sessions import parallelism
 
 CONFIG = FitConfig(rank=3, tol=0.0, max_iter=1)
@@ -315,7 +320,7 @@ def test_the_size_of_the_summary_is_known_before_it_is_collected(spark):
     ratings = spark.createDataFrame([(u % 11, u % 7, u % 2) for u in range(90)], "user int, item long, label int")
     with ExitStack() as release:
         packed = PackedRatings.of(ratings, Columns(), release)
-        lines = packed.bundles.select(*batches.SUMMARY).toArrow().to_pylist()
+        lines = packed.bundles.select(*counting.SUMMARY).toArrow().to_pylist()
     size = sum(len(cell) for line in lines if not line["user_counts"] for cell in line.values())
     counts = sum(len(line["user_counts"]) + len(line["item_counts"]) for line in lines)
     assert packed.facts["summary_bytes"] == size + counts > 0

@@ -10,9 +10,8 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
-from onebit_spark.cli.fit_job import fit_summary
+from onebit_spark.cli.fit_job import fit_summary, read_features
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.runtime import read_features
 from onebit_spark.cli.spark_runtime import SparkRuntime
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel

@@ -67,7 +67,7 @@ def test_many_newcomers_on_executors_are_those_of_the_driver(spark, table, fitte
     """As many lines per task as the ids: none is lost, and none stands there twice."""
     newcomers = spark.createDataFrame(table.set_column(0, "user", pc.add(table["user"], 100)))
     here = fitted.foldIn(newcomers)
-    monkeypatch.setattr("onebit_spark.ml.spark_factors.MOST_BYTES", -1)
+    monkeypatch.setattr("onebit_spark.ml.scoring.MOST_BYTES", -1)
     there = fitted.foldIn(newcomers)
     assert there.users.count() == here.users.count() == 50
     expected, found = factors(here.users), factors(there.users)
@@ -145,7 +145,7 @@ def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
     """On the driver, and with factors that stay with the executors; the order of the ratings does not matter."""
     today = spark.createDataFrame(days[1])
     here = yesterday.update(today)
-    monkeypatch.setattr("onebit_spark.ml.spark_factors.SparkFactors.fit_driver", lambda *_: False)
+    monkeypatch.setattr("onebit_spark.ml.scoring.SparkFactors.fit_driver", lambda *_: False)
     there = yesterday.update(today.orderBy("label", "item"))
     for one, other in ((here.users, there.users), (here.items, there.items)):
         expected = lines(other)

@@ -17,12 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from modelfolders import FOLDERS, VERSIONS
 from pyspark.ml import Pipeline
-from pyspark.ml.util import DefaultParamsReader
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
 from onebit_spark import RequestError
 from onebit_spark.core.model_info import FORMAT_VERSION, ModelInfo
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.ml import persistence
 from onebit_spark.ml.params import REMOVED
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform import files as filesystem
@@ -169,7 +168,7 @@ def test_killed_before_the_end_of_writing(saved, make_model, monkeypatch, tmp_pa
     if not renaming:
         monkeypatch.setattr(filesystem, "RENAMING", ())
     with monkeypatch.context() as patch:
-        patch.setattr(persistence.DefaultParamsWriter, "saveMetadata", killed)
+        patch.setattr(DefaultParamsWriter, "saveMetadata", killed)
         with pytest.raises(Killed):
             make_model(loss="hinge").write().overwrite().save(str(saved))
         with pytest.raises(Killed):

@@ -111,7 +111,7 @@ def test_the_headline_stays_until_it_is_certified_again(make_known, ratings):
 
 
 def test_beyond_what_can_be_collected(make_known, ratings, certified, monkeypatch):
-    monkeypatch.setattr("onebit_spark.ml.evaluation.COLLECT_LIMIT", 0)
+    monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)
     assert make_known().certifySelective(ratings, REQUESTS, by="age").certificate == certified.certificate
 
 

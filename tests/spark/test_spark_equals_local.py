@@ -14,7 +14,7 @@ from modelfolders import nearest_by_inner_product, text_ids
 from running import run_here
 
 import onebit_spark
-from onebit_spark import FitConfig, Terms, fit_arrays
+from onebit_spark import FitConfig, OneBitCompletion, Terms, fit_arrays, fit_table
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -131,7 +131,7 @@ def test_the_same_figures(spark, data, model, tmp_path, monkeypatch):
 
     here = figures("here", "local")
     assert_alike(here, figures("there", "spark"))
-    monkeypatch.setattr("onebit_spark.ml.evaluation.COLLECT_LIMIT", 0)  # then Spark counts in bins
+    monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)  # then Spark counts in bins
     binned = figures("binned", "spark")
     error = binned.pop("auc_error")
     assert here.pop("auc_error") == 0
@@ -275,6 +275,34 @@ def test_fold_in(spark, make_named, tmp_path, who, choices):
     pairs = [(user, item) for user in ("new", "u03", "u05") for item in (990, 30, 50)]
     frame = model.foldIn(ratings, who).transform(spark.createDataFrame(pairs, "user string, item int"))
     assert_same(folded, frame.toArrow())
+
+
+@pytest.mark.parametrize("choices", [{}, HINGE], ids=["implicit", "hinge"])
+def test_update(spark, make_named, tmp_path, choices):
+    model = make_named(**choices)
+    model.save(str(tmp_path / "m"))
+    lines = [("u01", 990, 1), ("new", 990, -1), ("new", 10, 1), ("u03", 30, 1), ("u03", 20, -1)]
+    frame = model.update(spark.createDataFrame(lines, "user string, item int, label int"))
+    updated = onebit_spark.load(tmp_path / "m").update(*zip(*lines, strict=True))
+    pairs = [(user, item) for user in ("new", "u03", "u05") for item in (990, 30, 50)]
+    assert_same(updated, frame.transform(spark.createDataFrame(pairs, "user string, item int")).toArrow())
+    assert (updated.info.n_users, updated.info.n_items) == (frame.info.n_users, frame.info.n_items)
+
+
+def test_a_warm_start(spark, data, tmp_path):
+    """From the same folder, with users that it does not know."""
+    table = pq.read_table(data / "ratings.parquet", columns=["user", "item", "label"])
+    first, config = table.slice(0, 500), FitConfig(rank=2, max_iter=3, tol=0.0, likelihood_weight=1.0)
+    fit_table(first, config).save(tmp_path / "m")
+    here = fit_table(table, config, initial_model=onebit_spark.load(tmp_path / "m"))
+    there = (
+        OneBitCompletion(rank=2, maxIter=3, tol=0.0, likelihoodWeight=1.0, exchange="driver")
+        .setInitialModel(OneBitCompletionModel.load(str(tmp_path / "m")))
+        .fit(spark.createDataFrame(table))
+    )
+    assert here.objective_history == there.info.objective_history
+    assert here.objective_history[0] < fit_table(table, config).objective_history[0]
+    assert_same(here, there.transform(spark.createDataFrame(table.select(["user", "item"]).slice(0, 50))).toArrow())
 
 
 @pytest.mark.classic

@@ -9,8 +9,8 @@ from test_checkpoint import Interrupted, interrupt_after
 from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.engines.decide import Exchange, driver_exchange
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.collect import SizeEstimate, collect_ratings, estimate_size
-from onebit_spark.input.ratings import Columns, with_weight
+from onebit_spark.input.ratings import Columns, SizeEstimate
+from onebit_spark.input.spark_ratings import collect_ratings, estimate_size, with_weight
 from onebit_spark.platform.sessions import DriverLimits
 from onebit_spark.simulate import simulate
 from onebit_spark.tuning import folded_sample, spark_validation
@@ -162,6 +162,7 @@ def test_the_memory_of_the_driver_counts_them(ratings):
     assert isinstance(driver_exchange("auto", SizeEstimate(n * 5, 0.0, weighted=True), 0, form, limits, None), str)
 
 
+@pytest.mark.classic
 def test_folds_carry_the_weights(ratings, data):
     """Ratings of weight 0 are gone. Other weights make other tasks."""
     columns = Columns(weight="w")

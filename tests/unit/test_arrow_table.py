@@ -15,12 +15,12 @@ from csvdialect import DIALECT, LIKED, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.hashes import KEPT
+from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import RequestError
-from onebit_spark.input import arrow_ratings, tables
-from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input import ratings as rating_input
+from onebit_spark.input import tables
+from onebit_spark.input.ratings import ArrowRatings, Columns, Holdout
 from onebit_spark.input.tables import (
     ArrowTable,
     Unreadable,
@@ -252,6 +252,7 @@ def test_names_without_regard_to_case():
         ("a.parquet", b"no Parquet", r"cannot be read as parquet \(check the format and its options\)"),
         ("a.json", b'{"a": 1}\n{"a":\n', "has lines that are no JSON objects"),
         ("a.json", b'{"a": 1}\n{"a": "x"}\n', "cannot be read as json"),
+        ("a.json", b'[{"a": 1}, {"a": 2}]', "has lines that are no JSON objects: write one object per line"),
     ],
 )
 def test_what_cannot_be_read(tmp_path, name, content, message):
@@ -327,12 +328,6 @@ def test_large_files_of_json_are_read_in_batches(tmp_path, monkeypatch, name):
 def small_only(file, read=tables._json):
     assert file.path.endswith("b.json"), "the large file was read at once"
     return read(file)
-
-
-def test_an_array_in_json_is_no_line(tmp_path):
-    (tmp_path / "a.json").write_text('[{"user": 1}, {"user": 2}]')
-    with pytest.raises(Unreadable, match="has lines that are no JSON objects: write one object per line"):
-        open_table(str(tmp_path / "a.json"))
 
 
 def test_rows_are_estimated(tmp_path):
@@ -562,7 +557,7 @@ BAD = {
 @pytest.mark.parametrize("size", [1, 100])
 def test_what_is_wrong_is_counted_with_examples(name, size, monkeypatch):
     """However the ratings are cut into tables."""
-    monkeypatch.setattr(arrow_ratings, "TABLE_BYTES", 1)
+    monkeypatch.setattr(rating_input, "TABLE_BYTES", 1)
     table, words = BAD[name]
     chunked = pa.Table.from_batches(table.to_batches(max_chunksize=size), table.schema)
     with pytest.raises(RequestError) as caught:
@@ -571,14 +566,11 @@ def test_what_is_wrong_is_counted_with_examples(name, size, monkeypatch):
         assert word in str(caught.value)
 
 
-def test_bad_ratings_are_refused_also_with_a_holdout():
+def test_bad_ratings_are_refused_also_with_a_holdout_or_a_threshold():
     with pytest.raises(RequestError, match="2 ratings with null or NaN in column 'user'"):
         read(BAD["ids"][0], holdout=Holdout(0.5, 0))
     with pytest.raises(RequestError, match="nothing is kept"):
         read(table_of([1, 2], ["x", "y"], [1, 0]), holdout=Holdout(1e-9, 0), nothing="nothing is kept")
-
-
-def test_a_threshold_on_booleans_is_refused():
     with pytest.raises(RequestError, match="boolean already: drop the threshold"):
         read(table_of([1, 2], ["x", "y"], [True, False]), Columns(threshold=0.5))
 
@@ -586,7 +578,7 @@ def test_a_threshold_on_booleans_is_refused():
 def test_many_ratings_have_a_sketch_of_bounded_size(monkeypatch):
     """The number of ratings is not known before they have come."""
     monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 500)
-    monkeypatch.setattr(arrow_ratings, "TABLE_BYTES", 10_000)
+    monkeypatch.setattr(rating_input, "TABLE_BYTES", 10_000)
     rng = np.random.default_rng(0)
     table = table_of(rng.integers(0, 300, 20_000), rng.integers(0, 300, 20_000), rng.integers(0, 2, 20_000))
     sketch = read(table).to_fit.sketch()

@@ -11,10 +11,19 @@ from contextlib import nullcontext
 
 import pytest
 
-from onebit_spark import RequestError, Terms, cli
+from onebit_spark import RequestError, cli
 from onebit_spark.cli import running as jobrun
-from onebit_spark.cli.flags import GROUPS, REMOVED, as_flag, flags_of, parse
-from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, local_path
+from onebit_spark.cli.requests import (
+    GROUPS,
+    REMOVED,
+    EvaluateRequest,
+    FitRequest,
+    PredictRequest,
+    as_flag,
+    flags_of,
+    local_path,
+    parse,
+)
 from onebit_spark.cli.running import AGAIN_SECONDS
 from onebit_spark.core.config import FitConfig
 
@@ -76,45 +85,19 @@ def test_good_arguments_reach_spark(job, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == "error: AssertionError: Spark was started"
 
 
-def test_the_defaults_are_those_of_a_fit():
-    assert request_of().fit_config == FitConfig()
-
-
-def test_every_flag_arrives():
+def test_flags_that_are_no_settings_arrive():
+    """Those of settings are in test_settings.py."""
     text = (
-        "--format csv --option sep=; --option header=false --user-col u --item-col i --label-col y --threshold -3.5"
-        " --weight-col w --loss hinge --prior gamma --rank 7 --likelihood-weight 2 --alpha 3 --beta 4.5 --no-intercepts"
-        " --solver gradient --covariance diagonal --max-iter 9 --tol 0 --seed 11 --row-blocks 2 --col-blocks 3"
-        " --holdout 0.1 --delta 0.2 --certificate-grid 6 --certificate-prior-split 0.5"
-        " --predict in.parquet --predictions preds --overwrite --quiet"
+        "--format csv --option sep=; --option nullValue=a=b --user-col u --item-col i --label-col y --threshold -3.5"
+        " --weight-col w --holdout 0.1 --predict in.parquet --predictions preds --overwrite --quiet"
     )
     request = request_of(*text.split())
-    assert request.fit_config == FitConfig(
-        loss="hinge", prior="gamma", rank=7, likelihood_weight=2.0, alpha=3.0, beta=4.5, intercepts=False,
-        solver="gradient", covariance="diagonal", max_iter=9, tol=0.0, seed=11,
-    )  # fmt: skip
-    assert request.terms == Terms(delta=0.2, grid=6, prior_split=0.5)
-    assert request.holdout == 0.1
-    assert request.option == {"sep": ";", "header": "false"}
-    assert (request.format, request.labels.threshold, request.execution.row_blocks, request.execution.col_blocks) == (
-        "csv",
-        -3.5,
-        2,
-        3,
-    )
-    assert (request.user_col, request.item_col, request.labels.label_col, request.labels.weight_col) == (
-        "u",
-        "i",
-        "y",
-        "w",
-    )
-    assert (request.predict, request.predictions) == ("in.parquet", "preds")
+    assert (request.format, request.option) == ("csv", {"sep": ";", "nullValue": "a=b"})
+    assert (request.user_col, request.item_col) == ("u", "i")
+    assert (request.labels.label_col, request.labels.weight_col, request.labels.threshold) == ("y", "w", -3.5)
+    assert (request.holdout, request.predict, request.predictions) == (0.1, "in.parquet", "preds")
     assert request.overwrite
     assert request.quiet
-
-
-def test_an_option_may_hold_an_equals_sign():
-    assert request_of("--option", "nullValue=a=b").option == {"nullValue": "a=b"}
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -155,10 +138,6 @@ def test_the_example_config_is_accepted_with_every_line_in_use(here, request):
         assert fit.ratings == "in.parquet"
     assert fit.option == {"sep": ";", "header": "true"}
     assert (fit.max_error, fit.certify_by) == ((0.05,), "country")
-    default = parse(FitRequest, "fit", GOOD["fit"])
-    shown = "loss", "prior", "rank", "intercepts", "covariance", "solver", "max_iter", "tol"
-    for name in shown:
-        assert getattr(fit.fit_config, name) == getattr(default.fit_config, name)  # a commented line shows the default
 
 
 @pytest.mark.parametrize(
@@ -169,26 +148,6 @@ def test_error_rates_come_as_a_list(here, given, expected):
     file = "" if isinstance(given, str) else f"max-error = {given}"
     assert parse(FitRequest, "fit", [*GOOD["fit"], *config_file(here, file), *command]).max_error == expected
     assert parse(FitRequest, "fit", GOOD["fit"]).max_error == ()
-
-
-@pytest.mark.parametrize(
-    ("job", "arguments", "told"),
-    [
-        (FitRequest, "--holdout 0.1 --max-error 0.1,x", "must be a number, or several numbers separated by commas"),
-        (
-            FitRequest,
-            "--holdout 0.1 --max-error 0.1,0.5",
-            "--max-error must hold error rates strictly between 0 and 0.5",
-        ),
-        (FitRequest, "--max-error 0.1", "--max-error needs ratings that are not fitted: add --holdout 0.1"),
-        (FitRequest, "--certify-by age", "--certify-by needs ratings that are not fitted"),
-        (EvaluateRequest, "--max-error 0.1", "--max-error needs a certificate: add --certify"),
-    ],
-)
-def test_error_rates_that_cannot_be_certified(here, job, arguments, told):
-    good = GOOD["fit"] if job is FitRequest else ["--model", "in.parquet", "--ratings", "in.parquet"]
-    with pytest.raises(RequestError, match=re.escape(told)):
-        parse(job, "x", [*good, *arguments.split()])
 
 
 BAD_FILES = {
@@ -253,6 +212,10 @@ BAD_VALUES = {
     ("--exchange", "telepathy"): "auto, driver, broadcast, mixed, shuffle",
     ("--resume",): "--resume needs --checkpoint-dir",
     ("--checkpoint-interval", "0"): "--checkpoint-interval must be an integer of at least 1",
+    ("--holdout", "0.1", "--max-error", "0.1,x"): "must be a number, or several numbers separated by commas",
+    ("--holdout", "0.1", "--max-error", "0.1,0.5"): "--max-error must hold error rates strictly between 0 and 0.5",
+    ("--max-error", "0.1"): "--max-error needs ratings that are not fitted: add --holdout 0.1",
+    ("--certify-by", "age"): "--certify-by needs ratings that are not fitted",
     ("--rank",): "expected one argument",
     ("stray",): "unexpected argument 'stray'",
 }
@@ -261,6 +224,11 @@ BAD_VALUES = {
 @pytest.mark.parametrize("arguments", BAD_VALUES, ids=" ".join)
 def test_bad_arguments_are_refused(capsys, arguments):
     assert BAD_VALUES[arguments] in refusal(capsys, "fit", [*GOOD["fit"], *arguments])
+
+
+def test_error_rates_of_an_evaluation_need_a_certificate(capsys):
+    line = refusal(capsys, "evaluate", [*GOOD["evaluate"], "--max-error", "0.1"])
+    assert "--max-error needs a certificate: add --certify" in line
 
 
 @pytest.mark.parametrize("name", REMOVED)
@@ -309,7 +277,7 @@ sys.exit(onebit_spark.__main__.command())
 """
 
 
-@pytest.mark.parametrize("module", ["onebit_spark.cli", "onebit_spark.cli.flags", "pyarrow", "numba", "scipy"])
+@pytest.mark.parametrize("module", ["onebit_spark.cli", "onebit_spark.cli.requests", "pyarrow", "numba", "scipy"])
 def test_an_interrupt_during_an_import(here, module):
     """As in the first second of a job: one line, no traceback."""
     (here / "in.csv").write_text("user,item,label\na,b,1\nc,b,0\n")
@@ -350,9 +318,6 @@ def test_all_problems_stand_in_one_line(capsys):
 
 
 def test_missing_inputs(capsys):
-    assert "--ratings no.parquet does not exist" in refusal(
-        capsys, "fit", ["--ratings", "no.parquet", "--output", "out"]
-    )
     arguments = ["--model", "m", "--pairs", "p", "--output", "out"]
     line = refusal(capsys, "predict", arguments)
     assert "--model m does not exist" in line
@@ -360,7 +325,7 @@ def test_missing_inputs(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "give either --pairs PATH or --top N"),
         (["--pairs", "in.parquet", "--top", "3"], "give either --pairs PATH or --top N"),
@@ -369,8 +334,8 @@ def test_missing_inputs(capsys):
         (["--top", "3", "--exclude-seen", "nowhere"], "--exclude-seen nowhere does not exist"),
     ],
 )
-def test_what_predict_is_asked_for(capsys, arguments, told):
-    assert told in refusal(capsys, "predict", ["--model", "in.parquet", "--output", "out", *arguments])
+def test_what_predict_is_asked_for(capsys, arguments, message):
+    assert message in refusal(capsys, "predict", ["--model", "in.parquet", "--output", "out", *arguments])
 
 
 @pytest.mark.parametrize("path", ["out", "file:{here}/out", "file://{here}/out"])
@@ -425,9 +390,9 @@ def test_a_connect_server_that_does_not_answer(capsys, monkeypatch, good_argumen
             good_arguments += ["--remote", address]
         else:
             monkeypatch.setenv("SPARK_REMOTE", address)
-        told = refusal(capsys, "fit", good_arguments)
-    assert "no Spark Connect server answers at 127.0.0.1:" in told
-    assert "secret" not in told
+        message = refusal(capsys, "fit", good_arguments)
+    assert "no Spark Connect server answers at 127.0.0.1:" in message
+    assert "secret" not in message
 
 
 def test_what_needs_a_classic_session(capsys, good_arguments):
@@ -472,10 +437,10 @@ class Py4JJavaError(Exception):
     ],
 )
 def test_the_telling_line_of_a_failure(error, reason):
-    told = jobrun.reason_of(error)
-    assert told.startswith(reason)
-    assert "\n" not in told
-    assert len(told) < 700
+    message = jobrun.reason_of(error)
+    assert message.startswith(reason)
+    assert "\n" not in message
+    assert len(message) < 700
 
 
 def run(monkeypatch, work, arguments, advice=""):

@@ -8,7 +8,7 @@ import pytest
 
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core import config as core_config
-from onebit_spark.engines.cuda import device, half_step, pairs, ratings, runner, start
+from onebit_spark.engines.cuda import device, half_step, ratings, runner
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
 
@@ -43,7 +43,7 @@ def device_of_numpy(monkeypatch):
         "cache_bytes": lambda: 2**25,
         "usable_bytes": lambda: 10**9,
     }
-    for module in (device, half_step, pairs, ratings, runner, start):
+    for module in (device, half_step, ratings, runner):
         for name, function in replaced.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, function)

@@ -21,7 +21,7 @@ from onebit_spark.core.prediction import (
 )
 from onebit_spark.core.randomness import Draws, Split, count_errors
 from onebit_spark.core.spectral import CountedRows, Keyed, Numbered
-from onebit_spark.engines.cuda.pairs import weight_unit
+from onebit_spark.engines.cuda.runner import weight_unit
 from onebit_spark.engines.cuda.shapes import Shape
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
@@ -142,8 +142,6 @@ def test_splits(ratings, by_cell):
         assert np.array_equal(codes >> 31 == 1, again)
         assert weights is None or np.array_equal(weights, expected.weights)
 
-
-# ---- under posteriors ------------------------------------------------------------------------------------------------
 
 FORMS = {
     "full": {"rank": 4},

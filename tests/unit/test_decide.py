@@ -6,7 +6,7 @@ import pytest
 
 from onebit_spark import FitConfig, RequestError
 from onebit_spark.engines.decide import ON_EXECUTORS, ClusterLimits, Exchange, decide, driver_exchange
-from onebit_spark.input.collect import SizeEstimate
+from onebit_spark.input.ratings import SizeEstimate
 from onebit_spark.platform.sessions import DriverLimits
 
 DRIVER = DriverLimits(result=2**30, heap=4 * 2**30, memory=8 * 2**30, local=False)
@@ -23,9 +23,6 @@ def asked(wanted="auto", n=1_000, ids=None, driver=DRIVER, cores=2, form=FORM, *
 
 def on_driver(n, ids=2000, wanted="auto", limits=LAPTOP, most=None, **size):
     return driver_exchange(wanted, SizeEstimate(n, 20.0, **size), ids, FORM, limits, most)
-
-
-# ---- on the driver ---------------------------------------------------------------------------------------------------
 
 
 def test_few_ratings_go_to_the_driver_before_and_after_their_ids_are_counted():
@@ -69,9 +66,6 @@ def test_a_request_beyond_the_memory_is_refused_with_the_numbers():
 def test_none_on_the_driver():
     assert asked(n=None, driver_ratings=0).exchange == ON_EXECUTORS
     assert asked("driver", driver_ratings=0).exchange == "driver"  # it binds auto alone
-
-
-# ---- on executors ----------------------------------------------------------------------------------------------------
 
 
 def test_many_ratings_need_their_ids_counted():

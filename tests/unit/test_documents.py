@@ -8,8 +8,7 @@ import tomllib
 import pytest
 from guides import GUIDES, ROOT, snippets
 
-from onebit_spark.cli.flags import parse
-from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest, parse
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.errors import RequestError
 

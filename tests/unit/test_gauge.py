@@ -6,7 +6,7 @@ import bruteforce
 import numpy as np
 import pytest
 import readable
-from fitting import MONOTONE, simulated
+from fitting import MONOTONE, half_of, simulated
 from scipy.optimize import minimize, minimize_scalar
 from test_kernels import VARIANTS, make_posterior, name
 from test_objective import config_of
@@ -167,10 +167,10 @@ def test_the_predicted_divergence_is_that_of_the_mapped_rows(symmetry, prior, in
     after, divergence, maps = GaugeStep(symmetry)(before, *stats)
     assert divergence < plain[1] - 1.0
     mapped = maps["rows"].applied(rows), maps["cols"].applied(cols)
-    for (reached, told), pair in ((plain, (rows, cols)), ((after, divergence), mapped)):
+    for (reached, predicted), pair in ((plain, (rows, cols)), ((after, divergence), mapped)):
         centre = (reached.mean, reached.mean_variance) if intercepts else (0.0, 1.0)
         scales = bruteforce.best_scales(before.prior, *pair, *centre)
-        assert told == pytest.approx(bruteforce.divergence(*pair, scales), rel=1e-9)
+        assert predicted == pytest.approx(bruteforce.divergence(*pair, scales), rel=1e-9)
         np.testing.assert_allclose(reached.factor, [s.inverse_mean for s in scales.factors], rtol=1e-9)
 
 
@@ -193,8 +193,7 @@ def test_the_best_stretch_is_the_minimum(prior, counts):
         np.testing.assert_allclose(found**2, ((m1 - m2) * beta + root) / (2 * (alpha + m2)), rtol=1e-9)
 
 
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("symmetry", KINDS)
+@pytest.mark.parametrize(("symmetry", "prior"), half_of(KINDS, PRIORS))
 def test_no_other_turning_is_better(symmetry, prior):
     """BFGS over all A (or all diagonal A) from random starts finds nothing lower."""
     rows, cols = (moments(p) for p in sides(KINDS[symmetry], False))

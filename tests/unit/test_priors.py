@@ -90,13 +90,6 @@ S = np.array([1e-3, 0.4, 7.0, 90.0, 1e4])
 COUNT = np.array([4.0, 3.0, 11.0, 60.0, 2625.0])
 
 
-def test_the_mean_is_a_derivative_of_log_normaliser(prior):
-    """E[1/γ] = −2 ∂log Z/∂S."""
-    posterior, h = prior.posterior(S, COUNT), 1e-5
-    by_s = prior.posterior(S * (1 + h), COUNT).log_normaliser - prior.posterior(S * (1 - h), COUNT).log_normaliser
-    np.testing.assert_allclose(posterior.inverse_mean, -by_s / (S * h), rtol=2e-6)
-
-
 def test_no_data_gives_the_prior(prior):
     posterior = prior.posterior(0.0, 0)
     assert posterior.log_normaliser == pytest.approx(0.0, abs=1e-12)

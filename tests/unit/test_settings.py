@@ -9,8 +9,7 @@ import pytest
 from pyspark.ml.param import Param
 
 from onebit_spark import FitConfig, RequestError, Terms
-from onebit_spark.cli.flags import as_flag, parse
-from onebit_spark.cli.requests import FitRequest
+from onebit_spark.cli.requests import FitRequest, as_flag, parse
 from onebit_spark.cli.tune_job import as_toml
 from onebit_spark.core.config import Execution, Problem, by_param, declared
 from onebit_spark.core.losses import LOSSES
@@ -111,9 +110,6 @@ def test_cross_validation_hands_every_setting_on():
     assert estimator.columns() == Columns("u", "i", "y", 3.5, "w")
 
 
-# ---- flags and keys --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def arguments(tmp_path, monkeypatch):
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
@@ -160,9 +156,6 @@ def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
     assert (request.fit_config, request.terms.grid) == (config, 5)
 
 
-# ---- the recipe in docs/ARCHITECTURE.md ------------------------------------------------------------------------------
-
-
 def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
     package = request.config.rootpath / "onebit_spark"
     names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
@@ -184,11 +177,8 @@ def test_a_table_documents_itself(table):
     for name, item in declared(table).items():
         assert f"\n    {name} : " in table.__doc__
         if "{" not in item.help:
-            told = " ".join(table.__doc__.split())
-            assert item.help[1:] in told
-
-
-# ---- problems --------------------------------------------------------------------------------------------------------
+            documented = " ".join(table.__doc__.split())
+            assert item.help[1:] in documented
 
 
 def test_each_front_end_has_its_own_name_of_a_field():

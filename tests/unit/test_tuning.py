@@ -9,8 +9,7 @@ import pytest
 
 from onebit_spark import FitConfig, RequestError, fit_arrays, tuning
 from onebit_spark.cli.tune_job import as_toml, in_words
-from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.ratings import ArrowRatings, Columns
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate
@@ -118,9 +117,6 @@ def test_a_fold_is_fitted_without_its_own_ratings():
     assert (found["n"], found["iterations"], found["converged"]) == (150, 20, False)
 
 
-# ---- folds -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def table():
     """Text ids, labels 0/1; every cell was rated twice, with opposite labels."""
@@ -166,9 +162,6 @@ def test_other_ratings_folds_seeds_and_settings_are_other_tasks(table):
             return [str(task) for task in validation.tasks([FitConfig(**settings)])]
 
     assert len({*keys(), *keys(table.slice(1)), *keys(folds=3), *keys(seed=2), *keys(rank=3)}) == 2 + 2 + 3 + 2 + 2
-
-
-# ---- tasks that are done once ----------------------------------------------------------------------------------------
 
 
 def squared(task):

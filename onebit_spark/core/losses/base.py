@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import CACHE_LINE
 from onebit_spark.core.posterior import FloatArray, Kind, RowMap, RowPosterior
-from onebit_spark.core.prefetch import CACHE_LINE
 
 P = TypeVar("P")  # a posterior of a side, or where to find it, in the form of an engine
 Q = TypeVar("Q")

@@ -25,7 +25,7 @@ from onebit_spark.errors import RequestError
 
 INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
 OPTIONS = ("-std=c++17",)
-COMPILERS = 8  # modules that are compiled at a time
+COMPILERS = ThreadPoolExecutor(8)  # threads suffice: the compiler does not hold the interpreter lock
 SPARE = 0.9  # share of the free memory that a fit may use
 
 
@@ -97,13 +97,7 @@ def compile_soon(source: str, macros: Mapping[str, int]) -> None:
 
 @cache
 def _compiling(source: str, macros: tuple[tuple[str, int], ...]) -> Future[Any]:
-    return _compilers().submit(_compiled, source, macros)
-
-
-@cache
-def _compilers() -> ThreadPoolExecutor:
-    """Threads suffice: the compiler does not hold the interpreter lock."""
-    return ThreadPoolExecutor(COMPILERS)
+    return COMPILERS.submit(_compiled, source, macros)
 
 
 def _compiled(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
@@ -185,22 +179,13 @@ def download(array: Any) -> NDArray[Any]:
     return out
 
 
-def uploaded(posterior: RowPosterior) -> RowPosterior:
-    """Copy a posterior to the device."""
-    return _with_arrays(posterior, lambda array: upload(array.astype(np.float32, copy=False)))
-
-
-def downloaded(posterior: RowPosterior) -> RowPosterior:
-    """Copy a posterior of the device to the host."""
-    return _with_arrays(posterior, download)
-
-
 def _wait() -> None:
     """Wait for all kernels: the pieces are transferred on other streams."""
     cupy().cuda.get_current_stream().synchronize()
 
 
-def _with_arrays(posterior: RowPosterior, move: Callable[[Any], Any]) -> RowPosterior:
+def with_arrays(posterior: RowPosterior, move: Callable[[Any], Any]) -> RowPosterior:
+    """The posterior with all its arrays moved, to the device or from it."""
     implicit = None if posterior.implicit is None else move(posterior.implicit)
     return replace(posterior, location=move(posterior.location), scale=move(posterior.scale), implicit=implicit)
 

@@ -1,9 +1,10 @@
-"""CudaRunner: the steps on a GPU. A table is a posterior with arrays on the device."""
+"""CudaRunner: the steps on a GPU. A table is a posterior with arrays on the device. ``half_step`` has the updates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -28,21 +29,34 @@ from onebit_spark.core.engine import (
     column_squares,
 )
 from onebit_spark.core.features import ImplicitMove
-from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
-from onebit_spark.core.posterior import Form, RowMap, RowPosterior, packed_size
-from onebit_spark.core.randomness import Split
-from onebit_spark.core.spectral import CountedRows
-from onebit_spark.engines.cuda import pairs
+from onebit_spark.core.losses import OTHER, SIDES, Logistic, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.posterior import FIT_VECTORS, Form, RowMap, RowPosterior, packed_size
+from onebit_spark.core.prediction import BINS, HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, WIDEST
+from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.core.spectral import (
+    STARTS,
+    CountedRows,
+    CubeSums,
+    Factors,
+    Keyed,
+    Numbered,
+    SquareSum,
+    Table,
+    add_tables,
+    gram,
+    spectral_start,
+)
 from onebit_spark.engines.cuda.device import (
     bytes_needed,
     check_memory,
     cupy,
-    downloaded,
+    download,
     kernel,
+    launch,
     or_null,
     upload,
-    uploaded,
     usable_bytes,
+    with_arrays,
 )
 from onebit_spark.engines.cuda.half_step import (
     DevicePrior,
@@ -53,15 +67,26 @@ from onebit_spark.engines.cuda.half_step import (
     move_implicit,
     prepare_half_step,
     prepare_ratings,
+    rating_sums,
     side_statistics,
     updated,
 )
-from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, device_ratings, orientations_of
-from onebit_spark.engines.cuda.shapes import WARP, Shape
-from onebit_spark.engines.cuda.start import device_growth, device_start
+from onebit_spark.engines.cuda.ratings import (
+    DeviceRatings,
+    Orientations,
+    count_distinct,
+    device_ratings,
+    keyed_normals,
+    orientations_of,
+)
+from onebit_spark.engines.cuda.shapes import MODE_PRODUCT, WARP, LineShape, Shape
+from onebit_spark.engines.threads import GROWN_MARGIN
 from onebit_spark.errors import RequestError
 
 FILL_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200
+LANES, THREADS = 8, 256  # threads of a rating and of a block, as in pairs.cu
+MOST_BLOCKS = 2112  # sixteen for each multiprocessor of an H200
+TOTAL_BITS = 62  # the weights of held-out ratings are added up as integers below 2^62
 
 
 class CudaRunner:
@@ -157,11 +182,11 @@ class CudaRunner:
     def sums(self, side: Side, step: Step, tables: Sequence[Any], others: Any) -> list[Sums]:
         ratings, rows = self.ratings[side], tables[0]
         if isinstance(step, Draw):
-            return [pairs.drawn_errors(ratings, rows, others, step.draws)]
+            return [drawn_errors(ratings, rows, others, step.draws)]
         if isinstance(step, Confidences):
-            return [pairs.confidence_histogram(ratings, rows, others, step.noise, step.stride)]
+            return [confidence_histogram(ratings, rows, others, step.noise, step.stride)]
         assert isinstance(step, MeasureHoldoutLoss)
-        return [pairs.holdout_loss_sums(self._left(step.split), rows, others)]
+        return [holdout_loss_sums(self._left(step.split), rows, others)]
 
     def run_rows(self, side: Side, step: RowStep, tables: Sequence[Any], layout: RowLayout) -> Any:
         if isinstance(step, FillUnrated):
@@ -188,10 +213,10 @@ class CudaRunner:
                 f"device='cuda' fits up to {CUDA_MOST_RANK} factors, and the model or checkpoint that this fit starts "
                 f"from has {lines.rank}: choose device='cpu'"
             )
-        return uploaded(lines)
+        return with_arrays(lines, lambda array: upload(array.astype(np.float32, copy=False)))
 
     def lines(self, table: Any) -> Any:
-        return downloaded(table)
+        return with_arrays(table, download)
 
     def mapped(self, side: Side, table: RowPosterior, by: RowTransform) -> RowPosterior:
         """Map the rows themselves, at once."""
@@ -205,7 +230,9 @@ class CudaRunner:
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
         self._prepare(config.form)
-        return device_start(self.ratings, config, loss)
+        signs: Any = DeviceSigns(self.ratings)
+        tables: tuple[Any, Any] = STARTS[config.start](signs, config.factors, config.seed)
+        return {side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)}
 
     def shortage(self, config: FitConfig) -> str | None:
         sizes = self.n_ratings, self.n_rows("rows"), self.n_rows("cols")
@@ -215,8 +242,19 @@ class CudaRunner:
         return f"it takes about {needed / 1e9:.1f} GB of GPU memory, and there are {there / 1e9:.1f}"
 
     def grown(self, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
+        """Both posteriors with as many factors as ``config`` says (``threads``)."""
         self._prepare(config.form)
-        return device_growth(self.ratings, posteriors, config, loss)
+        residuals = {
+            side: replace(some, weights=residual_weights(some, posteriors[side], posteriors[OTHER[side]]))
+            for side, some in self.ratings.items()
+        }
+        matrix: Any = DeviceResiduals(self.ratings, residuals)
+        more = config.factors - posteriors["rows"].rank
+        tables: tuple[Any, Any] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
+        return {
+            side: _with_factors(posteriors[side], table, loss.start_std)
+            for side, table in zip(SIDES, tables, strict=True)
+        }
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[CudaRunner]:
@@ -259,3 +297,175 @@ def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior
         ),
     )  # fmt: skip
     return filled
+
+
+# ---- steps over all ratings ------------------------------------------------------------------------------------------
+
+
+def drawn_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, draws: Draws) -> Sums:
+    """The number of errors of draws, and of ratings that were drawn for (``core.randomness``)."""
+    shape, split = Shape.of(rows.form), draws.unseen_by
+    factors = cupy().empty(rows.scale.shape)
+    kernel("maps", "roots", shape.map_macros, shape.root_bytes)(
+        *shape.row_blocks(rows.n_rows), (rows.scale, factors, np.int64(rows.n_rows)), shared_mem=shape.root_bytes
+    )
+    seed, fraction = (-1, 0.0) if split is None else (split.seed, split.fraction)
+    counts = cupy().zeros(2, np.uint64)
+    launch(
+        kernel("draws", "count_errors", shape.pair_macros), ratings.n, *ratings.places, ratings.codes, rows.location,
+        factors, cols.location, cols.scale, np.uint64(draws.seed), np.int32(draws.per_rating), np.int64(seed),
+        np.float64(fraction), counts, np.int64(ratings.n),
+    )  # fmt: skip
+    return np.asarray(counts.get(), np.float64)
+
+
+def confidence_histogram(
+    ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, noise: float, stride: int
+) -> Sums:
+    """A histogram of the confidences of every ``stride``-th rating (``core.prediction``)."""
+    counts, octaves = cupy().zeros(HISTOGRAM_BINS, np.uint64), (np.float64(LOWEST_OCTAVE), np.float64(HIGHEST_OCTAVE))
+    launch(
+        kernel("pairs", "confidences", Shape.of(rows.form).pair_macros), LANES * ratings.n, *ratings.places,
+        ratings.codes, rows.location, rows.scale, cols.location, cols.scale, np.float64(noise), np.int64(stride),
+        *octaves, np.int32(PER_OCTAVE), counts, np.int64(ratings.n),
+    )  # fmt: skip
+    return np.asarray(counts.get(), np.float64)
+
+
+def holdout_loss_sums(left: DeviceRatings, rows: RowPosterior, cols: RowPosterior) -> Sums:
+    """``HoldoutLoss`` of these ratings under the logistic loss (``core.prediction``).
+
+    The histogram of margins counts weights in a unit that is a power of 2, so the order of the sums changes nothing.
+    """
+    cp, blocks = cupy(), max(1, min(MOST_BLOCKS, -(-left.n * LANES // THREADS)))
+    unit = weight_unit(left.total_weight)
+    parts, margins, sums = cp.empty((4, blocks)), cp.zeros(BINS, np.uint64), cp.empty(4)
+    kernel("pairs", "holdout_loss", Shape.of(rows.form).pair_macros)(
+        (blocks,), (THREADS,),
+        (
+            *left.places, left.codes, or_null(left.weights), rows.location, rows.scale, cols.location, cols.scale,
+            np.float64(Logistic.score_noise), np.float64(WIDEST), np.int32(BINS), np.float64(1 / unit), parts, margins,
+            np.int64(left.n),
+        ),
+    )  # fmt: skip
+    fold(parts, sums)
+    return np.concatenate([np.insert(sums.get(), 4, left.n), margins.get() * unit])
+
+
+def weight_unit(total: float) -> float:
+    """The smallest power of 2 such that weights with this sum stay below 2^62 units. No weight is less than a unit."""
+    return 2.0 ** (int(np.frexp(total)[1]) - TOTAL_BITS)
+
+
+def residual_weights(ratings: DeviceRatings, rows: RowPosterior, others: RowPosterior) -> Any:
+    """w_l σ(−y_l u_l) of every rating, u_l the mean of its score."""
+    shape, out = Shape.of(rows.form), cupy().empty(ratings.n, np.float32)
+    launch(
+        kernel("pairs", "residuals", shape.pair_macros), ratings.n, *ratings.places, ratings.codes,
+        or_null(ratings.weights), rows.location, others.location, out, np.int64(ratings.n),
+    )  # fmt: skip
+    return out
+
+
+# ---- the start of a fit, and of new factors --------------------------------------------------------------------------
+
+
+def _with_factors(rows: RowPosterior, factors: Any, deviation: float) -> RowPosterior:
+    """``RowPosterior.with_factors`` on the device."""
+    cp, old, new = cupy(), rows.dimension, rows.dimension + factors.shape[1]
+    width = new if rows.kind == "spread" else packed_size(new)
+    scale = cp.zeros((rows.n_rows, width), np.float32)
+    scale[:, : rows.scale.shape[1]] = rows.scale  # the packed triangle of the first coordinates comes first
+    for k in range(old, new):
+        if rows.kind == "spread":
+            scale[:, k] = deviation
+        else:
+            scale[:, packed_size(k + 1) - 1] = deviation**2
+    implicit = None
+    if rows.implicit is not None:
+        rank, wider = rows.rank, rows.rank + factors.shape[1]
+        implicit = cp.zeros((rows.n_rows, rows.vectors * wider), np.float32)
+        for n in range(rows.vectors):
+            implicit[:, n * wider :][:, :rank] = rows.implicit[:, n * rank :][:, :rank]
+    location = cp.hstack([rows.location, factors.astype(np.float32)])
+    return RowPosterior(location, scale, rows.kind, rows.has_intercept, implicit)
+
+
+def _posterior(factors: Any, config: FitConfig, loss: Loss) -> RowPosterior:
+    """A posterior with intercepts at 0 and the same standard deviation for all coordinates."""
+    cp, rows, size, fixed = cupy(), len(factors), config.dimension, int(config.intercepts)
+    location = cp.zeros((rows, size), np.float32)
+    location[:, fixed:] = factors * loss.start_shrinkage if fixed else factors
+    if loss.kind == "spread":
+        scale = cp.full((rows, size), loss.start_std, np.float32)
+    else:
+        scale = cp.zeros((rows, packed_size(size)), np.float32)
+        for k in range(size):
+            scale[:, packed_size(k + 1) - 1] = np.float32(loss.start_std) ** 2
+    implicit = cp.zeros((rows, FIT_VECTORS * config.factors), np.float32) if config.implicit_features else None
+    return RowPosterior(location, scale, loss.kind, config.intercepts, implicit)
+
+
+@dataclass(frozen=True)
+class DeviceSigns:
+    """A ``SignMatrix`` (``core.spectral``) whose tables are arrays of the device."""
+
+    ratings: Orientations
+
+    @property
+    def total_weight(self) -> float:
+        return self.ratings["rows"].total_weight
+
+    def count(self, side: Side) -> int:
+        return self.ratings[side].n_rated
+
+    def distinct_keys(self, side: Side, enough: int) -> int:
+        return count_distinct(self.ratings[side])
+
+    def row_table(self, side: Side, make: Callable[..., Table], *tables: Any) -> Any:
+        ratings = self.ratings[side]
+        if make is add_tables:
+            return tables[0] + tables[1]
+        if isinstance(make, Factors):
+            factors = _scaled(ratings, tables[0], make.right)
+            if not make.fillers:
+                return factors
+            return cupy().hstack([factors, keyed_normals(ratings, make.fillers, make.seed + 1, make.noise, False)])
+        assert isinstance(make, Keyed | Numbered)
+        numbered = isinstance(make, Numbered)
+        return keyed_normals(ratings, make.width, make.seed, getattr(make, "std", 1.0), numbered)
+
+    def product(self, side: Side, table: Any, right: Table) -> Any:
+        line = LineShape.of_columns(right.shape[1])
+        sent = cupy().zeros((len(table) + 1, line.width), np.float32)
+        sent[:-1, : right.shape[1]] = _scaled(self.ratings[OTHER[side]], table, right)
+        sums = rating_sums(self._multiplied(side), line, None, sent, mode=MODE_PRODUCT)
+        return sums[:, : right.shape[1]] * self.ratings[side].row_weights.root[:, None]
+
+    def _multiplied(self, side: Side) -> DeviceRatings:
+        """The ratings whose signs, times their weights, are the matrix."""
+        return self.ratings[side]
+
+    def total(self, side: Side, measure: Callable[[CountedRows, Table], Table], table: Any) -> NDArray[np.float64]:
+        if measure is gram:
+            return np.asarray((table.T @ table).get())
+        assert isinstance(measure, CubeSums | SquareSum)
+        factors = _scaled(self.ratings[side], table, measure.factors.right)
+        if isinstance(measure, CubeSums):
+            return np.asarray((cupy().ones(len(factors)) @ (factors * factors * factors)).get())
+        return np.asarray(cupy().vdot(factors, factors).get())
+
+
+@dataclass(frozen=True)
+class DeviceResiduals(DeviceSigns):
+    """Residuals y_l σ(−y_l u_l) instead of the signs, where u_l = E[L_i]·E[R_j] plus the intercepts."""
+
+    residuals: Orientations  # the ratings, weighted by w_l σ(−y_l u_l)
+
+    def _multiplied(self, side: Side) -> DeviceRatings:
+        return self.residuals[side]
+
+
+def _scaled(ratings: DeviceRatings, table: Any, right: Table) -> Any:
+    """D^{−½} table·right."""
+    return ratings.row_weights.root[:, None] * (table @ cupy().asarray(right))

@@ -1,20 +1,200 @@
-"""The plots of a report, as inline SVG. The page needs no other file."""
+"""report.html: one fit on one page, in a file that needs no other."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onebit_spark.certificate.certificates import OF_PREDICTIONS
+from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, feature_effects
+from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+log = logging.getLogger("onebit_spark")
+
+REPORT = "report.html"
+REPEAT_WORDS = {
+    "repeated_cells": "cells rated more than once",
+    "repeated": "ratings beyond the first of a cell",
+    "conflicting": "cells rated both ways",
+}
+
+CSS = """
+:root { color-scheme: light dark; --text: #1a202c; --grey: #4a5568; --light: #cbd5e0; --grid: #edf2f7; --page: #fff;
+        --blue: #2b6cb0; --orange: #c05621; }
+@media (prefers-color-scheme: dark) { :root { --text: #e2e8f0; --grey: #a0aec0; --light: #4a5568; --grid: #2d3748;
+        --page: #171c26; --blue: #63a4e8; --orange: #ed8b4e; } }
+body { font: 15px/1.5 system-ui, "Helvetica Neue", Arial, sans-serif; color: var(--text); background: var(--page);
+       max-width: 62rem; margin: 2rem auto; padding: 0 1.5rem; }
+h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
+h3 { font-size: .95rem; margin: 0 0 .2rem; } p { margin: .4rem 0; max-width: 48rem; } .subtitle { color: var(--grey); }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
+.tile { border: 1px solid var(--light); border-top: 3px solid var(--blue); border-radius: 4px; padding: .6rem .8rem; }
+.tile b { display: block; font-size: 1.5rem; line-height: 1.3; font-weight: 600; } .tile span { color: var(--grey); }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1.4rem 1.6rem; }
+figure { margin: 0; break-inside: avoid; } figure svg { width: 100%; height: auto; display: block; }
+figcaption { font-size: .85rem; color: var(--grey); }
+table { border-collapse: collapse; font-size: .9rem; } td, th { text-align: left; padding: .15rem 1.4rem .15rem 0; }
+th { font-weight: 400; color: var(--grey); } td { font-variant-numeric: tabular-nums; }
+code { font-size: .85rem; overflow-wrap: anywhere; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 0 2rem; }
+.note { border-left: 3px solid var(--orange); padding-left: .8rem; }
+@media print { body { margin: 0; max-width: none; font-size: 11pt; } h2 { break-after: avoid; }
+  .tile, table, p { break-inside: avoid; } .plots { grid-template-columns: 1fr 1fr; } }
+"""
+
+
+def page_of(info: ModelInfo, certificate: dict[str, Any]) -> str | None:
+    """The page of a model that was diagnosed. Without matplotlib it logs a warning and returns None."""
+    if info.diagnostics is None:
+        return None
+    if find_spec("matplotlib") is None:
+        log.warning("no report.html: its plots need matplotlib (pip install '.[plots]')")
+        return None
+    return report(info, certificate)
+
+
+def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
+    """The page. ``certificate`` has the content of ``certificate.json``."""
+    config, (users, items) = info.config, info.rated
+    kind = f"{config.loss} loss, {config.prior} prior, {'with' if config.intercepts else 'without'} intercepts"
+    end = f"{'converged' if info.converged else 'stopped'} after {info.iterations} iterations"
+    title = f"{info.n_ratings:,} ratings of {users:,} users on {items:,} items"
+    seconds = (info.diagnostics or {}).get("job", {}).get("seconds") or info.seconds  # of the job, else of the fit
+    tiles = "".join(
+        f'<div class="tile"><b>{escape(figure)}</b><span>{escape(what)}</span></div>'
+        for figure, what in _headline(info, certificate)
+    )
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<link rel="icon" href="data:,">',
+            f"<title>onebit_spark: {escape(title)}</title><style>{CSS}</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            f'<p class="subtitle">A 1-bit matrix completion by variational Bayes: {escape(kind)}; {end}.</p>',
+            *_job(info),
+            f'<div class="tiles">{tiles}</div>',
+            *_notes(info),
+            '<h2>The fit and its quality</h2><div class="plots">',
+            *(
+                f"<figure><h3>{escape(plot.title)}</h3>{plot.svg()}"
+                f"<figcaption>{escape(plot.caption)}</figcaption></figure>"
+                for plot in plots(info, certificate["certificates"] if certificate else ())
+            ),
+            "</div>",
+            *_certificate(info, certificate),
+            '<h2>In detail</h2><div class="columns">',
+            _table("Data", _data(info)),
+            _table("Settings", _settings(info)),
+            _table("Seconds", {phase: f"{value:.2f}" for phase, value in seconds.items()}),
+            "</div></body></html>",
+        ]
+    )
+
+
+def _job(info: ModelInfo) -> Iterable[str]:
+    """When, by which version, from which input and by which command the model was fitted, if a job has noted it."""
+    if job := (info.diagnostics or {}).get("job"):
+        made = f"{job['date']}, onebit_spark {job['version']}, from {job['input']}"
+        yield f'<p class="subtitle">{escape(made)}</p>'
+        yield f"<p><code>{escape(job['command'])}</code></p>"
+
+
+def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
+    """Pairs of a figure and its meaning."""
+    seen = info.diagnostics
+    if seen:
+        yield f"{seen['error']:.1%}", f"of {seen['source']} predicted wrongly"
+        n_positive, n_negative = (sum(seen["scores"][label]) for label in ("positive", "negative"))
+        off_majority = (n_negative if info.majority > 0 else n_positive) / (n_positive + n_negative)
+        yield f"{off_majority:.1%}", "of the same ratings are wrong if the majority class is always predicted"
+        yield f"{seen['calibration_error']:.3f}", "average error of the probabilities"
+    yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
+    for one in certificate["certificates"] if certificate else ():
+        if one["name"] == certificate["headline"] and not one["vacuous"] and not one.get("group"):  # type: ignore[index]
+            of_predictions = one["name"] in OF_PREDICTIONS
+            whose = "the model's predictions" if of_predictions else "draws from the posterior, not predictions"
+            confidence = f"{100 * (1 - one['delta']):.6g}%"
+            yield f"≤ {one['bound']:.1%}", f"errors of {whose}: certified with confidence {confidence}"
+            return
+
+
+def _notes(info: ModelInfo) -> Iterable[str]:
+    if info.diagnostics and info.diagnostics["fitted"]:
+        yield (
+            '<p class="note">Errors and probabilities were measured on fitted ratings, so they look better than '
+            "they are. Hold some ratings out to measure the model on new ones.</p>"
+        )
+    if not info.converged and info.config.tol > 0:
+        yield f'<p class="note">Not converged: {escape(info.reason)}.</p>'
+    if info.choice:
+        yield from (f'<p class="note">{escape(sentence)}</p>' for sentence in sentences(info.choice))
+        yield f"<pre>{escape(chr(10).join(trial_table(info.choice)))}</pre>"
+    if info.effective_rank == info.config.rank and not chose_rank(info.choice):
+        yield (
+            '<p class="note">Every factor is in use: a larger rank may or may not predict better. Trying several on '
+            "the same ratings is a comparison: declare it (--certificate-grid, certificateGrid).</p>"
+        )
+
+
+def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[str]:
+    if not certificate or not certificate["certificates"]:
+        return
+    yield "<h2>Certified limits on its errors</h2>"
+    for one in sorted(certificate["certificates"], key=lambda one: one["name"] != certificate["headline"]):
+        name = escape(str(one["name"]).replace("_", " "))
+        bound = "not met" if one["name"] == "selective" and one["threshold"] is None else f"{one['bound']:.3f}"
+        yield f"<p><b>{name}, {bound}.</b> {escape(str(one['statement']))}</p>"
+
+
+def _data(info: ModelInfo) -> dict[str, str]:
+    users, items = info.rated
+    return {
+        "ratings": f"{info.n_ratings:,}",
+        "users × items": f"{users:,} × {items:,}",
+        "cells with a rating, at most": f"{info.n_ratings / (users * items):.2%}",
+        "positive": f"{info.n_positive / info.n_ratings:.1%}",
+        **{words: f"{info.repeats[name]:,}" for name, words in REPEAT_WORDS.items() if name in info.repeats},
+        **{
+            f"side features of {who}s": f"{len(features['coding']):,}; {features['newcomers']:,} without ratings"
+            for who, features in (info.side_features or {}).items()
+        },
+        "columns": ", ".join(info.columns.values()),
+        "sum of the weights": "" if info.total_weight is None else f"{info.total_weight:,.6g}",
+        "positive above": "" if info.threshold is None else f"{info.threshold:g}",
+    }
+
+
+def _settings(info: ModelInfo) -> dict[str, str]:
+    names = (name for name in declared(FitConfig) if name in info.parameters)
+    values = {name.replace("_", " "): info.parameters[name] for name in names}
+    shown = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+    if info.calibration:
+        shown["calibration"] = f"learnt, {len(info.calibration['knots'])} knots"
+    return shown
+
+
+def _table(caption: str, rows: dict[str, str]) -> str:
+    lines = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items() if value
+    )
+    return f"<div><h3>{escape(caption)}</h3><table>{lines}</table></div>"
+
+
+# ---- plots, as inline SVG --------------------------------------------------------------------------------------------
 
 BLUE, ORANGE, GREY, LIGHT, GRID = "#2b6cb0", "#c05621", "#4a5568", "#cbd5e0", "#edf2f7"
 # The page gives these names a colour for bright and one for dark screens.

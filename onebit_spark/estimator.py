@@ -43,9 +43,8 @@ from onebit_spark.engines.decide import Exchange
 from onebit_spark.engines.spark_engine import adopted_factors, factor_schema, factors_of, load_ratings, open_engine
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.in_process import info_of_fit
-from onebit_spark.input.batches import SizeEstimate
-from onebit_spark.input.rating_checks import Columns, RatingCounts
-from onebit_spark.input.ratings import check_columns, collected_features, type_of, with_weight
+from onebit_spark.input.ratings import Columns, RatingCounts, SizeEstimate
+from onebit_spark.input.spark_ratings import check_columns, collected_features, type_of, with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.ml.params import FitParams, refuse_removed, set_saved_params
 from onebit_spark.model import OneBitCompletionModel, read_parquet, write_model

@@ -46,8 +46,8 @@ from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.model_info import DIRECTIONS, METADATA, ModelInfo, Who, factor_columns, feature_effects
 from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.rating_checks import RatingCounts
-from onebit_spark.input.ratings import case_folding
+from onebit_spark.input.ratings import RatingCounts
+from onebit_spark.input.spark_ratings import case_folding
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
 from onebit_spark.ml.recommend import recommend

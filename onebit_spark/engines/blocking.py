@@ -37,22 +37,32 @@ from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
 from onebit_spark.errors import FitFailed
-from onebit_spark.input.batches import BUNDLES, ITEM, NO_WEIGHTS, USER, Bundle, joined, read_bundles
-from onebit_spark.input.rating_checks import not_deterministic
-from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, PackedRatings, RatingSurvey
-from onebit_spark.platform.arrow_stream import Batches
-from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
+from onebit_spark.input.ratings import ITEM, USER, joined, not_deterministic
+from onebit_spark.input.survey import (
+    BUNDLES,
+    NO_WEIGHTS,
+    PARTS_PER_CORE,
+    SIDE_NUMBERS,
+    Bundle,
+    PackedRatings,
+    RatingSurvey,
+    read_bundles,
+)
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import (
+from onebit_spark.platform.frames import (
     JOB_ERRORS,
+    Batches,
     TemporaryFolders,
+    binary_line,
     cached,
+    cell_array,
     cogrouped,
     forget,
     in_partitions,
     on_executors,
     partition_keys,
     rows_are_lost,
+    schema_of,
     truncate_plan,
     working_session,
 )

@@ -58,13 +58,11 @@ from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.decide import ClusterLimits, Exchange, decide
 from onebit_spark.engines.spark_runner import BATCH_BYTES, Broadcasts, SparkRunner
 from onebit_spark.engines.threads import ThreadRunner
-from onebit_spark.input.batches import BUNDLES, CollectedRatings, SizeEstimate
-from onebit_spark.input.collect import collect_ratings, estimate_size
-from onebit_spark.input.rating_checks import Columns, not_deterministic
-from onebit_spark.input.survey import Ids, RatingSurvey, survey_ratings
-from onebit_spark.platform.binary_cells import sql_type
+from onebit_spark.input.ratings import CollectedRatings, Columns, SizeEstimate, not_deterministic
+from onebit_spark.input.spark_ratings import collect_ratings, estimate_size
+from onebit_spark.input.survey import BUNDLES, Ids, RatingSurvey, survey_ratings
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import TemporaryFolders, expect_long_lines, truncate_plan, working_session
+from onebit_spark.platform.frames import TemporaryFolders, expect_long_lines, sql_type, truncate_plan, working_session
 from onebit_spark.platform.sessions import (
     checkpoint_folder,
     described,

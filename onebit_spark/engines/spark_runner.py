@@ -59,10 +59,8 @@ from onebit_spark.engines.blocking import (
     worker_errors,
 )
 from onebit_spark.engines.threads import grown_posteriors, start_posteriors
-from onebit_spark.input.rating_checks import not_deterministic
-from onebit_spark.platform.arrow_stream import arrow_batches
-from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
-from onebit_spark.platform.plans import cogrouped, truncate_plan
+from onebit_spark.input.ratings import not_deterministic
+from onebit_spark.platform.frames import arrow_batches, binary_line, cell_array, cogrouped, schema_of, truncate_plan
 from onebit_spark.platform.sessions import broadcast, described
 
 CELLS = schema_of("key int, place int, sender int, values binary")

@@ -26,7 +26,7 @@ from onebit_spark.core.model_info import METADATA, SIDE_OF, Who, prior_row
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.solver import Iteration, IterationPlan, Start
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.input.rating_checks import RatingCounts
+from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.platform.files import MODEL, Location, replace_folder
 from onebit_spark.platform.sessions import described
 

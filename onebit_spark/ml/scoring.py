@@ -25,10 +25,8 @@ from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.prediction import EVERYTHING, RELIABILITY_BINS, Calibration
 from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.ratings import (
-    INTEGRAL,
-    Columns,
-    RatingCounts,
+from onebit_spark.input.ratings import INTEGRAL, Columns, RatingCounts
+from onebit_spark.input.spark_ratings import (
     cell_hash,
     check_ratings,
     checked_ids,
@@ -40,7 +38,7 @@ from onebit_spark.input.ratings import (
     type_of,
     with_weight,
 )
-from onebit_spark.platform.arrow_stream import arrow_udf
+from onebit_spark.platform.frames import arrow_udf
 from onebit_spark.platform.sessions import as_bytes, described
 from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.predictor import (

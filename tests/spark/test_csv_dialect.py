@@ -9,9 +9,8 @@ from onebit_spark import RequestError
 from onebit_spark.cli.requests import FitRequest, parse
 from onebit_spark.cli.running import explained_failures
 from onebit_spark.cli.spark_runtime import SparkRuntime
-from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.rating_checks import Columns
-from onebit_spark.input.ratings import check_ratings
+from onebit_spark.input.ratings import ArrowRatings, Columns
+from onebit_spark.input.spark_ratings import check_ratings
 from onebit_spark.input.tables import open_table
 
 NAMES = ("user", "item", "label")

@@ -17,10 +17,9 @@ from onebit_spark.core.config import Terms
 from onebit_spark.engines import spark_engine
 from onebit_spark.engines.spark_engine import load_ratings
 from onebit_spark.estimator import OneBitCompletion, fit_ratings
-from onebit_spark.input.batches import LABEL, USER, count_labels
-from onebit_spark.input.collect import SizeEstimate, estimate_size
-from onebit_spark.input.ratings import BIT, Columns, flag_bits, may_be_refused, unchecked_ratings
-from onebit_spark.platform import arrow_stream
+from onebit_spark.input.ratings import BIT, LABEL, USER, Columns, SizeEstimate, count_labels, may_be_refused
+from onebit_spark.input.spark_ratings import estimate_size, flag_bits, unchecked_ratings
+from onebit_spark.platform import frames
 from onebit_spark.platform.sessions import DriverLimits, is_connect
 from onebit_spark.simulate import power_law_ratings
 
@@ -51,7 +50,7 @@ def factors(model):
 @pytest.mark.classic
 def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, monkeypatch):
     whole = fit(ratings, maxIter=1)
-    monkeypatch.setattr("onebit_spark.input.batches.TABLE_BYTES", 3000)
+    monkeypatch.setattr("onebit_spark.input.spark_ratings.TABLE_BYTES", 3000)
     monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 12_000)
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(7)):
@@ -70,14 +69,14 @@ def test_a_small_result_size_means_several_collects(ratings, monkeypatch):
     expected = fit(ratings, maxIter=1).summary.objectiveHistory
     asked = []
     monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 8000)
-    in_groups = arrow_stream.arrow_batches_by_groups
+    in_groups = frames.arrow_batches_by_groups
 
     def watched(frame, groups):
         batches = in_groups(frame, groups)
         asked.append((groups, batches is not None))
         return batches
 
-    monkeypatch.setattr(arrow_stream, "arrow_batches_by_groups", watched)
+    monkeypatch.setattr(frames, "arrow_batches_by_groups", watched)
     few = fit(ratings.coalesce(1), maxIter=1)
     many = fit(ratings.repartition(40), maxIter=1)
     assert [by_partitions for _, by_partitions in asked] == [False, not is_connect(ratings.sparkSession)]
@@ -94,7 +93,7 @@ def test_uneven_partitions_are_collected_in_parts(ratings, monkeypatch):
     def refused(frame, groups):
         raise PySparkRuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")
 
-    monkeypatch.setattr(arrow_stream, "arrow_batches_by_groups", lambda frame, groups: iter_of(refused, frame, groups))
+    monkeypatch.setattr(frames, "arrow_batches_by_groups", lambda frame, groups: iter_of(refused, frame, groups))
     assert fit(ratings, maxIter=1).summary.objectiveHistory == expected
 
 

@@ -30,7 +30,7 @@ from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import TemporaryFolders, forget, partition_keys, spark_hash
+from onebit_spark.platform.frames import TemporaryFolders, forget, partition_keys, spark_hash
 from onebit_spark.platform.sessions import parallelism
 
 CONFIG = FitConfig(rank=3, tol=0.0, max_iter=1)

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from onebit_spark import RequestError
 from onebit_spark.core import hashes as sketch
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.collect import split_off
 from onebit_spark.input.ratings import Columns
+from onebit_spark.input.spark_ratings import split_off
 from onebit_spark.ml.scoring import check_fresh, checked_ratings, sketch_of
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate

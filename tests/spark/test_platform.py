@@ -13,11 +13,9 @@ from pyspark.sql.types import StructType
 
 import onebit_spark.estimator
 from onebit_spark.core.hashes import SALT, SALT_HASH, SPARK_SEED, hashed, weight_hashes
-from onebit_spark.input.batches import HASH, read_batch
-from onebit_spark.input.ratings import Columns, cell_hash, unchecked_ratings
-from onebit_spark.platform.arrow_stream import map_rows
-from onebit_spark.platform.binary_cells import schema_of, sql_type
-from onebit_spark.platform.plans import in_partitions
+from onebit_spark.input.ratings import HASH, Columns, read_batch
+from onebit_spark.input.spark_ratings import cell_hash, unchecked_ratings
+from onebit_spark.platform.frames import in_partitions, map_rows, schema_of, sql_type
 
 # ---- hashes ----------------------------------------------------------------------------------------------------------
 

@@ -10,12 +10,9 @@ from pyspark.sql import functions as F
 from running import run_here
 
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input import collect, survey
-from onebit_spark.input.batches import HASH
-from onebit_spark.input.collect import split_off
-from onebit_spark.input.rating_checks import Columns
-from onebit_spark.input.rating_files import rating_files
-from onebit_spark.input.ratings import unchecked_ratings, with_weight
+from onebit_spark.input import spark_ratings, survey
+from onebit_spark.input.ratings import HASH, Columns
+from onebit_spark.input.spark_ratings import rating_files, split_off, unchecked_ratings, with_weight
 
 pytestmark = pytest.mark.classic
 
@@ -61,7 +58,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def by_spark(monkeypatch):
-    for module in (collect, survey):
+    for module in (spark_ratings, survey):
         monkeypatch.setattr(module, "rating_files", lambda *_: None)
 
 
@@ -111,13 +108,13 @@ def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
 
 def test_executors_and_the_driver_read_the_files(spark, folder, monkeypatch):
     """No rating comes from Spark's reader, unless an id is of a type that depends on its settings."""
-    monkeypatch.setattr(collect, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings"))
+    monkeypatch.setattr(spark_ratings, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings"))
     monkeypatch.setattr(survey, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
     ratings, dated = spark.read.parquet(folder), Columns(item="day")
-    size = collect.estimate_size(ratings, Columns())
-    assert collect.collect_ratings(ratings, Columns(), size, 10**9).counts.n == N
+    size = spark_ratings.estimate_size(ratings, Columns())
+    assert spark_ratings.collect_ratings(ratings, Columns(), size, 10**9).counts.n == N
     with pytest.raises(pytest.fail.Exception):
-        collect.collect_ratings(ratings, dated, size, 10**9)
+        spark_ratings.collect_ratings(ratings, dated, size, 10**9)
     with survey.survey_ratings(ratings, Columns()) as found:
         assert found.counts.n == N
     with pytest.raises(pytest.fail.Exception), survey.survey_ratings(ratings, dated):
@@ -186,7 +183,7 @@ def test_files_that_arrow_sees_otherwise_are_left_to_spark(spark, tmp_path, name
 
 
 def test_more_files_than_one_process_should_open(spark, folder, monkeypatch):
-    monkeypatch.setattr("onebit_spark.input.rating_files.MOST_HERE", 2)
+    monkeypatch.setattr("onebit_spark.input.spark_ratings.MOST_HERE", 2)
     assert rating_files(spark.read.parquet(folder), Columns()).batches() is None
 
 

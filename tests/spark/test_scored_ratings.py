@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.input.ratings import Columns, check_ratings
+from onebit_spark.input.ratings import Columns
+from onebit_spark.input.spark_ratings import check_ratings
 from onebit_spark.ml.scoring import measure, predicted_pairs
 
 USERS = np.array([0, 3, 27, 28, 99, 5, 99, 3, -1])

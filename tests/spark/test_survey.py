@@ -7,7 +7,6 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from onebit_spark.input import batches
 from onebit_spark.input import survey as counting
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import PackedRatings, survey_ratings
@@ -59,7 +58,7 @@ def test_the_size_of_the_summary_is_known_before_it_is_collected(spark):
     ratings = spark.createDataFrame([(u % 11, u % 7, u % 2) for u in range(90)], "user int, item long, label int")
     with ExitStack() as release:
         packed = PackedRatings.of(ratings, Columns(), release)
-        lines = packed.bundles.select(*batches.SUMMARY).toArrow().to_pylist()
+        lines = packed.bundles.select(*counting.SUMMARY).toArrow().to_pylist()
     size = sum(len(cell) for line in lines if not line["user_counts"] for cell in line.values())
     counts = sum(len(line["user_counts"]) + len(line["item_counts"]) for line in lines)
     assert packed.facts["summary_bytes"] == size + counts > 0

@@ -13,8 +13,8 @@ from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.core.config import Terms
 from onebit_spark.engines.decide import Exchange, driver_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_ratings
-from onebit_spark.input.collect import SizeEstimate, collect_ratings, estimate_size
-from onebit_spark.input.ratings import Columns, with_weight
+from onebit_spark.input.ratings import Columns, SizeEstimate
+from onebit_spark.input.spark_ratings import collect_ratings, estimate_size, with_weight
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.sessions import DriverLimits
 from onebit_spark.simulate import simulate

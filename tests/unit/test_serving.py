@@ -222,8 +222,8 @@ def test_a_newcomer_is_served(make_model, ratings, caplog):
     model = make_model(tol=1e-10, max_iter=300, certificates=[ANSWERING])
     users, items, labels = ratings
     mine = users == 3
-    films, told = np.append(10 * items[mine], 777), np.append(labels[mine], 1)
-    folded, alone = (model.fold_in("new", films, told, only_new=only) for only in (False, True))
+    films, signs = np.append(10 * items[mine], 777), np.append(labels[mine], 1)
+    folded, alone = (model.fold_in("new", films, signs, only_new=only) for only in (False, True))
     assert (len(folded.users.ids), len(alone.users.ids), len(model.users.ids)) == (29, 1, 28)
     every = model.items.ids
     np.testing.assert_allclose(folded.probability("new", every), model.probability("u03", every), atol=1e-3)

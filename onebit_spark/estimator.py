@@ -31,7 +31,6 @@ from onebit_spark.core.model_info import (
     METADATA,
     SIDE_OF,
     FitFeatures,
-    ModelInfo,
     Who,
     digest,
     give_features,
@@ -336,7 +335,9 @@ class _ModelBuilder:
         Without the seconds of its phases, the fit is unfinished: its model lacks these ids, and lives as long as the
         engine.
         """
-        info, unrated = self._info(fit), dict[Side, pa.Table]()
+        without = {side: len(known.unrated_ids) for side, known in self.features.items()}
+        info = info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, without, asdict(self.exchange))
+        unrated: dict[Side, pa.Table] = {}
         if seconds is not None:
             for side, coding in fit.codings.items():
                 prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
@@ -354,8 +355,3 @@ class _ModelBuilder:
             sides.append(factors_of(self.spark, self.engine, side, posteriors, schema, more, persist))
         certificate = certificate_document(item.as_dict() for item in fit.certificates)
         return OneBitCompletionModel(info, sides[0], sides[1], certificate).fittedOn(self.fitted)
-
-    def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        unrated = {side: len(known.unrated_ids) for side, known in self.features.items()}
-        exchange = asdict(self.exchange)
-        return info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, unrated, exchange)

@@ -390,8 +390,12 @@ class TableFit:
             engine = Engine[Any](runner, {"rows": ratings.users, "cols": ratings.items})
             release.enter_context(engine.running())
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
-            folder, start, checkpoints = self._checkpoints(ratings), None, None
-            if folder is not None:
+            start = checkpoints = None
+            if self.execution.checkpoint_dir:
+                digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
+                split = None if self.terms is None else self.terms.prior_split
+                subject = subject_of(self.config, ratings.counts, split, digests)
+                folder = CheckpointFolder(None, self.execution.checkpoint_dir, subject, load, _write)
                 if (earlier := release.enter_context(folder.claimed(self.execution.resume))) is not None:
                     start = resumed(earlier, self.config, partial(_adopted, engine, engine.ids))
                 unfinished = partial(self._model, ratings, engine, known)
@@ -404,14 +408,6 @@ class TableFit:
             timer.end("fit")
             timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :])
             return self._model(ratings, engine, known, fit, {"survey": read, **timer.seconds})
-
-    def _checkpoints(self, ratings: CollectedRatings) -> CheckpointFolder | None:
-        if not (folder := self.execution.checkpoint_dir):
-            return None
-        digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
-        split = None if self.terms is None else self.terms.prior_split
-        subject = subject_of(self.config, ratings.counts, split, digests)
-        return CheckpointFolder(None, folder, subject, load, _write)
 
     def _model(
         self, ratings: CollectedRatings, engine: Engine[Any], features: Mapping[Side, FitFeatures],

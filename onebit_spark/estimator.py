@@ -31,7 +31,6 @@ from onebit_spark.core.model_info import (
     METADATA,
     SIDE_OF,
     FitFeatures,
-    ModelInfo,
     Who,
     digest,
     give_features,
@@ -43,9 +42,8 @@ from onebit_spark.engines.decide import Exchange
 from onebit_spark.engines.spark_engine import adopted_factors, factor_schema, factors_of, load_ratings, open_engine
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.in_process import info_of_fit
-from onebit_spark.input.batches import SizeEstimate
-from onebit_spark.input.rating_checks import Columns, RatingCounts
-from onebit_spark.input.ratings import check_columns, collected_features, type_of, with_weight
+from onebit_spark.input.ratings import Columns, RatingCounts, SizeEstimate
+from onebit_spark.input.spark_ratings import check_columns, collected_features, type_of, with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.ml.params import FitParams, refuse_removed, set_saved_params
 from onebit_spark.model import OneBitCompletionModel, read_parquet, write_model
@@ -342,7 +340,9 @@ class _ModelBuilder:
         Without the seconds of its phases, the fit is unfinished: its model lacks these ids, and lives as long as the
         engine.
         """
-        info, unrated = self._info(fit), dict[Side, pa.Table]()
+        without = {side: len(known.unrated_ids) for side, known in self.features.items()}
+        info = info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, without, asdict(self.exchange))
+        unrated: dict[Side, pa.Table] = {}
         if seconds is not None:
             for side, coding in fit.codings.items():
                 prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
@@ -360,8 +360,3 @@ class _ModelBuilder:
             sides.append(factors_of(self.spark, self.engine, side, posteriors, schema, more, persist))
         certificate = certificate_document(item.as_dict() for item in fit.certificates)
         return OneBitCompletionModel(info, sides[0], sides[1], certificate).fittedOn(self.fitted)
-
-    def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        unrated = {side: len(known.unrated_ids) for side, known in self.features.items()}
-        exchange = asdict(self.exchange)
-        return info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, unrated, exchange)

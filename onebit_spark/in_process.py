@@ -19,8 +19,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import NARROWING, certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
-from onebit_spark.core.array_input import checked_ratings
-from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems
 from onebit_spark.core.engine import Engine
@@ -42,14 +40,16 @@ from onebit_spark.core.model_info import (
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.solver import Iteration, PhaseTimer
+from onebit_spark.core.user_data import checked_ratings, spark_name
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import ThreadRunner, local_engine
 from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
-from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.rating_checks import (
+from onebit_spark.input.ratings import (
+    ArrowRatings,
     Coding,
+    CollectedRatings,
     Columns,
+    Holdout,
     RatingCounts,
     check_id_type,
     checked_lines,

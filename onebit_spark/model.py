@@ -46,8 +46,8 @@ from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.model_info import DIRECTIONS, METADATA, ModelInfo, Who, factor_columns, feature_effects
 from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.rating_checks import RatingCounts
-from onebit_spark.input.ratings import case_folding
+from onebit_spark.input.ratings import RatingCounts
+from onebit_spark.input.spark_ratings import case_folding, missing
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
 from onebit_spark.ml.recommend import recommend
@@ -201,7 +201,14 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     def checkIds(self, dataset: DataFrame) -> None:
         """Count null and NaN ids in one job, and raise a RequestError if there are any."""
-        self.factors.check_ids(dataset)
+        factors = self.factors
+        for who in factors.columns:
+            factors.check_id_type(dataset, who)
+        columns = list(factors.columns.values())
+        counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
+        absent = [(column, n) for column, n in zip(columns, counts or (), strict=True) if n]
+        if problems := [f"column {column!r} holds {n:,} null or NaN ids" for column, n in absent]:
+            raise RequestError("; ".join(problems) + ": drop or fill such rows")
 
     # ---- recommendations ---------------------------------------------------------------------------------------------
 

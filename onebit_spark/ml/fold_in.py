@@ -35,12 +35,8 @@ from onebit_spark.core.model_info import (
 )
 from onebit_spark.engines.spark_engine import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
-from onebit_spark.input.ratings import (
-    ITEM,
-    LABEL,
-    USER,
-    WEIGHT,
-    Columns,
+from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, Columns
+from onebit_spark.input.spark_ratings import (
     checked_counts,
     collected_features,
     count_ratings,
@@ -49,8 +45,7 @@ from onebit_spark.input.ratings import (
     with_weight,
 )
 from onebit_spark.ml.scoring import MOST_PAIRS, SparkFactors
-from onebit_spark.platform.arrow_stream import Batches
-from onebit_spark.platform.plans import computed_once
+from onebit_spark.platform.frames import Batches, computed_once
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_left_out
 from onebit_spark.predictor.predictor import ModelSide, arrow_type

@@ -20,8 +20,6 @@ from onebit_spark.certificate.certificates import (
     certificate_document,
     ungrouped_certificates,
 )
-from onebit_spark.core.array_input import label_problems, weight_problems
-from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Terms, available_cores
 from onebit_spark.core.features import warn_of_unknown_values
@@ -41,6 +39,7 @@ from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.solver import Iteration
+from onebit_spark.core.user_data import arrow_table, label_problems, weight_problems
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.platform.files import MODEL
 from onebit_spark.predictor.model_folder import local_path, read_model, replaced_folder, write_into, write_vectors

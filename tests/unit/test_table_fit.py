@@ -15,8 +15,7 @@ from onebit_spark.core import config as core_config
 from onebit_spark.core.config import Execution
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.in_process import TableFit
-from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.ratings import ArrowRatings, Columns
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.ml.checkpoint import OWNER, clear_checkpoints
 

@@ -20,8 +20,8 @@ from record import provenance
 from scale import IDS, write_ratings
 from session import local_session
 
-from onebit_spark.input import collect, survey
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input import spark_ratings, survey
+from onebit_spark.input.ratings import Columns
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
         write_ratings(options, Path(folder))
         spark = local_session(driver_memory="6g", spark_driver_maxResultSize="0")
         ratings, columns = spark.read.parquet(folder), Columns()
-        size = collect.estimate_size(ratings, columns)
+        size = spark_ratings.estimate_size(ratings, columns)
 
         def surveyed() -> None:
             with survey.survey_ratings(ratings, columns):
@@ -45,7 +45,7 @@ def main() -> None:
 
         works: dict[str, Callable[[], object]] = {
             "survey": surveyed,
-            "collect": lambda: collect.collect_ratings(ratings, columns, size, 2**30),
+            "collect": lambda: spark_ratings.collect_ratings(ratings, columns, size, 2**30),
         }
         for repeat in range(options.repeats):
             for name, work in works.items():
@@ -55,7 +55,7 @@ def main() -> None:
 
 def by_spark(work: Callable[[], object]) -> str:
     with (
-        mock.patch.object(collect, "rating_files", return_value=None),
+        mock.patch.object(spark_ratings, "rating_files", return_value=None),
         mock.patch.object(survey, "rating_files", return_value=None),
     ):
         return measured(work)

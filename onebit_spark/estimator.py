@@ -41,9 +41,8 @@ from onebit_spark.engines.decide import Exchange
 from onebit_spark.engines.spark_engine import adopted_factors, factor_schema, factors_of, load_ratings, open_engine
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.in_process import info_of_fit, unrated_tables
-from onebit_spark.input.batches import SizeEstimate
-from onebit_spark.input.rating_checks import Columns, RatingCounts
-from onebit_spark.input.ratings import check_columns, collected_features, type_of, with_weight
+from onebit_spark.input.ratings import Columns, RatingCounts, SizeEstimate
+from onebit_spark.input.spark_ratings import check_columns, collected_features, type_of, with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.ml.params import FitParams, refuse_removed, set_saved_params
 from onebit_spark.model import OneBitCompletionModel, read_parquet, write_model
@@ -341,8 +340,8 @@ class _ModelBuilder:
         engine.
         """
         without = {side: len(known.unrated_ids) for side, known in self.features.items()}
-        exchange, unrated = asdict(self.exchange), dict[Side, pa.Table]()
-        info = info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, without, exchange)
+        info = info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, without, asdict(self.exchange))
+        unrated: dict[Side, pa.Table] = {}
         if seconds is not None:
             unrated = unrated_tables(fit, self.features, info)
             n_rows, n_cols = (unrated[side].num_rows if side in unrated else 0 for side in SIDES)

@@ -19,12 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import NARROWING, certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
-from onebit_spark.core.array_input import checked_ratings
-from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.features import SideFeatures
+from onebit_spark.core.hashes import merged_sketch
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import (
     SIDE_OF,
@@ -41,24 +40,26 @@ from onebit_spark.core.model_info import (
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.solver import Iteration, PhaseTimer
+from onebit_spark.core.user_data import checked_ratings, spark_name
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import ThreadRunner, local_engine
 from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
-from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.rating_checks import (
+from onebit_spark.input.ratings import (
+    ArrowRatings,
     Coding,
+    CollectedRatings,
     Columns,
+    Holdout,
     RatingCounts,
     check_id_type,
     checked_lines,
     column_count_problem,
 )
 from onebit_spark.input.tables import ArrowTable, Unreadable
-from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of
+from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
-from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, with_certificates
+from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, diagnosed, with_certificates
 
 LABELS_AT_ONCE = 2**16
 
@@ -77,6 +78,7 @@ def fit_arrays(
     on_iteration: Callable[[Iteration], None] | None = None,
     row_features: ArrayLike | pa.Table | None = None,
     col_features: ArrayLike | pa.Table | None = None,
+    initial_model: FittedModel | None = None,
 ) -> FittedModel:
     """Fit the ratings (rows[l], cols[l], labels[l]) in this process. A cell may be rated several times.
 
@@ -105,6 +107,8 @@ def fit_arrays(
     row_features, col_features : array_like of numbers or pyarrow.Table, optional
         Side features, one line per row or column of the shape (docs/MATH.md, §15). They are standardised; nan counts
         as the mean. A table may have columns of numbers, booleans, strings and arrays of them.
+    initial_model : FittedModel, optional
+        Start from the posterior of this model instead of the spectral start: see ``fit_table``.
 
     Raises
     ------
@@ -119,7 +123,7 @@ def fit_arrays(
     config = config or FitConfig()
     execution = Execution(device=device)
     settings = [*execution.problems(), *config.problems(), *(certify.problems() if certify else [])]
-    settings += thread_problems(threads)
+    settings += thread_problems(threads) + initial_problems(initial_model, certify)
     settings = settings or device_problems(config, execution)
     ratings = rows, cols, labels, shape
     engine: Engine[Any]
@@ -133,7 +137,11 @@ def fit_arrays(
             if given is not None:
                 rated, name = engine.counts(side) > 0, f"{side[:-1]}_features"
                 engine.features[side] = SideFeatures.of_rows(given, rated, name)
-        fit = certified_fit(engine, config, certify, positives, on_iteration)
+        start = None
+        if initial_model is not None:
+            ids = {side: pa.array(np.arange(engine.runner.n_rows(side))) for side in SIDES}
+            start = warm_start(initial_model, config, partial(_adopted, engine, ids), names={})
+        fit = certified_fit(engine, config, certify, positives, on_iteration, start)
     counts = RatingCounts(engine.n_ratings, positives, _label_coding(np.asarray(labels)), "")
     unrated = {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES}
     columns = Columns(weight="weight" if engine.weighted else None)
@@ -246,6 +254,7 @@ def fit_table(
     device: str = "cpu",
     options: Mapping[str, str] | None = None,
     holdout: float | None = None,
+    initial_model: FittedModel | None = None,
 ) -> FittedModel:
     """Fit a table of ratings in this process. Neither Java nor Spark is needed.
 
@@ -276,7 +285,10 @@ def fit_table(
         does not say it (docs/local.md).
     holdout : float, optional
         Keep the ratings of about this share of the cells out of the fit, and certify the predictions on them, on the
-        terms of ``certify`` (docs/MATH.md, §9.2).
+        terms of ``certify`` (docs/MATH.md, §9.2). They also give the figures of the report.
+    initial_model : FittedModel, optional
+        Start from the posterior of this model instead of the spectral start. Rank, loss, intercepts, covariance and
+        implicit features must be the model's, or be chosen; ids that it does not know start at its prior.
 
     Raises
     ------
@@ -296,7 +308,7 @@ def fit_table(
     execution = Execution(device=device)
     asked = (config, labels, certify, execution)
     problems = [problem for part in asked if part is not None for problem in part.problems()]
-    problems += thread_problems(threads)
+    problems += thread_problems(threads) + initial_problems(initial_model, certify)
     if holdout is not None and not 0 < holdout < 1:
         problems.append(Problem("holdout", f"must be a number between 0 and 1, not {holdout!r}"))
     if problems := problems or device_problems(config, execution):
@@ -313,13 +325,16 @@ def fit_table(
     }
     nothing = f"holdout={holdout} holds no rating out: give more ratings, or choose a larger share"
     read = source.divided(None if holdout is None else Holdout(holdout, config.seed), nothing)
-    fit = TableFit(config, certify, columns, source.id_types, features, execution, threads=threads)
+    fit = TableFit(
+        config, certify, columns, source.id_types, features, execution, threads=threads, initial=initial_model
+    )
     model = fit.model(read.to_fit, on_iteration, time.perf_counter() - began)
     if (kept := read.kept) is None:
         return model
     scored = model.scored(model.users.positions(kept.users), model.items.positions(kept.items), kept.positive)
     _, certificates = model.certified(scored, CertificateRequest(certify or Terms()), KEPT_OUT)
-    return replace(model, certificate=with_certificates(model.certificate, certificates))
+    info = replace(model.info, diagnostics=diagnosed(scored, "held-out ratings", fitted=False))
+    return replace(model, info=info, certificate=with_certificates(model.certificate, certificates))
 
 
 def thread_problems(threads: int | None) -> list[Problem]:
@@ -327,6 +342,17 @@ def thread_problems(threads: int | None) -> list[Problem]:
     if threads is None or (isinstance(threads, int) and threads >= 1):
         return []
     return [Problem("threads", f"must be an integer of at least 1, not {threads!r}")]
+
+
+def initial_problems(model: object, terms: Terms | None) -> list[Problem]:
+    """The problems with an initial model."""
+    if model is None:
+        return []
+    if not isinstance(model, FittedModel):
+        return [Problem("initial_model", f"must be a FittedModel, not {type(model).__name__}: see onebit_spark.load")]
+    if terms is not None and terms.prior_split is not None:
+        return [Problem("prior_split", "does not go with an initial model")]
+    return []
 
 
 def _opened(given: Any, what: str, options: Mapping[str, str] | None) -> ArrowTable:
@@ -361,6 +387,7 @@ class TableFit:
     execution: Execution = field(default_factory=Execution)  # of which the device and the checkpoints are used
     exchange: Mapping[str, str] = field(default_factory=dict)  # where the fit ran, and why
     threads: int | None = None
+    initial: FittedModel | None = None  # whose posterior the fit starts from
 
     def model(
         self, ratings: CollectedRatings, on_iteration: Callable[[Iteration], None] | None = None, read: float = 0.0
@@ -376,26 +403,24 @@ class TableFit:
             engine = Engine[Any](runner, {"rows": ratings.users, "cols": ratings.items})
             release.enter_context(engine.running())
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
-            folder, start, checkpoints = self._checkpoints(ratings), None, None
-            if folder is not None:
+            start = checkpoints = None
+            if self.execution.checkpoint_dir:
+                digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
+                split = None if self.terms is None else self.terms.prior_split
+                subject = subject_of(self.config, ratings.counts, split, digests)
+                folder = CheckpointFolder(None, self.execution.checkpoint_dir, subject, load, _write)
                 if (earlier := release.enter_context(folder.claimed(self.execution.resume))) is not None:
-                    start = resumed(earlier, self.config, partial(_adopted, engine))
+                    start = resumed(earlier, self.config, partial(_adopted, engine, engine.ids))
                 unfinished = partial(self._model, ratings, engine, known)
                 checkpoints = Checkpoints(self.execution.checkpoint_interval, partial(folder.write, unfinished))
+            if self.initial is not None:
+                start = warm_start(self.initial, self.config, partial(_adopted, engine, engine.ids), names={})
             timer.end("blocking")
             positives = ratings.counts.positives
             fit = certified_fit(engine, self.config, self.terms, positives, on_iteration, start, checkpoints)
             timer.end("fit")
             timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :])
             return self._model(ratings, engine, known, fit, {"survey": read, **timer.seconds})
-
-    def _checkpoints(self, ratings: CollectedRatings) -> CheckpointFolder | None:
-        if not (folder := self.execution.checkpoint_dir):
-            return None
-        digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
-        split = None if self.terms is None else self.terms.prior_split
-        subject = subject_of(self.config, ratings.counts, split, digests)
-        return CheckpointFolder(None, folder, subject, load, _write)
 
     def _model(
         self, ratings: CollectedRatings, engine: Engine[Any], features: Mapping[Side, FitFeatures],
@@ -415,7 +440,8 @@ class TableFit:
         users, items = (ModelSide.of(table, info, who) for who, table in tables.items())
         params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
         certificate = certificate_document(item.as_dict() for item in fit.certificates)
-        return FittedModel(info, users, items, certificate, params=params, fitted=ratings.sketch())
+        fitted = ratings.sketch() if self.initial is None else merged_sketch(self.initial.fitted, ratings.sketch())
+        return FittedModel(info, users, items, certificate, params=params, fitted=fitted)
 
 
 def _write(model: FittedModel, uri: str) -> None:
@@ -425,7 +451,9 @@ def _write(model: FittedModel, uri: str) -> None:
     write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
 
 
-def _adopted(engine: Engine[Any], model: FittedModel, who: Who, prior: RowPosterior, precision: str) -> Any:
-    """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
+def _adopted(
+    engine: Engine[Any], ids: Mapping[Side, pa.Array], model: FittedModel, who: Who, prior: RowPosterior, precision: str
+) -> Any:
+    """The posterior of these ids from a model, on the engine. Ids that it lacks get the one row of ``prior``."""
     side = SIDE_OF[who]
-    return engine.runner.table(side, align_factors(model.side(who).table, engine.ids[side], prior, precision))
+    return engine.runner.table(side, align_factors(model.side(who).table, ids[side], prior, precision))

@@ -46,9 +46,7 @@ from onebit_spark.core.prediction import log_loss
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, fit_arrays
-from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.rating_checks import Columns, RatingCounts
+from onebit_spark.input.ratings import ArrowRatings, CollectedRatings, Columns, RatingCounts
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import broadcast, driver_limits, parallelism
@@ -374,8 +372,7 @@ def spark_validation(
     """
     from pyspark.sql import functions as F
 
-    from onebit_spark.input.collect import collect_ratings, estimate_size
-    from onebit_spark.input.ratings import cell_hash, check_ratings, with_weight
+    from onebit_spark.input.spark_ratings import cell_hash, check_ratings, collect_ratings, estimate_size, with_weight
     from onebit_spark.ml.scoring import checked_ratings, measure
 
     spark = ratings.sparkSession

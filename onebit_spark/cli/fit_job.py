@@ -30,7 +30,7 @@ from onebit_spark.cli.running import failures_after
 from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.errors import RequestError
-from onebit_spark.input.rating_checks import INTEGRAL, Columns
+from onebit_spark.input.ratings import INTEGRAL, Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import (
     METRICS,

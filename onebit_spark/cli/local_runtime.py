@@ -16,15 +16,21 @@ import pyarrow.parquet as pq
 
 from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv
-from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.hashes import HIGHEST, CellSketch
 from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.solver import Iteration
+from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, checked_features
-from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
-from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.rating_checks import Columns, check_pairs, column_count_problem
+from onebit_spark.input.ratings import (
+    ArrowRatings,
+    CollectedRatings,
+    Columns,
+    Holdout,
+    KeptRatings,
+    check_pairs,
+    column_count_problem,
+)
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
 from onebit_spark.platform.files import PREDICTIONS, PREDICTIONS_CSV, Location, table_format
 from onebit_spark.predictor.fitted_model import FittedModel, load
@@ -41,7 +47,6 @@ from onebit_spark.predictor.predictor import (
     with_certificates,
     with_rates,
 )
-from onebit_spark.report import REPORT, page_of
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 EXAMPLES = 3
@@ -152,8 +157,7 @@ class LocalRuntime:
         return replace(load(path), cold_start="prior")
 
     def save(self, model: FittedModel, path: str, overwrite: bool) -> None:
-        page = page_of(model.info, model.certificate)
-        model.save(path, overwrite, {} if page is None else {REPORT: page})
+        model.save(path, overwrite)
 
     def with_featured_ids(self, model: FittedModel, features: ArrowTable, who: Who) -> FittedModel:
         column = model.info.columns[who]

@@ -225,7 +225,7 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
     if not isinstance(request, RatingsRequest):
         return
     from onebit_spark.engines.decide import driver_exchange
-    from onebit_spark.input.batches import SizeEstimate
+    from onebit_spark.input.ratings import SizeEstimate
     from onebit_spark.input.tables import count_rows, format_of, id_text_bytes, open_table
     from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
 

@@ -18,9 +18,8 @@ from onebit_spark.core.model_info import Who
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
-from onebit_spark.input.collect import SplitCounts, check_split, split_off
-from onebit_spark.input.rating_checks import Columns, RatingCounts, check_pairs, not_deterministic, total_of
-from onebit_spark.input.ratings import matching, missing, quoted, with_weight
+from onebit_spark.input.ratings import Columns, RatingCounts, check_pairs, not_deterministic, total_of
+from onebit_spark.input.spark_ratings import SplitCounts, check_split, matching, missing, quoted, split_off, with_weight
 from onebit_spark.input.tables import (
     EMPTY_CSV,
     NOT_JSON,

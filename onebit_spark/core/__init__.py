@@ -2,5 +2,5 @@
 
 compiled, blocks, posterior ◄ losses/, priors, features ◄ statistics ◄ hyper_posterior
 randomness, prediction, hyper_posterior, spectral, config ◄ engine, gauge ◄ solver ◄ model_selection
-array_input, model_info, id_index (ids of any type), hashes (of cells)
+user_data, model_info, id_index (ids of any type), hashes (of cells)
 """

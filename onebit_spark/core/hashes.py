@@ -50,7 +50,7 @@ def pair_hashes(users: pa.Array, items: pa.Array) -> NDArray[np.int64]:
 
 
 def coin_drawn(users: pa.ChunkedArray, items: pa.ChunkedArray, seed: int) -> NDArray[np.uint64]:
-    """The 32 bits that ``collect.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
+    """The 32 bits that ``spark_ratings.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
     start = np.full(1, SPARK_SEED)
     first = hashed(pa.array([seed], pa.int32() if -(2**31) <= seed < 2**31 else pa.int64()), start)
     hashes = np.full(len(users), first[0], np.uint64)
@@ -111,7 +111,7 @@ def weight_hashes(weights: NDArray[np.float32]) -> NDArray[np.int64]:
 def hash_sums(
     hashes: NDArray[np.int64], label: NDArray[np.bool_], weights: NDArray[np.float32] | None = None
 ) -> dict[str, int]:
-    """What ``input.ratings.fingerprint`` sums, of the cells' hashes, the labels and the weights."""
+    """What ``input.spark_ratings.fingerprint`` sums, of the cells' hashes, the labels and the weights."""
     of_weights = np.empty(0, np.int64) if weights is None else weight_hashes(weights)
     sums = _sums(hashes.view(np.uint64), label, of_weights.view(np.uint64))
     return {name: int(total) for name, total in zip(HASH_PARTS, sums, strict=True)}

@@ -16,7 +16,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -37,22 +37,32 @@ from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
 from onebit_spark.errors import FitFailed
-from onebit_spark.input.batches import BUNDLES, ITEM, NO_WEIGHTS, USER, Bundle, joined, read_bundles
-from onebit_spark.input.rating_checks import not_deterministic
-from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, PackedRatings, RatingSurvey
-from onebit_spark.platform.arrow_stream import Batches
-from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
+from onebit_spark.input.ratings import ITEM, USER, joined, not_deterministic
+from onebit_spark.input.survey import (
+    BUNDLES,
+    NO_WEIGHTS,
+    PARTS_PER_CORE,
+    SIDE_NUMBERS,
+    Bundle,
+    PackedRatings,
+    RatingSurvey,
+    read_bundles,
+)
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import (
+from onebit_spark.platform.frames import (
     JOB_ERRORS,
+    Batches,
     TemporaryFolders,
+    binary_line,
     cached,
+    cell_array,
     cogrouped,
     forget,
     in_partitions,
     on_executors,
     partition_keys,
     rows_are_lost,
+    schema_of,
     truncate_plan,
     working_session,
 )
@@ -151,7 +161,6 @@ BLOCK_CELLS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, weights binary, "
     "n long, checksum long, repeated_cells long, repeated long, conflicting long"
 )
-BLOCKS = schema_of(BLOCK_CELLS)
 MANY_OBJECTS = 20_000  # that the garbage collector visits in a millisecond
 SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
 
@@ -297,6 +306,7 @@ NO_NUMBERS = np.empty(0, np.int32)
 
 COUNTS = schema_of("block int, rows binary, ratings binary, weights binary, positives binary")
 CHUNKS = schema_of("block int, rows binary, codes binary, weights binary, members binary")
+REPEATS = tuple(Repeats.__dataclass_fields__)  # columns of the blocks
 
 
 @dataclass(frozen=True)
@@ -312,9 +322,6 @@ class SideTable:
     def index(self) -> IdIndex:
         """The index of the ids, made once in every Python worker."""
         return IdIndex(self.values)
-
-
-REPEATS = tuple(field.name for field in fields(Repeats))  # columns of the blocks
 
 
 def count_rows(batches: Batches) -> Batches:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onebit_spark.core.posterior import Form
 from onebit_spark.errors import RequestError
-from onebit_spark.input.batches import TABLE_BYTES, SizeEstimate
+from onebit_spark.input.ratings import TABLE_BYTES, SizeEstimate
 from onebit_spark.platform.sessions import NOT_ON_CONNECT, DriverLimits
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker of a cluster hold a copy of

@@ -1,12 +1,8 @@
 """The user's ratings: their columns, what can be wrong with them, and how they are read, by Spark or by Arrow.
 
-rating_checks (what is wrong, in words) ◄ batches (as they arrive: gathered here, or packed on the executors)
-
     by Arrow, without Spark
-tables (files, and tables in memory, in Spark's types) ◄ arrow_ratings
+tables (files, and tables in memory, in Spark's types) ◄ ratings (columns, defects in words, all ratings in memory)
 
     by Spark
-columns (and side features) ◄ rating_files (plain Parquet, by Arrow) ◄ ratings (every defect counted)
-    ◄ survey (packed on the executors, ids counted)
-    ◄ collect (on the driver, and held out)
+ratings ◄ spark_ratings (every defect counted; on the driver, and held out) ◄ survey (packed on the executors)
 """

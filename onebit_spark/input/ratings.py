@@ -1,347 +1,629 @@
-"""The ratings of a DataFrame: columns and their types, defects counted in one pass; and tables of side features."""
+"""The ratings of a user: their columns, what can be wrong with them, and how they are gathered in this process.
+
+    batches ─► under the names of USER, ITEM, …, labels and weights as numbers, without ratings of weight 0
+            ─► what is wrong, with examples                                       (``Defects``)
+            ─► a coin for every cell: to fit ─► 9 bytes per rating, 13 with weights    (``RatingCollector``)
+                                      kept out ─► ids, label, group                (``KeptRatings``)
+
+Checks, messages, held-out ratings and the numbers of the ids are the same with Spark (``spark_ratings``) and without
+it (``ArrowRatings``). No Python object is made per rating. This module imports no Spark.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from weakref import WeakKeyDictionary
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
-from pyspark.ml.functions import vector_to_array
-from pyspark.ml.linalg import VectorUDT
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, DecimalType, DoubleType, FloatType, StringType, StructField
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from onebit_spark.core.hashes import HASH_PARTS, PART_BITS, SALT
-from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_ratings import Holdout
-from onebit_spark.input.batches import HASH, ITEM, LABEL, USER, WEIGHT
-from onebit_spark.input.rating_checks import (
-    BIT,
-    EXAMPLES,
-    INTEGRAL,
-    Columns,
-    RatingCounts,
-    as_examples,
-    check_id_type,
-    checked_lines,
-    column_count_problem,
-    counts_if_sound,
-    may_be_refused,
-    type_problems,
-)
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.hashes import HASH_PARTS, CellSketch, cell_hashes, coin_drawn, hash_sums, limit_for
+from onebit_spark.core.id_index import IdColumn, one_array, sum_by_id
+from onebit_spark.core.model_info import Who
+from onebit_spark.core.user_data import spark_name
+from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, text_to_numbers
+from onebit_spark.platform.sessions import one_ahead
 
-MARKS = "__onebit_marks"
+Coding = Literal["signed", "binary", "boolean", "threshold"]
 
-# ---- columns ---------------------------------------------------------------------------------------------------------
+INTEGRAL = ("tinyint", "smallint", "int", "bigint")  # as ids they interchange
+NUMBERS = (*INTEGRAL, "float", "double", "decimal")  # types as Spark names them, without their parameters
+OTHER_IDS = ("boolean", "string", "binary", "date", "timestamp", "timestamp_ntz", "time", "interval", "char", "varchar")
+EXAMPLES = 3
 
 
-def quoted(name: str) -> str:
-    """A column name in backticks, so that dots in it have no meaning."""
-    return "`" + name.replace("`", "``") + "`"
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what, and how a number becomes a label."""
+
+    user: str = "user"
+    item: str = "item"
+    label: str = "label"
+    threshold: float | None = None
+    weight: str | None = None  # None: every rating has the weight 1
+
+    @property
+    def names(self) -> list[str]:
+        """All of them, each once."""
+        return list(dict.fromkeys(self.roles.values()))
+
+    @property
+    def ids(self) -> dict[Who, str]:
+        return {"user": self.user, "item": self.item}
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """What for ─► the name of the column."""
+        roles = {"user": self.user, "item": self.item, "label": self.label, "weight": self.weight}
+        return {role: name for role, name in roles.items() if name is not None}
 
 
-def missing(table: DataFrame, name: str) -> Column:
-    """Null, or NaN in a floating column."""
-    value = F.col(quoted(name))
-    floating = isinstance(type_of(table, name), FloatType | DoubleType)
-    return value.isNull() | F.isnan(value) if floating else value.isNull()
+@dataclass(frozen=True)
+class RatingCounts:
+    """What one pass over the ratings counted."""
+
+    n: int
+    positives: int
+    coding: Coding
+    fingerprint: str  # of the set of ratings, whatever their order
+
+    @property
+    def majority(self) -> int:
+        """The more frequent label, +1 in a tie."""
+        return 1 if 2 * self.positives >= self.n else -1
 
 
-def case_folding(table: DataFrame) -> Callable[[str], str]:
-    """How the session compares column names."""
-    return str if table.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
+def total_of(*parts: RatingCounts) -> tuple[int, str]:
+    """The number and the fingerprint of ratings that were counted in parts."""
+    words = (part.fingerprint.split("-") for part in parts)
+    sums = (sum(int(word, 16) for word in same) for same in zip(*words, strict=True))
+    return sum(part.n for part in parts), fingerprint_of(dict(zip(HASH_PARTS, sums, strict=True)))
 
 
-def matching(table: DataFrame, column: str) -> list[StructField]:
-    """The fields of this name. Whether case counts is a setting of the session."""
-    fields = [field for field in table.schema if field.name.lower() == column.lower()]
-    if [field.name for field in fields] == [column]:
-        return fields  # whether or not case counts
-    folded = case_folding(table)
-    return [field for field in fields if folded(field.name) == folded(column)]
+def fingerprint_of(totals: Mapping[str, int]) -> str:
+    """The sums of a set's ``HASH_PARTS`` as one word."""
+    return "-".join(f"{totals[name]:x}" for name in HASH_PARTS)
 
 
-def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
-    """Why the table does not have just one such column, in words; ``role`` says what it is for."""
-    return column_count_problem(len(matching(table, column)), column, role, table.columns)
+def not_deterministic(what: str) -> FitFailed:
+    """The ratings were read twice, and differ."""
+    return FitFailed(
+        f"{what}: the source is not deterministic (for example a random split or sample). Write the ratings to disk "
+        "first, and fit from there"
+    )
 
 
-def type_of(table: DataFrame, column: str) -> DataType:
-    """The type of a column, from the schema. Without a column "user", Spark takes ``col("user")`` for a function."""
-    if problem := column_problem(table, column):
-        raise RequestError(problem)
-    return matching(table, column)[0].dataType
+def column_count_problem(n: int, column: str, role: str, columns: Sequence[str]) -> str | None:
+    """Why a table that has n such columns does not have just one; ``role`` says what it is for."""
+    listed = f"(columns: {', '.join(columns)})"
+    if n == 0:
+        return f"there is no column {column!r}{role} {listed}"
+    return f"there are {n} columns named {column!r}{role} {listed}: keep one" if n > 1 else None
 
 
-def refuse_stream(table: DataFrame, what: str = "the ratings") -> None:
-    """Refuse a streaming DataFrame where a whole table is needed."""
-    if table.isStreaming:
-        raise RequestError(
-            f"{what} are a stream, which has no end: give a table, or the batches of the stream one by one, with "
-            "foreachBatch (docs/streaming.md)"
-        )
-
-
-def checked_ids(table: DataFrame, columns: Sequence[str]) -> list[Column]:
-    """The columns, checked lazily: if an id is null or NaN, the first action fails with the number of such ids.
-
-    The counts are one subquery for all columns. There is none if the schema excludes such ids.
-    """
-    absent = [missing(table, column) for column in columns]
-    counts = None
-    if not table.isStreaming:  # a stream has no total
-        counts = table.select(F.array(*map(F.count_if, absent))).scalar()
-    checked = []
-    for place, (column, is_absent) in enumerate(zip(columns, absent, strict=True)):
-        number = F.lit("some") if counts is None else F.format_number(counts[place], 0)
-        message = F.lit(f"column {column!r} holds "), number, F.lit(" null or NaN ids: drop or fill such rows")
-        checked.append(F.when(is_absent, F.raise_error(F.concat(*message))).otherwise(F.col(quoted(column))))
-    return checked
+def type_problems(columns: Columns, types: Mapping[str, str]) -> list[str]:
+    """Columns, by their roles, of a type (as Spark names it) that cannot be what they are for."""
+    bare = {role: re.split("[( ]", name)[0] for role, name in types.items()}
+    problems = [
+        f"column {columns.roles[role]!r} is of type {types[role]}, which cannot be an id: cast it"
+        for role in ("user", "item")
+        if bare[role] not in NUMBERS + OTHER_IDS
+    ]
+    if bare["label"] not in (*NUMBERS, "boolean", "string"):
+        problems.append(f"column {columns.label!r} is of type {types['label']}, not a number or a boolean")
+    if bare["label"] == "boolean" and columns.threshold is not None:
+        problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
+    if "weight" in bare and bare["weight"] not in (*NUMBERS, "string"):
+        problems.append(f"column {columns.weight!r} of the weights is of type {types['weight']}, not a number")
+    return problems
 
 
 # ---- ratings ---------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class DerivedRatings:
-    """What ratings were derived from: a table of which some are held out, or have the weight 0, by its columns."""
-
-    table: DataFrame
-    columns: Columns | None = None  # None: nothing is missing
-    holdout: Holdout | None = None
+REFUSED = ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight")
+BIT = {name: 1 << place for place, name in enumerate((*REFUSED, "plus", "minus", "zero", "other", "above"))}
 
 
-_DERIVED: WeakKeyDictionary[DataFrame, DerivedRatings] = WeakKeyDictionary()
+def may_be_refused(columns: Columns, present: Mapping[str, int]) -> bool:
+    """Whether a kind of value is there that ``counts_if_sound`` refuses, so that it must be counted."""
+    if any(present[name] for name in REFUSED):
+        return True
+    return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
 
 
-def mark_as_derived(
-    ratings: DataFrame, table: DataFrame, columns: Columns, holdout: Holdout | None = None
-) -> DataFrame:
-    """Record that ratings are those of a table without the held-out ones and those of weight 0, and return them.
+def counts_if_sound(
+    columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]
+) -> RatingCounts:
+    """The counts, or a RequestError with every defect, its count and three examples.
 
-    Their plan only shows a filter.
+    ``totals`` are ``n``, how many ratings have each flag of ``BIT``, and the sums of HASH_PARTS. ``boolean`` is true if
+    the labels are booleans. ``examples`` makes a text of three ratings that have a flag.
     """
-    before = derivation(table)
-    if before.columns in (None, columns) and None in (before.holdout, holdout):
-        _DERIVED[ratings] = DerivedRatings(before.table, columns, before.holdout or holdout)
-    return ratings
-
-
-def derivation(ratings: DataFrame) -> DerivedRatings:
-    return _DERIVED.get(ratings, DerivedRatings(ratings))
-
-
-def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
-    """The ratings without those of weight 0. Every public function calls it first."""
-    refuse_stream(df)
-    if columns.weight is None:
-        return df
-    check_columns(df, columns)
-    is_there = F.coalesce(weight_number(columns.weight) != 0, F.lit(True))  # a bad weight is refused later
-    return mark_as_derived(df.where(is_there), df, columns)
-
-
-def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
-    """The label as a boolean: strictly above the threshold, or above 0 without one."""
-    value = label_number(df, label_col)
-    return value > F.lit(0.0 if threshold is None else float(threshold))
-
-
-def check_ratings(df: DataFrame, columns: Columns) -> RatingCounts:
-    """Validate and count without the ids: one aggregation to a single line. A single class is allowed."""
-    return checked_counts(df, columns, count_ratings(df, columns))
-
-
-def count_ratings(df: DataFrame, columns: Columns, further: Mapping[str, Column] | None = None) -> dict[str, int]:
-    """The totals that ``checked_counts`` takes, and ``further`` aggregates of ``df`` by name, in one pass.
-
-    A flag is 1 if such ratings are there. Only if one must be refused does a second pass count them.
-    """
-    check_columns(df, columns)
-    # A column of its own, so that Spark computes it once per rating though two aggregates use it.
-    placed = df.withColumns({MARKS: flag_bits(df, columns)})
-    aggregates = {
-        "n": F.count(F.lit(1)),
-        "above": F.count_if(F.col(MARKS).bitwiseAND(F.lit(BIT["above"])) != 0),
-        "marks": F.bit_or(MARKS),
-        **{name: F.sum(part) for name, part in zip(HASH_PARTS, fingerprint(df, columns), strict=True)},
-        **(further or {}),
-    }
-    totals = aggregated(placed, aggregates)
-    present = {name: int(bool(totals["marks"] & bit)) for name, bit in BIT.items()}
-    if may_be_refused(columns, present):
-        present = aggregated(df, {name: F.count_if(flag) for name, flag in _flags(df, columns).items()})
-    return {**present, **totals}
-
-
-def aggregated(df: DataFrame, aggregates: Mapping[str, Column]) -> dict[str, int]:
-    """Aggregates of all ratings by their names, 0 where one is null."""
-    line = df.agg(*(aggregate.alias(name) for name, aggregate in aggregates.items())).first()
-    assert line is not None
-    return {name: line[name] or 0 for name in aggregates}
-
-
-# ---- what is counted -------------------------------------------------------------------------------------------------
-
-
-def flag_bits(df: DataFrame, columns: Columns) -> Column:
-    """The flags of a rating as the bits of one integer."""
-    bits = [F.when(flag, F.lit(BIT[name])).otherwise(0) for name, flag in _flags(df, columns).items()]
-    return reduce(lambda a, b: a.bitwiseOR(b), bits)
-
-
-def _flags(df: DataFrame, columns: Columns) -> dict[str, Column]:
-    """One boolean column per name of ``BIT``."""
-    value, absent = label_number(df, columns.label), missing(df, columns.label)
-    usable = ~absent & value.isNotNull() & ~F.isnan(value)
-    flags = {
-        "bad_user": missing(df, columns.user),
-        "bad_item": missing(df, columns.item),
-        "bad_label": absent | (value.isNotNull() & F.isnan(value)),
-        "text_label": ~absent & value.isNull(),
-        "bad_weight": F.lit(False),
-        "plus": usable & (value == 1),
-        "minus": usable & (value == -1),
-        "zero": usable & (value == 0),
-        "other": usable & ~value.isin(1.0, -1.0, 0.0),
-        "above": usable & (value > F.lit(float(columns.threshold or 0.0))),
-    }
-    if columns.weight is not None:
-        weight = weight_number(columns.weight)
-        flags["bad_weight"] = weight.isNull() | (weight < 0) | (weight >= F.lit(float("inf")))  # NaN is above infinity
-    return {name: F.coalesce(flags[name], F.lit(False)).alias(name) for name in BIT}
-
-
-def fingerprint(df: DataFrame, columns: Columns) -> list[Column]:
-    """56 bits of a hash of the rating, in two columns named ``HASH_PARTS``. A set's fingerprint is their sums.
-
-    A sum changes if a rating occurs twice. With an exclusive or, the two would cancel.
-    """
-    cell = cell_hash(df, columns)
-    whole = F.when(positive(df, columns.label, columns.threshold), F.bitwise_not(cell)).otherwise(cell)
-    if columns.weight is not None:
-        whole = whole.bitwiseXOR(F.xxhash64(weight_number(columns.weight)))
-    mask = F.lit((1 << PART_BITS) - 1).cast("bigint")
-    shifted = (whole, F.shiftrightunsigned(whole, PART_BITS))
-    return [part.bitwiseAND(mask).alias(name) for name, part in zip(HASH_PARTS, shifted, strict=True)]
-
-
-def cell_hash(df: DataFrame, columns: Columns) -> Column:
-    """A hash of the cell (user, item), the same for all integral widths, which interchange as ids."""
-    ids = []
-    for name in (columns.user, columns.item):
-        integral = type_of(df, name).simpleString() in INTEGRAL
-        ids.append(F.col(quoted(name)).cast("bigint") if integral else F.col(quoted(name)))
-    return F.xxhash64(F.lit(SALT), *ids)
-
-
-def label_number(df: DataFrame, label_col: str) -> Column:
-    """The label as a double. Text that is no number becomes null; true and false are 1 and 0."""
-    column = F.col(quoted(label_col))
-    if isinstance(type_of(df, label_col), BooleanType):
-        return column.cast("int").cast("double")
-    number = column.try_cast("double")
-    if not isinstance(type_of(df, label_col), StringType):
-        return number
-    word = F.lower(F.trim(column))
-    return F.when(word == "true", F.lit(1.0)).when(word == "false", F.lit(0.0)).otherwise(number)
-
-
-def weight_number(name: str) -> Column:
-    """A weight as a 32-bit float. Text that is no number becomes null, and 1e39 infinite."""
-    return F.col(quoted(name)).try_cast("double").cast("float")
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
-def check_columns(df: DataFrame, columns: Columns) -> None:
-    """Refuse columns that are not there, or of a type that cannot be what they are for."""
-    refuse_stream(df)
-    absent = (column_problem(df, name, f" for the {role}") for role, name in columns.roles.items())
-    problems = [problem for problem in absent if problem]
-    if not problems and len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
-        problems.append("user, item and label must be three different columns")
-    if not problems:
-        problems = type_problems(
-            columns, {role: type_of(df, name).simpleString() for role, name in columns.roles.items()}
+    if totals["n"] == 0:
+        kind = "" if columns.weight is None else " of positive weight"
+        raise RequestError(
+            f"there is no rating{kind}: the input is empty; check the path and any filter before the fit"
         )
-    if problems:
+    if problems := _defects(columns, totals, boolean, examples):
         raise RequestError("; ".join(problems))
+    coding: Coding = "signed" if totals["minus"] else "binary"
+    if boolean or columns.threshold is not None:
+        coding = "boolean" if boolean else "threshold"
+    return RatingCounts(totals["n"], totals["above"], coding, fingerprint_of(totals))
 
 
-def checked_counts(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -> RatingCounts:
-    """The counts, or a RequestError: see ``rating_checks.counts_if_sound``."""
-    boolean = isinstance(type_of(df, columns.label), BooleanType)
-
-    def examples(flag: str) -> str:
-        return as_examples(df.where(_flags(df, columns)[flag]).select(*map(quoted, columns.names)).take(EXAMPLES))
-
-    return counts_if_sound(columns, totals, boolean, examples)
-
-
-def rating_lines(df: DataFrame, columns: Columns, *further: str) -> DataFrame:
-    """(user, item, positive), the weights if there are any, and ``further`` columns, of ratings that were checked."""
-    return df.select(
-        F.col(quoted(columns.user)).alias(USER),
-        F.col(quoted(columns.item)).alias(ITEM),
-        positive(df, columns.label, columns.threshold).alias(LABEL),
-        *_weight(columns),
-        *map(quoted, further),
+def of_both_classes(counts: RatingCounts, columns: Columns) -> RatingCounts:
+    """The counts of ratings to fit, among which both labels must occur."""
+    if counts.positives not in (0, counts.n):
+        return counts
+    which = "positive" if counts.positives else "negative"
+    check = "data" if columns.threshold is None else f"threshold {columns.threshold:g}"
+    raise RequestError(
+        f"all {counts.n:,} labels in column {columns.label!r} are {which}: both classes are needed, check the {check}"
     )
 
 
-def unchecked_ratings(df: DataFrame, columns: Columns) -> DataFrame:
-    """The two ids, the label as a number, the cell's hash and the weight, if there is one: nothing is checked yet.
+def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]) -> list[str]:
+    """What is wrong with single ratings, with counts and examples, and with their labels together."""
+    defects = {  # flag ─► what it means, what to do
+        "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
+        "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
+        "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
+        "text_label": (
+            f"no number in column {columns.label!r}",
+            "labels are −1/1, 0/1, true/false, or numbers with a threshold; convert other text first",
+        ),
+        "bad_weight": (
+            f"a negative or infinite weight, null, NaN or no number in column {columns.weight!r}",
+            "give positive weights, or 0 to leave a rating out",
+        ),
+    }
+    if columns.threshold is None and not boolean:
+        outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
+        defects["other"] = (outside, "set a threshold")
+    problems = [
+        f"{totals[flag]:,} ratings with {meaning}, such as {examples(flag)}: {cure}"
+        for flag, (meaning, cure) in defects.items()
+        if totals[flag]
+    ]
+    if columns.threshold is None and totals["minus"] and totals["zero"]:
+        problems.append(
+            f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
+            "use either ±1 or 0/1, or set a threshold"
+        )
+    return problems
 
-    Where both ids are integers there is no hash: ``read_batch`` computes it.
-    """
-    integers = all(type_of(df, name).simpleString() in INTEGRAL for name in (columns.user, columns.item))
-    text = isinstance(type_of(df, columns.label), StringType | DecimalType)
-    return df.select(
-        *(_id(df, name).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM))),
-        (label_number(df, columns.label) if text else F.col(quoted(columns.label))).alias(LABEL),
-        *([] if integers else [cell_hash(df, columns).alias(HASH)]),
-        *_weight(columns),
-    )
+
+def as_examples(lines: Sequence[Sequence[object]]) -> str:
+    """Lines of a table as examples: (a, x, 1), (b, y, 0)."""
+    return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)
 
 
-def _weight(columns: Columns) -> list[Column]:
-    return [] if columns.weight is None else [weight_number(columns.weight).alias(WEIGHT)]
-
-
-def _id(df: DataFrame, name: str) -> Column:
-    """The id; −0.0 is 0.0, as Spark's grouping and joins have it."""
-    value = F.col(quoted(name))
-    if isinstance(type_of(df, name), FloatType | DoubleType):
-        return F.when(value == 0, F.lit(0.0).cast(type_of(df, name))).otherwise(value)
-    return value
+def check_pairs(counts: Mapping[str, int], examples: Mapping[str, Sequence[Sequence[object]]]) -> None:
+    """Refuse pairs with absent ids: column ─► how many, and three of them."""
+    problems = [
+        f"{count:,} pairs with null or NaN in column {column!r}, such as {as_examples(examples[column])}"
+        for column, count in counts.items()
+        if count
+    ]
+    if problems:
+        raise RequestError("; ".join(problems) + ": drop or fill them")
 
 
 # ---- side features ---------------------------------------------------------------------------------------------------
 
 
-def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) -> pa.Table:
-    """The table of side features on the driver, by one Spark job; it has one line per id.
+def check_id_type(column: str, given: str, id_type: str, whose: str) -> None:
+    """Refuse ids of another type than in the ratings; both are named as Spark names them."""
+    if given != id_type and not (given in INTEGRAL and id_type in INTEGRAL):
+        raise RequestError(
+            f"{whose} features: column {column!r} is of type {given}, but {whose} ids are of type {id_type}: cast it"
+        )
 
-    ``column`` holds the ids. ``id_type`` is Spark's type of the ids in the ratings, such as bigint. ``whose`` is "user"
-    or "item". Raises a RequestError if there is no such column, if two columns have one name, if the ids are of another
-    type or missing, or if an id has two lines.
+
+def checked_lines(table: pa.Table, column: str, whose: str) -> pa.Table:
+    """The table. Refuses lines without an id, and ids with several lines."""
+    ids = one_array(table[column])
+    absent = pc.is_null(ids, nan_is_null=pa.types.is_floating(ids.type))
+    if n_absent := pc.sum(absent).as_py():
+        raise RequestError(f"{whose} features: {n_absent:,} lines have no {column}: drop them")
+    different, (lines,) = sum_by_id(ids, np.ones(len(ids)))
+    if len(twice := different.filter(pa.array(lines > 1))):
+        examples = ", ".join(str(value) for value in twice.slice(0, EXAMPLES).to_pylist())
+        raise RequestError(
+            f"{whose} features: {len(twice):,} ids have several lines, such as {examples}: keep one each"
+        )
+    return table
+
+
+# ---- ratings in Arrow batches ----------------------------------------------------------------------------------------
+
+USER, ITEM, LABEL, WEIGHT = "__onebit_user", "__onebit_item", "__onebit_label", "__onebit_weight"
+HASH = "__onebit_hash"
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def joined(batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], int], enough: int) -> Iterator[pa.Table]:
+    """Tables of successive batches, each as soon as its size is enough. The last one may be smaller, but not empty."""
+    held: list[pa.RecordBatch] = []
+    total = 0
+    for batch in batches:
+        held.append(batch)
+        total += size(batch)
+        if total >= enough:
+            yield pa.Table.from_batches(held)
+            held, total = [], 0
+    if sum(batch.num_rows for batch in held):
+        yield pa.Table.from_batches(held)
+
+
+@dataclass(frozen=True)
+class RatingBatch:
+    """Some raw ratings in this process, without their ids."""
+
+    positive: NDArray[np.bool_]
+    # ``spark_ratings.cell_hash`` of the cells; 0 for all if an id is null, for such ratings are refused.
+    hashes: NDArray[np.int64]
+    weights: NDArray[np.float32] | None  # NaN for null
+    # To be summed over batches: ``n``, the counts of ``BIT``, HASH_PARTS, ``absent`` if a label is null,
+    # and with weights ``weight``, their finite sum.
+    facts: dict[str, Any]
+
+
+def read_batch(table: pa.Table, threshold: float | None) -> RatingBatch:
+    """Labels, hashes of cells, weights and facts of some raw ratings."""
+    label, facts = count_labels(table[LABEL], threshold)
+    if HASH in table.schema.names:
+        hashes = np.asarray(table[HASH].to_numpy())
+    elif table[USER].null_count or table[ITEM].null_count:
+        hashes = np.zeros(len(table), np.int64)
+    else:
+        hashes = cell_hashes(table[USER], table[ITEM])
+    weights = None
+    if WEIGHT in table.schema.names:
+        weights = np.array(table[WEIGHT].to_numpy(), np.float32)  # a copy: a view would keep the whole table
+        facts["bad_weight"] = int(np.count_nonzero(~((weights > 0) & (weights < np.inf))))
+        facts["weight"] = float(np.sum(weights, dtype=np.float64, where=np.isfinite(weights)))
+    if table[LABEL].null_count:
+        facts["absent"] = 1
+    return RatingBatch(label, hashes, weights, facts | hash_sums(hashes, label, weights))
+
+
+def count_labels(labels: pa.ChunkedArray, threshold: float | None) -> tuple[NDArray[np.bool_], dict[str, Any]]:
+    """Which labels are positive, and how often each flag of ``BIT`` holds, on labels as Spark holds them.
+
+    A null is counted as ``bad_label``, like NaN.
     """
-    try:
-        refuse_stream(frame, "they")
-        kind, *_ = [type_of(frame, name) for name in (column, *frame.columns)]
-    except RequestError as error:
-        raise RequestError(f"{whose} features: {error}") from None
-    check_id_type(column, kind.simpleString(), id_type, whose)
-    (own,) = matching(frame, column)
-    plain = [
-        vector_to_array(F.col(quoted(field.name))).alias(field.name)
-        if isinstance(field.dataType, VectorUDT)
-        else F.col(quoted(field.name)).alias(column if field == own else field.name)
-        for field in frame.schema
-    ]
-    return checked_lines(frame.select(*plain).toArrow(), column, whose)
+    values = (labels.cast(pa.int8()) if pa.types.is_boolean(labels.type) else labels).to_numpy()  # null is NaN
+    limit = np.float64(0.0 if threshold is None else threshold)  # so that numpy compares doubles, as Spark does
+    above: NDArray[np.bool_] = values > limit
+    kinds = {name: int(np.count_nonzero(values == value)) for name, value in _VALUES.items()}
+    if values.dtype.kind == "f":
+        kinds["bad_label"] = int(np.count_nonzero(np.isnan(values)))
+    kinds["other"] = len(values) - sum(kinds.values())
+    return above, {**dict.fromkeys(BIT, 0), **kinds, "n": len(values), "above": int(np.count_nonzero(above))}
+
+
+_VALUES = {"plus": 1, "minus": -1, "zero": 0}
+
+
+# ---- gathered in this process ----------------------------------------------------------------------------------------
+
+TABLE_BYTES = 16 * 2**20  # of ratings that are processed at once
+
+Hashes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SizeEstimate:
+    """Ratings counted before the exchange is chosen."""
+
+    n: int
+    bytes_per_rating: float  # on its way to the driver
+    fingerprint: str | None = None  # that the ratings must have, if it is known
+    weighted: bool = False
+    id_bytes: float = 0.0  # size of the different ids that are text, estimated
+
+
+@dataclass(frozen=True)
+class CollectedRatings:
+    """All ratings on the driver."""
+
+    counts: RatingCounts
+    users: pa.Array  # the ids, ascending; so are the items
+    items: pa.Array
+    ratings: RatingBlock  # row and column are the positions of user and item among the ids
+    cells: Hashes  # hashes of the rated cells, those up to ``limit``, for the sketch
+    limit: int  # see ``core.hashes``
+
+    @property
+    def n_users(self) -> int:
+        return len(self.users)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.items)
+
+    def sketch(self) -> CellSketch:
+        """The sketch of these ratings."""
+        hashes, ratings = np.unique(self.cells, return_counts=True)
+        return CellSketch(self.limit, hashes, ratings).up_to(limit_for(self.counts.n))
+
+
+class RatingCollector:
+    """Collects ratings: 9 bytes per rating, 13 with weights, and their facts."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.facts: Counter[str] = Counter()
+        self._users, self._items = IdColumn(), IdColumn()
+        self._positive: list[NDArray[np.bool_]] = []
+        self._weights: list[NDArray[np.float32]] = []  # empty if there are none
+        self._cells: list[Hashes] = []
+
+    def add(self, table: pa.Table, here: RatingBatch) -> None:
+        """Add the ratings of a table, as ``read_batch`` has read them. Ids that are null or NaN are not kept."""
+        self.facts.update(here.facts)
+        self.facts["absent"] += not self._users.add(table[USER])
+        self.facts["absent"] += not self._items.add(table[ITEM])
+        self._positive.append(here.positive)
+        self._cells.append(here.hashes[here.hashes <= self.limit])
+        if here.weights is not None:
+            self._weights.append(here.weights)
+
+    def ratings(self, counts: RatingCounts) -> CollectedRatings:
+        """The ratings. The collector is empty afterwards."""
+        rows, users = self._users.positions()
+        codes, items = self._items.positions()
+        codes <<= 1
+        place = 0
+        while self._positive:
+            label = self._positive.pop(0)
+            codes[place : place + len(label)] |= label
+            place += len(label)
+        weights = np.concatenate(self._weights) if self._weights else None
+        self._weights.clear()
+        ratings = RatingBlock.from_codes(rows, codes, (len(users), len(items)), weights)
+        return CollectedRatings(counts, users, items, ratings, np.concatenate(self._cells), self.limit)
+
+
+# ---- ratings of an ArrowTable ----------------------------------------------------------------------------------------
+
+GROUP = "__onebit_group"
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """Which ratings are kept out of a fit: about a share of the cells, by a hash of user and item."""
+
+    share: float
+    seed: int
+
+    def drawn(self, table: pa.Table) -> Mask:
+        return coin_drawn(table[USER], table[ITEM], self.seed) < np.uint64(round(self.share * 2**32))
+
+
+@dataclass(frozen=True)
+class KeptRatings:
+    """Ratings that a model is judged by."""
+
+    users: pa.ChunkedArray
+    items: pa.ChunkedArray
+    positive: Mask
+    cells: Hashes  # hashes of the cells
+    groups: pa.ChunkedArray | None  # as text
+    counts: RatingCounts
+    threshold: float | None  # labels strictly greater are positive
+
+    def sample(self, most: int) -> KeptRatings:
+        """These ratings, or about so many of them, without their groups."""
+        if self.counts.n <= most:
+            return self
+        places = np.sort(np.random.default_rng(0).choice(self.counts.n, most, replace=False))
+        users, items = (ids.take(pa.array(places)) for ids in (self.users, self.items))
+        return replace(
+            self, users=users, items=items, positive=self.positive[places], cells=self.cells[places], groups=None
+        )
+
+
+@dataclass(frozen=True)
+class DividedRatings:
+    """Ratings that were read: those to fit, and those kept out of the fit."""
+
+    to_fit: CollectedRatings
+    kept: KeptRatings | None
+
+
+class ArrowRatings:
+    """The ratings of a table. ``by`` is a column to group them by."""
+
+    def __init__(self, table: ArrowTable, columns: Columns, by: str | None = None) -> None:
+        self.columns = columns
+        roles = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}
+        names = {roles[role]: self._column(table, name, f" for the {role}") for role, name in columns.roles.items()}
+        if len({names[role] for role in (USER, ITEM, LABEL)}) < 3:
+            raise RequestError("user, item and label must be three different columns")
+        if by is not None:
+            names[GROUP] = self._column(table, by, " to group by")
+        self.table = table.named(names)
+        types = {role: spark_name(self.table.schema.field(roles[role]).type) for role in columns.roles}
+        if problems := type_problems(columns, types):
+            raise RequestError("; ".join(problems))
+        self.id_types = {who: types[who] for who in ("user", "item")}
+        self._boolean = types["label"] == "boolean"
+
+    @staticmethod
+    def _column(table: ArrowTable, name: str, role: str) -> str:
+        columns = table.matching(name)
+        if problem := column_count_problem(len(columns), name, role, table.schema.names):
+            if (sign := separator_in(table.schema.names)) is not None:
+                problem += f": its fields look separated by {sign!r}, set options={{'sep': {sign!r}}}"
+            raise RequestError(problem)
+        return columns[0]
+
+    def divided(self, holdout: Holdout | None = None, nothing: str = "no rating is held out") -> DividedRatings:
+        """Read all ratings: those to fit, and held-out ones. ``nothing`` is the error if no rating is held out."""
+        fit, kept, defects = RatingCollector(limit_for(0)), _Keeping(), Defects(self.columns)
+        for given, plain, absent in self._tables():
+            out = None if holdout is None or absent else holdout.drawn(plain)
+            fit.limit = limit_for(fit.facts["n"] + len(plain))  # their number is not known before
+            parts: list[tuple[pa.Table, RatingCollector | _Keeping]] = [(plain, fit)]
+            if out is not None:
+                parts = [(plain.filter(~out), fit), (plain.filter(out), kept)]
+            defects.see(given, plain, [self._taken(part, taker) for part, taker in parts], absent)
+        whole, held_out = self._counts(defects.facts, defects), None
+        if holdout is not None:
+            if not kept.facts["n"]:
+                raise RequestError(nothing)
+            counts = RatingCounts(kept.facts["n"], kept.facts["above"], whole.coding, fingerprint_of(kept.facts))
+            held_out = kept.ratings(counts, self.columns.threshold)
+        to_fit = fit.ratings(of_both_classes(self._counts(fit.facts, defects), self.columns))
+        return DividedRatings(to_fit, held_out)
+
+    def kept(self) -> KeptRatings:
+        """All ratings, to judge a model by. A single class is allowed."""
+        kept, defects = _Keeping(), Defects(self.columns)
+        for given, plain, absent in self._tables():
+            defects.see(given, plain, [self._taken(plain, kept)], absent)
+        return kept.ratings(self._counts(defects.facts, defects), self.columns.threshold)
+
+    def _taken(self, table: pa.Table, taker: RatingCollector | _Keeping) -> dict[str, int]:
+        batch = read_batch(table, self.columns.threshold)
+        taker.add(table, batch)
+        return batch.facts
+
+    def _counts(self, facts: Counter[str], defects: Defects) -> RatingCounts:
+        return counts_if_sound(self.columns, facts, self._boolean, defects.examples)
+
+    def _tables(self) -> Iterator[tuple[pa.Table, pa.Table, bool]]:
+        """Some ratings as they are, and with numbers and the hashes of their cells; and whether an id is absent.
+
+        Another thread reads the next batches at the same time.
+        """
+        batches = self.table.batches(self.table.schema.names)
+        for read in one_ahead(joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)):
+            if len(given := without_zeros(read)):
+                plain = plain_numbers(given)
+                absent = any(map(is_incomplete, (plain[USER], plain[ITEM])))
+                cells = np.zeros(len(plain), np.int64) if absent else cell_hashes(plain[USER], plain[ITEM])
+                yield given, plain.append_column(HASH, pa.array(cells)), absent
+
+
+class _Keeping:
+    """Collects ratings that a model is judged by."""
+
+    def __init__(self) -> None:
+        self.facts: Counter[str] = Counter()
+        self._tables: list[pa.Table] = []
+        self._positive: list[Mask] = []
+        self._cells: list[Hashes] = []
+
+    def add(self, table: pa.Table, batch: RatingBatch) -> None:
+        self.facts.update(batch.facts)
+        self._tables.append(table.select([name for name in (USER, ITEM, GROUP) if name in table.schema.names]))
+        self._positive.append(batch.positive)
+        self._cells.append(batch.hashes)
+
+    def ratings(self, counts: RatingCounts, threshold: float | None) -> KeptRatings:
+        table = pa.concat_tables(self._tables)
+        groups = table[GROUP] if GROUP in table.schema.names else None
+        positive, cells = np.concatenate(self._positive), np.concatenate(self._cells)
+        return KeptRatings(table[USER], table[ITEM], positive, cells, groups, counts, threshold)
+
+
+# ---- one table of ratings --------------------------------------------------------------------------------------------
+
+
+def is_incomplete(ids: pa.ChunkedArray) -> bool:
+    """Whether some are null or NaN."""
+    return bool(ids.null_count or (pa.types.is_floating(ids.type) and pc.any(pc.is_nan(ids)).as_py()))
+
+
+def without_zeros(given: pa.Table) -> pa.Table:
+    """Without the ratings of weight 0, which are as if they were not there."""
+    if WEIGHT not in given.schema.names:
+        return given
+    return given.filter(pc.fill_null(pc.not_equal(_weights(given[WEIGHT]), pa.scalar(0, pa.float32())), True))
+
+
+def plain_numbers(given: pa.Table) -> pa.Table:
+    """Labels and weights as numbers, groups as text; −0.0 is 0.0 among ids, as in Spark's grouping and joins."""
+    columns = {name: given[name] for name in given.schema.names}
+    for name in (USER, ITEM):
+        if pa.types.is_floating(given[name].type):
+            columns[name] = pc.add(given[name], pa.scalar(0.0, given[name].type))
+    label = given[LABEL]
+    if pa.types.is_string(label.type):
+        columns[LABEL] = text_to_numbers(label, booleans=True)
+    elif pa.types.is_decimal(label.type):
+        columns[LABEL] = label.cast(pa.float64())
+    if WEIGHT in columns:
+        columns[WEIGHT] = _weights(given[WEIGHT])
+    if GROUP in columns and pa.types.is_floating(given[GROUP].type):
+        words = [None if value is None else str(value) for value in given[GROUP].to_pylist()]
+        columns[GROUP] = pa.chunked_array([pa.array(words, pa.string())])
+    elif GROUP in columns:
+        columns[GROUP] = given[GROUP].cast(pa.string())
+    return pa.table(columns)
+
+
+def _weights(given: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As 32-bit floats. Text that is no number becomes null, and 1e39 infinite."""
+    numbers = text_to_numbers(given) if pa.types.is_string(given.type) else given.cast(pa.float64())
+    return numbers.cast(pa.float32(), safe=False)
+
+
+class Defects:
+    """The defects of the ratings read so far: how many, and three examples of each kind."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.facts: Counter[str] = Counter()  # of all ratings: see ``RatingBatch.facts``
+        self._columns = columns
+        self._examples: dict[str, list[Sequence[object]]] = {name: [] for name in BIT}
+
+    def see(self, given: pa.Table, plain: pa.Table, facts: Sequence[Mapping[str, int]], absent: bool) -> None:
+        """Count the defects of more ratings. These are examined only if the ``facts`` read off them show a defect."""
+        for part in facts:
+            self.facts.update(part)
+        outside = "other" if self._columns.threshold is None else "bad_label"
+        if absent or any(part.get(name) for part in facts for name in ("bad_label", "bad_weight", outside)):
+            columns = [inside for inside in (USER, ITEM, LABEL, WEIGHT) if inside in given.schema.names]
+            for name, which in self._defects(given, plain).items():
+                places = np.flatnonzero(which)
+                if name in ("bad_user", "bad_item", "text_label"):
+                    self.facts[name] += len(places)
+                if name == "text_label":  # counted as ``bad_label`` so far
+                    self.facts["bad_label"] -= len(places)
+                shown = pa.array(places[: EXAMPLES - len(self._examples[name])])
+                self._examples[name] += [list(line.values()) for line in given.select(columns).take(shown).to_pylist()]
+
+    def _defects(self, given: pa.Table, plain: pa.Table) -> dict[str, Mask]:
+        """Which ratings have each of the defects."""
+        label = plain[LABEL].cast(pa.int8()) if pa.types.is_boolean(plain[LABEL].type) else plain[LABEL]
+        number = label.cast(pa.float64())
+        text = np.asarray(pc.and_(number.is_null(), given[LABEL].is_valid()))  # there, but no number
+        absent = null_or_nan(number)
+        defects = {
+            "bad_user": null_or_nan(plain[USER]),
+            "bad_item": null_or_nan(plain[ITEM]),
+            "bad_label": absent & ~text,
+            "text_label": text,
+            "other": ~absent & ~np.isin(number.to_numpy(), (1.0, -1.0, 0.0)),
+        }
+        if WEIGHT in plain.schema.names:
+            weights = plain[WEIGHT].to_numpy()
+            defects["bad_weight"] = ~((weights > 0) & (weights < np.inf))
+        return defects
+
+    def examples(self, name: str) -> str:
+        return as_examples(self._examples[name])

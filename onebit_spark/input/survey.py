@@ -1,13 +1,22 @@
 """Ratings packed on the executors by one pass that finds every defect, and the ids of both sides counted.
 
+    raw ratings ─Pack─► bundles of 8 bytes per rating, under numbers of their own dictionaries, on the executors' disks
+                          ─► facts (counts, defects, fingerprint) of every bundle
+                          ─► ids with their counts
+                          ─► hashes of cells, for the sketch
+                          ─► blocks (``engines.blocking``)
+
+A task cuts its ratings into bundles, one line each. A segment is a run of bundles that share a dictionary of users and
+one of items. A bundle holds the ids that are new in its segment, so the lines of a segment are read in order. The last
+line of a segment has no ratings: it holds the number of ratings, and of positive ones, of every id of the segment.
+So no rating is read again to count the ids:
+
     few ids      SUMMARY of all bundles ─► the driver counts them                    one job that runs no Python
     many ids     bundles ─CountIds─► ids of every segment, in parts by a hash of the id ─shuffle─► sum_counts
                  ─► one line per id, cached ─► how many there are
 
-``batches.Pack`` has counted the ratings of each segment's ids, so no rating is read again. An exchange that shuffles
-needs one line per id. If the driver has counted few ids, these lines are made when they are first used.
-
-Packed ratings stay on the disks of the executors (``PackedRatings``).
+An exchange that shuffles needs one line per id. If the driver has counted few ids, these lines are made when they are
+first used.
 """
 
 from __future__ import annotations
@@ -18,6 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,17 +38,223 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from onebit_spark.core.compiled import jit
 from onebit_spark.core.hashes import CellSketch, limit_for
-from onebit_spark.core.id_index import in_utc, one_array
+from onebit_spark.core.id_index import IdEncoder, hashes_of, in_utc, one_array, sum_by_id
 from onebit_spark.core.losses import Side
-from onebit_spark.input.batches import COUNTED, ITEM, SIDE_NUMBERS, SUMMARY, USER, Batches, CountIds, Pack, sum_counts
-from onebit_spark.input.rating_checks import Columns, RatingCounts, may_be_refused, not_deterministic, of_both_classes
-from onebit_spark.input.rating_files import rating_files
-from onebit_spark.input.ratings import check_columns, check_ratings, checked_counts, type_of, unchecked_ratings
-from onebit_spark.platform.arrow_stream import map_rows, rows_session
-from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
-from onebit_spark.platform.plans import cached, expect_long_lines, in_partitions, truncate_plan, working_session
+from onebit_spark.input.ratings import (
+    ITEM,
+    USER,
+    Batches,
+    Columns,
+    RatingCounts,
+    joined,
+    may_be_refused,
+    not_deterministic,
+    of_both_classes,
+    read_batch,
+)
+from onebit_spark.input.spark_ratings import (
+    check_columns,
+    check_ratings,
+    checked_counts,
+    rating_files,
+    type_of,
+    unchecked_ratings,
+)
+from onebit_spark.platform.frames import (
+    binary_line,
+    cached,
+    cell_array,
+    expect_long_lines,
+    ids_cell,
+    in_partitions,
+    map_rows,
+    read_ids,
+    rows_session,
+    schema_of,
+    truncate_plan,
+    working_session,
+)
 from onebit_spark.platform.sessions import described, driver_limits, parallelism
+
+# ---- packed on the executors -----------------------------------------------------------------------------------------
+
+BUNDLE = 2_000_000  # ratings of a line
+SEGMENT = 16_000_000  # ratings that share their dictionaries
+BINARY_CELLS = ("user_ids", "item_ids", "users", "codes", "weights", "cells", "user_counts", "item_counts")
+SUMMARY = ("user_ids", "item_ids", "user_counts", "item_counts", "cells")  # the columns that are not per rating
+NOTHING = np.empty(0, np.int32)
+NO_WEIGHTS = np.empty(0, np.float32)
+NO_COUNTS = np.empty((0, 2), np.int32)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Packs the ratings of a task (``spark_ratings.unchecked_ratings``)."""
+
+    threshold: float | None
+    first_segment: Callable[[], int] = int  # its number, which no other task has
+
+    def __call__(self, batches: Batches) -> Batches:
+        first, n_task, number = self.first_segment(), 0, 0
+        segment = _Segment(first)
+        for table in joined(batches, pa.RecordBatch.__len__, BUNDLE):
+            n_task += len(table)
+            if segment.n and segment.n + len(table) > SEGMENT:
+                yield from segment.counts()
+                number += 1
+                segment = _Segment(first + number)
+            yield segment.packed(table, self.threshold, limit_for(n_task))
+        yield from segment.counts()
+
+
+class _Segment:
+    """The dictionaries of a segment, and the ratings of each id: all, and the positive ones."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.n, self._n_lines = number, 0, 0
+        self._users, self._items = IdEncoder(), IdEncoder()
+        self._user_counts, self._item_counts = NO_COUNTS, NO_COUNTS
+        self._types: tuple[pa.DataType, pa.DataType] | None = None
+
+    def packed(self, table: pa.Table, threshold: float | None, limit: int) -> pa.RecordBatch:
+        """One bundle. If an id or a label is null, it has facts alone: such ratings are refused."""
+        self.n += len(table)
+        users, items = self._users.add(table[USER]), self._items.add(table[ITEM])
+        batch = read_batch(table, threshold)
+        facts = batch.facts
+        if users is None or items is None or "absent" in facts:
+            return self._line({**facts, "absent": 1})
+        codes = items[0] << 1
+        codes |= batch.positive
+        self._types = users[1].type, items[1].type
+        self._user_counts = _with_room(self._user_counts, len(self._users))
+        self._item_counts = _with_room(self._item_counts, len(self._items))
+        _count(users[0], codes, self._user_counts, self._item_counts)
+        user_ids, item_ids, cells = ids_cell(users[1]), ids_cell(items[1]), batch.hashes[batch.hashes <= limit]
+        facts["summary_bytes"] = user_ids.size + item_ids.size + 8 * (len(users[1]) + len(items[1])) + cells.nbytes
+        return self._line(
+            facts, user_ids=user_ids, item_ids=item_ids, users=users[0], codes=codes,
+            weights=NO_WEIGHTS if batch.weights is None else batch.weights, cells=cells,
+        )  # fmt: skip
+
+    def counts(self) -> Batches:
+        """The last line; none if there are no ratings that can be fitted."""
+        if self._types is not None:
+            user_ids, item_ids = (ids_cell(pa.array([], kind)) for kind in self._types)
+            counts = {"user_counts": self._user_counts, "item_counts": self._item_counts}
+            yield self._line({}, user_ids=user_ids, item_ids=item_ids, **counts)
+
+    def _line(self, facts: dict[str, Any], **cells: Any) -> pa.RecordBatch:
+        place, self._n_lines = self._n_lines, self._n_lines + 1
+        given = {name: cells.get(name, NOTHING) for name in BINARY_CELLS}
+        return binary_line(segment=self.number, place=place, facts=json.dumps(facts), **given)
+
+
+def _with_room(counts: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    """The counts, with zeros for the ids that are new."""
+    return np.vstack([counts, np.zeros((n - len(counts), 2), np.int32)])
+
+
+@jit
+def _count(users, codes, user_counts, item_counts):  # type: ignore[no-untyped-def]
+    for k in range(len(users)):
+        user, item, label = users[k], codes[k] >> 1, codes[k] & 1
+        user_counts[user, 0] += 1
+        user_counts[user, 1] += label
+        item_counts[item, 0] += 1
+        item_counts[item, 1] += label
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle as it is read."""
+
+    segment: int
+    place: int  # in the segment
+    user_ids: pa.Array  # the ids that are new in the segment
+    item_ids: pa.Array
+    users: NDArray[np.int32]  # each rating's user, as a position among the ids of the segment
+    codes: NDArray[np.int32]  # each rating's item, in the same way, and label: item << 1 | positive
+    weights: NDArray[np.float32]  # empty if there are none
+
+
+# The columns that ``read_bundles`` takes.
+BUNDLES = ("segment", "place", "user_ids", "item_ids", "users", "codes", "weights")
+
+
+def read_bundles(batches: Batches) -> Iterator[Bundle]:
+    """The bundles of some lines, without copying their ratings."""
+    for batch in batches:
+        for segment, place, user_ids, item_ids, users, codes, weights in zip(*map(batch.column, BUNDLES), strict=True):
+            yield Bundle(
+                segment.as_py(), place.as_py(), read_ids(user_ids), read_ids(item_ids),
+                cell_array(users, np.int32), cell_array(codes, np.int32), cell_array(weights, np.float32),
+            )  # fmt: skip
+
+
+# ---- ids and their counts --------------------------------------------------------------------------------------------
+
+SIDE_NUMBERS = {USER: 1, ITEM: 2}  # in the lines of ``sum_counts``
+COUNTED = ("user_ids", "item_ids", "user_counts", "item_counts")  # the columns that ``CountIds`` takes
+
+
+@dataclass(frozen=True)
+class CountIds:
+    """The ids of every segment with their ratings and positive ratings, in ``n_parts`` parts by a hash of the id.
+
+    ``side`` is a number of SIDE_NUMBERS.
+    """
+
+    n_parts: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        segment: tuple[list[pa.Array], list[pa.Array]] = ([], [])  # ids of users and of items
+        for batch in batches:
+            for *ids, user_counts, item_counts in zip(*map(batch.column, COUNTED), strict=True):
+                for known, cell in zip(segment, ids, strict=True):
+                    known.append(read_ids(cell))
+                counts = [cell_array(cell, np.int32).reshape(-1, 2) for cell in (user_counts, item_counts)]
+                if len(counts[0]):  # the last line of a segment
+                    users, items = map(pa.concat_arrays, segment)
+                    yield from self._lines(1, users, ids_cell(items[:0]), counts[0])
+                    yield from self._lines(2, items, ids_cell(users[:0]), counts[1])
+                    segment = ([], [])
+
+    def _lines(self, side: int, ids: pa.Array, none: pa.Buffer, counts: NDArray[np.int32]) -> Batches:
+        if self.n_parts == 1:
+            n, above = counts.T
+            yield binary_line(part=0, side=side, ids=ids_cell(ids), none=none, n=n, above=above)
+            return
+        parts = (hashes_of(ids) >> np.uint64(20)) % np.uint64(self.n_parts)
+        order = np.argsort(parts.astype(np.uint16) if self.n_parts <= 2**16 else parts, kind="stable")
+        edges = np.searchsorted(parts[order], np.arange(self.n_parts + 1, dtype=np.uint64))
+        for part in np.flatnonzero(np.diff(edges)):
+            here = order[edges[part] : edges[part + 1]]
+            n, above = counts[here].T
+            yield binary_line(part=part, side=side, ids=ids_cell(ids.take(pa.array(here))), none=none, n=n, above=above)
+
+
+def sum_counts(batches: Batches) -> Batches:
+    """(user, item, side, n, above): the different ids of a part, each once; of the other side's id there is none."""
+    ids: dict[int, list[pa.Array]] = {1: [], 2: []}
+    counts: dict[int, list[NDArray[np.int32]]] = {1: [], 2: []}
+    kinds: dict[int, pa.DataType] = {}
+    for batch in batches:
+        for i, side in enumerate(batch.column("side").to_pylist()):
+            ids[side].append(read_ids(batch.column("ids")[i]))
+            kinds = {side: ids[side][0].type, 3 - side: read_ids(batch.column("none")[i]).type}
+            counts[side].append(np.stack([cell_array(batch.column(name)[i], np.int32) for name in ("n", "above")]))
+    for side in (side for side, arrays in ids.items() if arrays):
+        different, totals = sum_by_id(pa.concat_arrays(ids[side]), *np.hstack(counts[side]))
+        n = len(different)
+        both = [different if side == which else pa.nulls(n, kinds[which]) for which in (1, 2)]
+        rest = pa.array(np.full(n, side, np.int32)), *map(pa.array, totals)
+        yield pa.RecordBatch.from_arrays([*both, *rest], names=[USER, ITEM, "side", "n", "above"])
+
+
+# ---- the job that packs ----------------------------------------------------------------------------------------------
 
 PACKED = schema_of(
     "segment long, place int, facts string, user_ids binary, item_ids binary, users binary, codes binary, "
@@ -51,7 +267,7 @@ class PackedRatings:
     """The packed ratings, and what was counted of them."""
 
     bundles: DataFrame  # the lines of PACKED, in a session that reads one line at a time
-    # Sums over all bundles: ``n``, the flags of ``ratings``, HASH_PARTS, ``absent``, ``weight`` and
+    # Sums over all bundles: ``n``, the flags of ``ratings.BIT``, HASH_PARTS, ``absent``, ``weight`` and
     # ``summary_bytes``, the size of SUMMARY.
     facts: Counter[str]
     cached: DataFrame  # the same lines, where they are kept, in a session that sends many short rows to Python

@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import fs
 
-from onebit_spark.core.arrow import arrow_table, as_spark, in_spark_type
+from onebit_spark.core.user_data import arrow_table, as_spark, in_spark_type
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.files import file_system
 

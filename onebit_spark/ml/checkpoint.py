@@ -14,19 +14,18 @@ import json
 import logging
 import math
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig, param_names
-from onebit_spark.core.losses import SIDES
 from onebit_spark.core.model_info import METADATA, SIDE_OF, Who, prior_row
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.solver import Iteration, IterationPlan, Start
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.input.rating_checks import RatingCounts
+from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.platform.files import MODEL, Location, replace_folder
 from onebit_spark.platform.sessions import described
 
@@ -46,18 +45,19 @@ Adopt = Callable[[Any, Who, RowPosterior, str], Any]
 
 
 def warm_start(
-    model: Any, config: FitConfig, adopt: Adopt, vectors: int = MODEL_VECTORS
-) -> Start[Any]:  # fmt: skip
+    model: Any, config: FitConfig, adopt: Adopt, vectors: int = MODEL_VECTORS, names: Mapping[str, str] | None = None
+) -> Start[Any]:
     """The model's posterior of the engine's ids. Ids that the model does not know get its prior.
 
-    ``vectors`` is the number of those of implicit features that are read.
+    ``vectors`` is the number of those of implicit features that are read. ``names`` are those of the settings in
+    messages. Default: the names of the Params.
     """
-    _check_form(model, config)
+    _check_form(model, config, param_names(FitConfig) if names is None else names)
     info = model.info
-    priors = {
-        side: prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors) for side in SIDES
-    }  # fmt: skip
-    posteriors = {side: adopt(model, who, priors[side], config.precision) for who, side in SIDE_OF.items()}
+    posteriors = {}
+    for who, side in SIDE_OF.items():
+        prior = prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors)
+        posteriors[side] = adopt(model, who, prior, config.precision)
     settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
     return Start(posteriors, info.scales.without_feature_coef(), settings=settings)
 
@@ -73,23 +73,22 @@ def resumed(checkpoint: Checkpoint, config: FitConfig, adopt: Adopt) -> Start[An
     return replace(start, record=info.choice, earlier=info.choice["earlier"], planned=plan)
 
 
-def _check_form(model: Any, config: FitConfig) -> None:
-    there, names = model.info.config, param_names(FitConfig)
+def _check_form(model: Any, config: FitConfig, names: Mapping[str, str]) -> None:
+    """Refuse a model of another form. Settings that are chosen from the data may be those of the model."""
+    there = model.info.config
+    chosen = [name for name in FORM_SETTINGS if getattr(config, name) == AUTO]
+    if config.implicit_features and (config.rank == AUTO or config.chooses_kappa):
+        chosen.append("implicit_features")
     differing = [
-        f"{names[name]} is {getattr(there, name)} there and {getattr(config, name)} here"
+        f"{names.get(name, name)} is {getattr(there, name)} there and {getattr(config, name)} here"
         for name in FORM_SETTINGS
-        if getattr(there, name) != getattr(config, name) and not _chosen(name, config)
+        if getattr(there, name) != getattr(config, name) and name not in chosen
     ]
     if config.rank == AUTO and there.factors > config.max_rank:
-        differing.append(f"it has {there.factors} factors, and {names['max_rank']} is {config.max_rank} here")
+        most = names.get("max_rank", "max_rank")
+        differing.append(f"it has {there.factors} factors, and {most} is {config.max_rank} here")
     if differing:
-        raise RequestError(f"the initial model does not fit this estimator: {'; '.join(differing)}")
-
-
-def _chosen(name: str, config: FitConfig) -> bool:
-    """Whether a setting is chosen from the data, so that it may be that of the initial model."""
-    choosing = config.rank == AUTO or config.chooses_kappa
-    return getattr(config, name) == AUTO or (name == "implicit_features" and config.implicit_features and choosing)
+        raise RequestError(f"the initial model has other settings: {'; '.join(differing)}")
 
 
 class Checkpoint(NamedTuple):

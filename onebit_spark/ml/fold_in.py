@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.id_index import one_array
-from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.losses import OTHER
 from onebit_spark.core.model_info import (
     PARTNER,
     SIDE_OF,
@@ -34,15 +33,10 @@ from onebit_spark.core.model_info import (
     prior_row,
     read_factors,
 )
-from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.spark_engine import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
-from onebit_spark.input.ratings import (
-    ITEM,
-    LABEL,
-    USER,
-    WEIGHT,
-    Columns,
+from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, Columns
+from onebit_spark.input.spark_ratings import (
     checked_counts,
     collected_features,
     count_ratings,
@@ -51,11 +45,9 @@ from onebit_spark.input.ratings import (
     with_weight,
 )
 from onebit_spark.ml.scoring import MOST_PAIRS, SparkFactors
-from onebit_spark.platform.arrow_stream import Batches
-from onebit_spark.platform.plans import computed_once
+from onebit_spark.platform.frames import Batches, computed_once
 from onebit_spark.platform.sessions import parallelism
-from onebit_spark.predictor.fitted_model import FittedModel
-from onebit_spark.predictor.new_ratings import Before, FoldIn, updated_sides, warn_left_out
+from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_left_out
 from onebit_spark.predictor.predictor import ModelSide, arrow_type
 
 COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}  # of prepared ratings
@@ -197,49 +189,25 @@ def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFra
             "setInitialModel(model)"
         )
     table, model = given.table(), factors.on_driver() if factors.fit_driver(given.n) else None
-    touched: dict[Who, _Touched] = {who: _Touched.of(factors, who, table, model) for who in COLUMN_OF}
-    rows, cols = touched["user"], touched["item"]
+    ids = {who: one_array(table[column]) for who, column in COLUMN_OF.items()}
+    sides = {who: _side_of(factors, who, ids[who]) if model is None else model.side(who) for who in COLUMN_OF}
     weights = None if given.columns.weight is None else table[WEIGHT].to_numpy()
-    block = RatingBlock.from_coordinates(
-        rows.places, cols.places, table[LABEL].to_numpy(), (len(rows.ids), len(cols.ids)), weights
-    )
-    before: dict[Side, Before] = {
-        SIDE_OF[who]: Before(side.posterior, side.new, means[who].at(side.ids) if who in means else None)
-        for who, side in touched.items()
-    }
-    after = updated_sides(factors.info, block, before)
+    after = updated_rows(factors.info, sides, ids, table[LABEL].to_numpy(), weights, means)
     plain, changes = ["id", *factor_columns(*factors.info.table_form)], Changes()
-    for who, side in touched.items():
-        posterior = after[SIDE_OF[who]]
+    for who, (rated, rows) in after.items():
         if model is not None:
-            frame = side_frame(factors, who, model.side(who).with_rows(side.ids, posterior).table)
+            frame = side_frame(factors, who, sides[who].with_rows(rated, rows).table)
         else:
-            lines = side_frame(factors, who, factor_table(side.ids, posterior))
+            lines = side_frame(factors, who, factor_table(rated, rows))
             old = factors.of(who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
             frame = old.unionByName(lines)
-        changes |= _change(who, frame, factors.info.count(who) + int(side.new.sum()))
+        new = int(np.count_nonzero(sides[who].positions(rated) < 0))
+        changes |= _change(who, frame, factors.info.count(who) + new)
     return changes
 
 
-@dataclass(frozen=True)
-class _Touched:
-    """The users (or items) of some ratings: their ids, each rating's place among them, and what is known of them."""
-
-    ids: pa.Array
-    places: NDArray[np.int64]
-    posterior: RowPosterior
-    new: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, factors: SparkFactors, who: Who, table: pa.Table, model: FittedModel | None) -> _Touched:
-        """``model``: the whole model, if it is on the driver. Else the factors of these ids are collected."""
-        side = None if model is None else model.side(who)
-        kind = arrow_type(factors.info.id_types[who]) if side is None else side.ids.type
-        encoded = one_array(table[COLUMN_OF[who]].cast(kind)).dictionary_encode()
-        ids = encoded.dictionary
-        if side is None:
-            asked = F.broadcast(factors.spark.createDataFrame(pa.table({"id": ids})))
-            lines = factors.of(who).join(asked, "id", "left_semi").toArrow()
-            side = ModelSide.of(lines, factors.info, who)
-        positions = side.positions(ids)
-        return cls(ids, encoded.indices.to_numpy().astype(np.int64), side.at(positions, implicit=True), positions < 0)
+def _side_of(factors: SparkFactors, who: Who, ids: pa.Array) -> ModelSide:
+    """The factors of those of these ids that the model knows, on the driver."""
+    asked = pa.table({"id": ids.cast(arrow_type(factors.info.id_types[who])).unique()})
+    lines = factors.of(who).join(F.broadcast(factors.spark.createDataFrame(asked)), "id", "left_semi")
+    return ModelSide.of(lines.toArrow(), factors.info, who)

@@ -19,11 +19,9 @@ from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.model_info import PARTNER, SIDE_OF, Who, factor_columns, prior_row, read_factors
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import refuse
-from onebit_spark.input.ratings import checked_ids, refuse_stream
+from onebit_spark.input.spark_ratings import checked_ids, refuse_stream
 from onebit_spark.ml.scoring import SparkFactors
-from onebit_spark.platform.arrow_stream import Batches
-from onebit_spark.platform.binary_cells import binary_line
-from onebit_spark.platform.plans import in_partitions
+from onebit_spark.platform.frames import Batches, binary_line, in_partitions
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.predictor.predictor import Predictor
 from onebit_spark.predictor.top_n import Best, Ranking, Seen, best_of, best_partners, ranking_problems

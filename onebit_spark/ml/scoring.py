@@ -25,22 +25,19 @@ from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.prediction import EVERYTHING, RELIABILITY_BINS, Calibration
 from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.ratings import (
-    INTEGRAL,
-    Columns,
-    RatingCounts,
+from onebit_spark.input.ratings import INTEGRAL, Columns, RatingCounts
+from onebit_spark.input.spark_ratings import (
     cell_hash,
     check_ratings,
     checked_ids,
     column_problem,
     matching,
-    missing,
     positive,
     quoted,
     type_of,
     with_weight,
 )
-from onebit_spark.platform.arrow_stream import arrow_udf
+from onebit_spark.platform.frames import arrow_udf
 from onebit_spark.platform.sessions import as_bytes, described
 from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.predictor import (
@@ -119,16 +116,6 @@ class SparkFactors:
                 f"column {column!r} is of type {actual}, but the model's {who} ids are of type {expected}: "
                 f"cast the column to {expected}"
             )
-
-    def check_ids(self, dataset: DataFrame) -> None:
-        """Count null and NaN ids in one job, and raise a RequestError if there are any."""
-        for who in SIDE_OF:
-            self.check_id_type(dataset, who)
-        columns = [self.columns[who] for who in SIDE_OF]
-        counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
-        absent = [(column, n) for column, n in zip(columns, counts or (), strict=True) if n]
-        if problems := [f"column {column!r} holds {n:,} null or NaN ids" for column, n in absent]:
-            raise RequestError("; ".join(problems) + ": drop or fill such rows")
 
     # ---- pairs -------------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,11 @@
-"""Sessions, classic ones and those of Spark Connect; and what their driver can hold."""
+"""Sessions, classic ones and those of Spark Connect; what their driver can hold; and work in a second thread."""
 
 from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,16 @@ NO_LIMIT = 2**62
 TIME_ZONE = "spark.sql.session.timeZone"
 
 V = TypeVar("V")
+
+
+def one_ahead(items: Iterable[V], step: Callable[..., Any] = next) -> Iterator[V]:
+    """The items. Another thread makes the next one, by ``step``, while the last is used."""
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(step, source, end)
+        while (item := ahead.result()) is not end:
+            ahead = pool.submit(step, source, end)
+            yield item
 
 
 def is_connect(spark: SparkSession) -> bool:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,6 @@ from onebit_spark.certificate.certificates import (
     certificate_document,
     ungrouped_certificates,
 )
-from onebit_spark.core.array_input import label_problems
-from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Terms, available_cores
 from onebit_spark.core.features import warn_of_unknown_values
@@ -40,11 +39,13 @@ from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.solver import Iteration
+from onebit_spark.core.user_data import arrow_table, label_problems, weight_problems
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.platform.files import MODEL
-from onebit_spark.predictor.model_folder import read_model, replaced_folder, write_into, write_vectors
-from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
+from onebit_spark.predictor.model_folder import local_path, read_model, replaced_folder, write_into, write_vectors
+from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_left_out
 from onebit_spark.predictor.predictor import (
+    SAMPLE,
     CertificateRequest,
     ModelSide,
     Predictor,
@@ -52,6 +53,7 @@ from onebit_spark.predictor.predictor import (
     calibrated,
     certificates_of,
     count_by_level,
+    diagnosed,
     figures_of,
     fresh_to,
     moments,
@@ -59,10 +61,23 @@ from onebit_spark.predictor.predictor import (
     scores_at,
 )
 from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
+from onebit_spark.report import REPORT, page_of
+from onebit_spark.report import report as report_page
 
 log = logging.getLogger("onebit_spark")
 
 COLD_START = ("prior", "drop", "nan")
+
+
+class _Ratings(NamedTuple):
+    """Ratings for a model, without those of weight 0."""
+
+    ids: list[pa.Array]  # of the users and of the items
+    rows: Numbers  # their positions
+    cols: Numbers
+    positive: NDArray[np.bool_]
+    weights: NDArray[np.floating] | None
+    kept: NDArray[np.bool_]  # which of the given ratings they are
 
 
 def load(path: str | os.PathLike[str]) -> FittedModel:
@@ -142,16 +157,12 @@ class FittedModel:
     @cached_property
     def rows(self) -> RowPosterior:
         """Posterior of the users, in the order of ``users.ids``; after ``fit_arrays``, of every row of the shape."""
-        if self.shape is None:
-            return self.users.known
-        return self.users.at(self.users.positions(pa.array(np.arange(self.shape[0]))), True)
+        return _posterior(self.users, None if self.shape is None else self.shape[0])
 
     @cached_property
     def cols(self) -> RowPosterior:
         """Posterior of the items: see ``rows``."""
-        if self.shape is None:
-            return self.items.known
-        return self.items.at(self.items.positions(pa.array(np.arange(self.shape[1]))), True)
+        return _posterior(self.items, None if self.shape is None else self.shape[1])
 
     @cached_property
     def config(self) -> FitConfig:
@@ -260,14 +271,32 @@ class FittedModel:
             found.append(table[matching[0]])
         return found
 
-    def _ratings_of(self, users: Any, items: Any, labels: Any) -> tuple[Any, Any, Any]:
-        """User ids, item ids and labels: three of them, or the columns of the fit in one table, ``users``."""
-        if items is not None and labels is not None:
-            return users, items, labels
-        if items is not None or labels is not None:
+    def _ratings(
+        self, users: Any, items: Any, labels: Any, to: str, who: str = "user", threshold: float | None = None
+    ) -> _Ratings:
+        """Ratings that were checked: users, items and labels, or the columns of the fit in one table, ``users``.
+
+        A table may have the column of the weights. Ratings of weight 0 are left out. ``to`` is the purpose, in
+        messages; ``threshold`` replaces that of the fit.
+        """
+        weights, weight = None, self.info.columns.get("weight")
+        if items is None and labels is None:
+            table = pa.table(dict(users)) if isinstance(users, Mapping) else arrow_table(users, "the ratings")
+            if weight is not None and weight.lower() in map(str.lower, table.column_names):
+                weights = self._columns_of(table, "the ratings", ("weight",))[0].to_numpy()
+            users, items, given = self._columns_of(table, "the ratings", ("user", "item", "label"))
+            labels = given.to_numpy()
+        elif items is None or labels is None:
             raise RequestError("the ratings must be users, items and labels, or one table")
-        by_user, by_item, by_label = self._columns_of(users, "the ratings", ("user", "item", "label"))
-        return by_user, by_item, by_label.to_numpy()
+        ids, rows, cols = self.pairs(users, items)
+        positive = positive_labels(labels, self.info.threshold if threshold is None else threshold, len(rows), who, to)
+        kept = np.full(len(rows), True)
+        if weights is not None:
+            refuse(weight_problems(weights))
+            kept = weights.astype(np.float32) != 0
+            weights = weights[kept].astype(np.float32)
+        chosen = [array.filter(pa.array(kept)) for array in ids]
+        return _Ratings(chosen, rows[kept], cols[kept], positive[kept], weights, kept)
 
     def score(self, users: Any, items: Any) -> DoubleArray:
         """Posterior mean of the score, E[b_i] + E[d_j] + E[L_i]·E[R_j] (docs/MATH.md, §8.1).
@@ -460,14 +489,18 @@ class FittedModel:
         """
         request = CertificateRequest(terms or Terms(), tuple(max_error), None if groups is None else "group")
         refuse(request.problems(self.info, {}))
-        users, items, labels = self._ratings_of(users, items, labels)
-        ids, rows, cols = self.pairs(users, items)
-        if not len(rows):
+        given = self._ratings(users, items, labels, "certify")
+        if not len(given.rows):
             raise RequestError("cannot certify: there is no rating")
-        positive = positive_labels(labels, self.info.threshold, len(rows), "user", "certify")
-        asked = CellSketch.of(cell_hashes(*ids), HIGHEST if self.fitted is None else self.fitted.limit)
-        text = None if groups is None else pa.chunked_array([pa.array([str(value) for value in np.asarray(groups)])])
-        return self.certified(self.scored(rows, cols, positive, text), request, fresh_to(self.fitted, asked))[1]
+        text = None
+        if groups is not None:
+            text = pa.chunked_array([pa.array([str(value) for value in np.asarray(groups)[given.kept]])])
+        scored = self.scored(given.rows, given.cols, given.positive, text)
+        return self.certified(scored, request, fresh_to(self.fitted, self._sketch(given)))[1]
+
+    def _sketch(self, given: _Ratings) -> CellSketch:
+        """Of the cells of ratings, up to the limit of the model's own sketch."""
+        return CellSketch.of(cell_hashes(*given.ids), HIGHEST if self.fitted is None else self.fitted.limit)
 
     def calibrate(self, users: Any, items: Any = None, labels: ArrayLike | None = None) -> FittedModel:
         """This model with a probability that agrees with the frequencies in these ratings (docs/MATH.md, §8.4).
@@ -475,11 +508,43 @@ class FittedModel:
         The ratings, or one table with the columns of the fit, must not have been fitted. Score, std and prediction do
         not change. The probability is above ½ exactly where the score is above 0.
         """
-        users, items, labels = self._ratings_of(users, items, labels)
-        _, rows, cols = self.pairs(users, items)
-        positive = positive_labels(labels, self.info.threshold, len(rows), "user", "calibrate")
-        calibration = calibrated(self.scored(rows, cols, positive))
+        given = self._ratings(users, items, labels, "calibrate")
+        calibration = calibrated(self.scored(given.rows, given.cols, given.positive))
         return replace(self, info=replace(self.info, calibration=asdict(calibration)))
+
+    def diagnose(
+        self, users: Any, items: Any = None, labels: ArrayLike | None = None, *, source: str = "held-out ratings",
+        fitted: bool = False,
+    ) -> FittedModel:  # fmt: skip
+        """This model with the figures of its report, measured on these ratings, or on a sample of them.
+
+        Parameters
+        ----------
+        users, items, labels
+            The ratings; or one table with the columns of the fit.
+        source : str
+            What these ratings are, in words, for the report.
+        fitted : bool
+            Whether the model was fitted to them. Then the report warns that the figures are too good.
+        """
+        given = self._ratings(users, items, labels, "diagnose")
+        if not (n := len(given.rows)):
+            raise RequestError("cannot diagnose: there is no rating")
+        places = np.arange(n)
+        if n > SAMPLE:
+            places = np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
+            source = f"a sample of {source}"
+        scored = self.scored(given.rows[places], given.cols[places], given.positive[places])
+        return replace(self, info=replace(self.info, diagnostics=diagnosed(scored, source, fitted)))
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write the report of the fit, the page ``report.html`` of a job, to a file. Its plots need matplotlib.
+
+        It shows errors and probabilities after ``fit_table(holdout=…)`` or ``diagnose``.
+        """
+        if find_spec("matplotlib") is None:
+            raise RequestError("the plots of a report need matplotlib: pip install '.[plots]'")
+        local_path(path).write_text(report_page(self.info, self.certificate), encoding="utf-8")
 
     def certified(
         self, scored: pa.Table, request: CertificateRequest, fresh: Mapping[str, Any]
@@ -488,11 +553,11 @@ class FittedModel:
         figures, lines = figures_of(scored)
         return figures, certificates_of(self.info, count_by_level(self.info, lines, request.by), request, fresh)
 
-    # ---- new users and items -----------------------------------------------------------------------------------------
+    # ---- new ratings -------------------------------------------------------------------------------------------------
 
     def fold_in(
         self, users: Any, items: Any = None, labels: ArrayLike | None = None, who: Who = "user", *,
-        threshold: float | None = None, only_new: bool = False,
+        threshold: float | None = None, only_new: bool = False, features: Any = None,
     ) -> FittedModel:  # fmt: skip
         """A model that also knows these users (or items), without a refit (docs/MATH.md, §8.3).
 
@@ -513,49 +578,88 @@ class FittedModel:
         only_new : bool
             The new model knows only the new users, and all items. No factor table is copied, so a request is answered
             in milliseconds however large the model is.
+        features : table, optional
+            Side features of the new ids, if the model was fitted with such features.
         """
-        users, items, labels = self._ratings_of(users, items, labels)
-        ids, rows, cols = self.pairs(users, items)
-        positive = positive_labels(
-            labels, self.info.threshold if threshold is None else threshold, len(rows), who, "fold in"
-        )
-        new_ids, partners = (ids[0], cols) if who == "user" else (ids[1], rows)
-        if not len(rows) and not only_new:
+        given, own = self._ratings(users, items, labels, "fold in", who, threshold), self.side(who)
+        if not len(given.rows) and not only_new:
             return self
-        encoded, folded = self.folded_rows(who, new_ids.cast(self.side(who).ids.type), partners, positive)
-        own = self.side(who)
-        side = ModelSide(encoded, folded, own.prior) if only_new else own.with_rows(encoded, folded)
-        before = None if only_new else self.fitted
-        limit = HIGHEST if before is None else before.limit
-        fitted = merged_sketch(before, CellSketch.of(cell_hashes(*ids), limit))
-        return replace(self._with_side(who, side), fitted=fitted)
+        new_ids, partners = (given.ids[0], given.cols) if who == "user" else (given.ids[1], given.rows)
+        means = None if features is None else self._explained(features, who)
+        ids, rows = self.folded_rows(who, new_ids.cast(own.ids.type), partners, given.positive, given.weights, means)
+        side = ModelSide(ids, rows, own.prior) if only_new else own.with_rows(ids, rows)
+        fitted = merged_sketch(None if only_new else self.fitted, self._sketch(given))
+        return replace(self._with_sides({who: side}), fitted=fitted)
 
-    def _with_side(self, who: Who, side: ModelSide, **info: Any) -> FittedModel:
+    def update(
+        self, users: Any, items: Any = None, labels: ArrayLike | None = None, *, threshold: float | None = None,
+        user_features: Any = None, item_features: Any = None,
+    ) -> FittedModel:  # fmt: skip
+        """This model after new ratings, without a refit (docs/MATH.md, §8.6).
+
+        The ratings may be of known and of unknown users and items. The posterior of the model is the prior of these
+        users and items. Their rows are updated in turn, and no others. The scales of the factors do not change, so fit
+        again from time to time. The new model has no certificates.
+
+        Parameters
+        ----------
+        users, items : ids
+            The new ratings only; or one table with the columns of the fit. A rating that was fitted before counts once
+            more. Without ratings the model stays as it is.
+        labels : array_like
+            ±1, 0/1 or booleans; with a threshold any numbers.
+        threshold : float, optional
+            A label strictly above it is positive. Default: as in the fit.
+        user_features, item_features : table, optional
+            Side features of new users and items, if the model was fitted with such features.
+        """
+        given = self._ratings(users, items, labels, "update", threshold=threshold)
+        features: dict[Who, Any] = {"user": user_features, "item": item_features}
+        means = {who: self._explained(table, who) for who, table in features.items() if table is not None}
+        if not len(given.rows):
+            return self
+        sides: dict[Who, ModelSide] = {"user": self.users, "item": self.items}
+        ids: dict[Who, pa.Array] = {"user": given.ids[0], "item": given.ids[1]}
+        after = updated_rows(self.info, sides, ids, given.positive, given.weights, means)
+        changed = {who: sides[who].with_rows(*lines) for who, lines in after.items()}
+        return replace(self._with_sides(changed), fitted=merged_sketch(self.fitted, self._sketch(given)))
+
+    def _with_sides(self, sides: Mapping[Who, ModelSide], **info: Any) -> FittedModel:
         """The model with other users or other items, and so without certificates."""
-        users, items = (side, self.items) if who == "user" else (self.users, side)
+        users, items = sides.get("user", self.users), sides.get("item", self.items)
         plain = replace(self.info, draw_narrowing=None, n_users=len(users.ids), n_items=len(items.ids), **info)
         certificate = certificate_document([])
         return FittedModel(plain, users, items, certificate, self.cold_start, self.max_error, self.params, self.fitted)
 
-    def fold_in_features(self, features: pa.Table, who: Who = "user") -> FittedModel:
+    def fold_in_features(self, features: Any, who: Who = "user") -> FittedModel:
         """A model that also knows these users (or items), from their side features alone.
 
         ``features`` has one line per id: the column of the ids, and those that the model was fitted with. Ids that the
         model already knows do not change. The new model has no certificates.
         """
-        info, own, column = self.info, self.side(who), self.info.columns[who]
-        coding = coding_of(info, who)
+        info, own, means = self.info, self.side(who), self._explained(features, who)
+        new = np.flatnonzero(own.positions(means.ids) < 0)
+        rows = newcomer_rows(own.prior, means.lines[new])
+        learnt = dict(info.side_features or {})
+        learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
+        side = own.with_rows(means.ids.take(pa.array(new)), rows)
+        return self._with_sides({who: side}, side_features=learnt)
+
+    def _explained(self, features: Any, who: Who) -> IdLines:
+        """The means that side features explain, Wᵀf (ids × D)."""
+        table, column, kind = (
+            arrow_table(features, f"the {who} features"),
+            self.info.columns[who],
+            self.side(who).ids.type,
+        )
+        coding = coding_of(self.info, who)
         spelt = {name.lower(): name for name in (column, *coding.columns)}
-        named = features.rename_columns([spelt.get(name.lower(), name) for name in features.column_names])
+        named = table.rename_columns([spelt.get(name.lower(), name) for name in table.column_names])
         if lacking := [name for name in coding.columns if name not in named.column_names]:
             raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
-        ids = asked_ids(named[column], own.ids.type, f"the {who} ids").cast(own.ids.type)
         warn_of_unknown_values(coding, named, f"{who} features")
-        rows = newcomer_rows(own.prior, feature_means(info, who, coding.coded(named)))
-        new = np.flatnonzero(own.positions(ids) < 0)
-        side, learnt = own.with_rows(ids.take(pa.array(new)), rows.take(new)), dict(info.side_features or {})
-        learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
-        return self._with_side(who, side, side_features=learnt)
+        ids = asked_ids(named[column], kind, f"the {who} ids").cast(kind)
+        return IdLines(ids, feature_means(self.info, who, coding.coded(named)))
 
     def folded_rows(
         self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],
@@ -578,14 +682,14 @@ class FittedModel:
 
     # ---- folders -----------------------------------------------------------------------------------------------------
 
-    def save(
-        self, path: str | os.PathLike[str], overwrite: bool = False, files: Mapping[str, str] | None = None
-    ) -> None:
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write a model folder, for ``load`` and for ``OneBitCompletionModel.load``. It appears whole or not at all.
 
-        ``files`` are texts that the folder has besides, such as a report, by their names.
+        The folder of a model that was diagnosed has its ``report.html``.
         """
         params = {**self.params, "coldStartStrategy": self.cold_start, "maxError": self.max_error}
+        text = page_of(self.info, self.certificate)
+        files = {} if text is None else {REPORT: text}
         with replaced_folder(path, MODEL, overwrite) as folder:
             write_into(folder, (self.info, self.users, self.items, self.certificate, params, self.fitted), files)
 
@@ -596,6 +700,11 @@ class FittedModel:
         a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all.
         """
         write_vectors(path, self.users, self.items, overwrite)
+
+
+def _posterior(side: ModelSide, n: int | None) -> RowPosterior:
+    """Of the ids of a side, or of the ids 0, …, n − 1."""
+    return side.known if n is None else side.at(side.positions(pa.array(np.arange(n))), implicit=True)
 
 
 def who_problems(who: str) -> list[str]:

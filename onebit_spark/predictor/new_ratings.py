@@ -1,18 +1,20 @@
 """New ratings of a fitted model, without a refit: fold-in (docs/MATH.md, §8.3) and update (§8.6).
 
     fold-in    new rows of one side, given the other side
-    update     rows and columns, old and new, move together
+    update     the rows and columns of the new ratings, known and new, in turn
 
-Both repeat the row update until no mean moves. The scales γ stay, and so does every row without a new rating. So the
-cost depends on the new ratings only.
+Both repeat the row update until the means stop changing. The scales γ do not change, nor does any row without a new
+rating. So the cost depends only on the number of new ratings.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
@@ -20,12 +22,13 @@ from onebit_spark.core.features import newcomer_means, prior_means
 from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import OtherLines
-from onebit_spark.core.model_info import PARTNER, ModelInfo, Who
+from onebit_spark.core.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo, Who
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.predictor.predictor import ModelSide
 
 log = logging.getLogger("onebit_spark")
 
-# Most rounds, and the change that ends them: of a coordinate's mean, relative to the larger of 1 and itself.
+# The largest number of rounds. They end when no mean changes by more than this, relative to the larger of 1 and itself.
 FOLD_IN_ROUNDS, FOLD_IN_CHANGE = 500, 1e-5
 UPDATE_ROUNDS, UPDATE_CHANGE = 30, 1e-3
 
@@ -34,11 +37,11 @@ UPDATE_ROUNDS, UPDATE_CHANGE = 30, 1e-3
 class FoldIn:
     """How a model computes new rows of one side."""
 
-    loss: Loss  # its row update is used
+    loss: Loss  # computes the row update
     side: Side  # side of the new rows
     kappa: float  # κ
     prior: RowPrior  # prior of the new rows, one line
-    moments: Moments | None  # what implicit features say on average
+    moments: Moments | None  # of the rows of the fit: what implicit features explain on average
 
     @classmethod
     def of(cls, info: ModelInfo, side: Side) -> FoldIn:
@@ -49,7 +52,7 @@ class FoldIn:
     def rows(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
     ) -> RowPosterior:
-        """The rows of a block, given the posterior of its columns. They have no implicit weights for the other side.
+        """The rows of a block, given the posterior of its columns. Their implicit weights are 0.
 
         ``explained`` are the means that side features explain (rows × D).
         """
@@ -78,9 +81,9 @@ def converged_rows(
 ) -> RowPosterior:
     """The posterior of every row of ``block``, given the posterior of its columns: the row update from the prior.
 
-    Given the other side, the objective of a row has one minimum, so the start hardly matters. There is one exception:
-    the hinge's update keeps a mean that it cannot improve. At a kink the objective may then be a few thousandths too
-    high. ``prior`` has one line, or one mean per row.
+    Given the other side, the objective of a row has one minimum, so the start hardly matters. The hinge loss is an
+    exception: its update keeps a mean that it cannot improve, and at a kink the objective may stay a few thousandths
+    above the minimum. ``prior`` has one line, or one mean per row.
     """
     start = np.empty((block.n_rows, partners.dimension), partners.location.dtype)
     start[:] = prior.mean
@@ -102,7 +105,7 @@ def _largest_change(loss: Loss, block: RatingBlock, partners: OtherLines, rows: 
 
 
 def warn_left_out(who: Who, given: int, folded: int) -> None:
-    """Warn if some of the users (or items) that were given rated only what the model does not know."""
+    """Warn if some of the given users (or items) have only ratings with unknown partners."""
     if folded < given:
         log.warning(
             f"{given - folded:,} of {given:,} {who}s are not folded in: all their ratings are with {PARTNER[who]}s "
@@ -111,6 +114,28 @@ def warn_left_out(who: Who, given: int, folded: int) -> None:
 
 
 # ---- update ----------------------------------------------------------------------------------------------------------
+
+
+def updated_rows(
+    info: ModelInfo, sides: Mapping[Who, ModelSide], ids: Mapping[Who, pa.Array], positive: NDArray[np.bool_],
+    weights: NDArray[np.floating] | None = None, explained: Mapping[Who, IdLines] | None = None,
+) -> dict[Who, tuple[pa.Array, RowPosterior]]:  # fmt: skip
+    """The different users and the different items of new ratings, and their posterior after these ratings.
+
+    Rating l is of the user ``ids["user"][l]`` and the item ``ids["item"][l]``. ``explained`` are the means that side
+    features of new ids explain.
+    """
+    encoded = {who: ids[who].cast(side.ids.type).dictionary_encode() for who, side in sides.items()}
+    before: dict[Side, Before] = {}
+    for who, side in sides.items():
+        different = encoded[who].dictionary
+        positions = side.positions(different)
+        means = explained[who].at(different) if explained is not None and who in explained else None
+        before[SIDE_OF[who]] = Before(side.at(positions, implicit=True), positions < 0, means)
+    rows, cols = (encoded[who].indices.to_numpy().astype(np.int64) for who in SIDE_OF)
+    shape = len(encoded["user"].dictionary), len(encoded["item"].dictionary)
+    after = updated_sides(info, RatingBlock.from_coordinates(rows, cols, positive, shape, weights), before)
+    return {who: (each.dictionary, after[SIDE_OF[who]]) for who, each in encoded.items()}
 
 
 @dataclass(frozen=True)
@@ -123,11 +148,11 @@ class Before:
 
 
 def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before]) -> dict[Side, RowPosterior]:
-    """The posterior of both sides of ``block``: the new ratings alone, at least one in every row and every column.
+    """The posterior of both sides of ``block``, which has the new ratings alone. No row and no column is empty.
 
-    The posterior of yesterday is the prior of today (Broderick et al., Streaming Variational Bayes, 2013). For a row
-    that the model knows this is N(E x_i, diag var x_i). A new row has the prior of a fold-in, and no implicit weights.
-    Then the two sides of the new ratings are updated in turn, as in a fit. ``before`` has the order of the block.
+    The old posterior is the new prior (Broderick et al., Streaming Variational Bayes, 2013). For a row that the model
+    knows it is N(E x_i, diag var x_i). A new row has the prior of a fold-in, and its implicit weights are 0. Then the
+    two sides are updated in turn, as in a fit. ``before`` has the order of the block.
     """
     blocks: dict[Side, RatingBlock] = {"rows": block, "cols": block.transpose()}
     fold_in = {side: FoldIn.of(info, side) for side in SIDES}
@@ -151,7 +176,7 @@ def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before
 
 
 def update_prior(fold_in: FoldIn, block: RatingBlock, own: Before, partners: Before) -> RowPrior:
-    """One line per row: the old posterior, or the prior of a new row."""
+    """The prior of every row: the old posterior of a known row, the prior of a fold-in of a new one."""
     fresh, old = fold_in.priors(block, partners.posterior, own.explained), RowPrior.at(own.posterior)
     new = own.new[:, None]
     return RowPrior(np.where(new, fresh.mean, old.mean), np.where(new, fresh.precision, old.precision))

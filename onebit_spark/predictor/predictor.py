@@ -41,7 +41,6 @@ from onebit_spark.certificate.certificates import (
     with_freshness,
 )
 from onebit_spark.core import prediction
-from onebit_spark.core.arrow import in_spark_type
 from onebit_spark.core.config import Terms, available_cores, param_names
 from onebit_spark.core.hashes import ENOUGH, CellSketch
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
@@ -62,6 +61,7 @@ from onebit_spark.core.model_info import (
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, Calibration
 from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
+from onebit_spark.core.user_data import in_spark_type
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.top_n import Numbers, Ranking
 

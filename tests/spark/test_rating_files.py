@@ -10,16 +10,17 @@ from pyspark.sql import functions as F
 from running import run_here
 
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input import collect, survey
-from onebit_spark.input.batches import HASH
-from onebit_spark.input.collect import split_off
-from onebit_spark.input.rating_checks import Columns
-from onebit_spark.input.rating_files import rating_files
-from onebit_spark.input.ratings import unchecked_ratings, with_weight
+from onebit_spark.input import spark_ratings, survey
+from onebit_spark.input.ratings import HASH, Columns
+from onebit_spark.input.spark_ratings import rating_files, split_off, unchecked_ratings, with_weight
 
 pytestmark = pytest.mark.classic
 
 N = 600
+
+
+def some_slow(names, *by_default):
+    return [pytest.param(name, marks=() if name in by_default else pytest.mark.slow) for name in names]
 
 
 def ratings_table():
@@ -61,7 +62,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def by_spark(monkeypatch):
-    for module in (collect, survey):
+    for module in (spark_ratings, survey):
         monkeypatch.setattr(module, "rating_files", lambda *_: None)
 
 
@@ -82,7 +83,7 @@ def lines(table):
     return sorted(table.select(names).to_pylist(), key=str), {name: table.schema.field(name).type for name in names}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_slow(KINDS, "int and dictionary", "text label, wide text", "nulls"))
 def test_the_same_ratings_as_by_spark(spark, folder, kind):
     columns, table = KINDS[kind], spark.read.parquet(folder)
     ratings = with_weight(table.select(*[name for name in table.columns if name != "group"]), columns)
@@ -94,7 +95,8 @@ def test_the_same_ratings_as_by_spark(spark, folder, kind):
 
 
 @pytest.mark.parametrize(
-    ("exchange", "columns"), [("driver", {}), ("broadcast", {"weightCol": "w", "itemCol": "money"})]
+    ("exchange", "columns"),
+    [("driver", {}), pytest.param("broadcast", {"weightCol": "w", "itemCol": "money"}, marks=pytest.mark.slow)],
 )
 def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
     ratings = spark.read.parquet(folder)
@@ -111,13 +113,13 @@ def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
 
 def test_executors_and_the_driver_read_the_files(spark, folder, monkeypatch):
     """No rating comes from Spark's reader, unless an id is of a type that depends on its settings."""
-    monkeypatch.setattr(collect, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings"))
+    monkeypatch.setattr(spark_ratings, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings"))
     monkeypatch.setattr(survey, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
     ratings, dated = spark.read.parquet(folder), Columns(item="day")
-    size = collect.estimate_size(ratings, Columns())
-    assert collect.collect_ratings(ratings, Columns(), size, 10**9).counts.n == N
+    size = spark_ratings.estimate_size(ratings, Columns())
+    assert spark_ratings.collect_ratings(ratings, Columns(), size, 10**9).counts.n == N
     with pytest.raises(pytest.fail.Exception):
-        collect.collect_ratings(ratings, dated, size, 10**9)
+        spark_ratings.collect_ratings(ratings, dated, size, 10**9)
     with survey.survey_ratings(ratings, Columns()) as found:
         assert found.counts.n == N
     with pytest.raises(pytest.fail.Exception), survey.survey_ratings(ratings, dated):
@@ -169,7 +171,7 @@ OTHER_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", OTHER_FILES)
+@pytest.mark.parametrize("name", some_slow(OTHER_FILES, "another type", "it has changed"))
 def test_files_that_arrow_sees_otherwise_are_left_to_spark(spark, tmp_path, name, caplog):
     for part in ("a", "b"):
         pq.write_table(numbers(40), tmp_path / f"{part}.parquet")
@@ -186,7 +188,7 @@ def test_files_that_arrow_sees_otherwise_are_left_to_spark(spark, tmp_path, name
 
 
 def test_more_files_than_one_process_should_open(spark, folder, monkeypatch):
-    monkeypatch.setattr("onebit_spark.input.rating_files.MOST_HERE", 2)
+    monkeypatch.setattr("onebit_spark.input.spark_ratings.MOST_HERE", 2)
     assert rating_files(spark.read.parquet(folder), Columns()).batches() is None
 
 

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 import pytest
-from modelfolders import text_ids, write_folder
-from modelinfo import info_of
+from modelfolders import info_of, text_ids, write_folder
 
 import onebit_spark
 from onebit_spark import FitConfig, fit_arrays
@@ -42,10 +41,12 @@ def make_folder(make_fit, tmp_path):
         fit = make_fit(**choices)
         users = text_ids("u", 28) if users is None else users
         items = pa.array(10 * np.arange(18, dtype=np.int32))
-        told = info_of(fit, dict(zip(("user", "item"), types, strict=True)))
-        told = dataclasses.replace(told, **(info or {}))
+        info_written = info_of(fit, dict(zip(("user", "item"), types, strict=True)))
+        info_written = dataclasses.replace(info_written, **(info or {}))
         sides = (users, fit.rows.take(slice(28))), (items, fit.cols.take(slice(18)))
-        return write_folder(tmp_path / name, told, *sides, {"headline": None, "certificates": [*certificates]}, params)
+        return write_folder(
+            tmp_path / name, info_written, *sides, {"headline": None, "certificates": [*certificates]}, params
+        )
 
     return make
 

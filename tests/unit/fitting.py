@@ -1,4 +1,4 @@
-"""Data to fit, and how two fits are compared: what the tests of whole fits share."""
+"""Data to fit, random posteriors, and how two fits are compared: what several tests share."""
 
 from functools import cache
 from itertools import product
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from test_kernels import VARIANTS
 
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.simulate import simulate
 
 MONOTONE = [loss for loss in VARIANTS if getattr(loss, "solver", "mm") != "gradient"]
@@ -26,6 +27,18 @@ def half_of(*axes):
     """Combinations of two values per axis. Half of them show each value, of three axes each pair; the rest is slow."""
     marks = [[], [pytest.mark.slow]]  # the digits of a number are the places of the values
     return [pytest.param(*values, marks=marks[n.bit_count() % 2]) for n, values in enumerate(product(*axes))]
+
+
+def random_posterior(rng, rows, form):
+    """Normal means, and standard deviations from .1 to .9 or covariances of that size."""
+    size = form.dimension
+    location, scale = rng.normal(size=(rows, size)), rng.uniform(0.1, 0.9, (rows, size))
+    if form.kind == "covariance":
+        root = 0.9 / np.sqrt(size) * rng.normal(size=(rows, size, size))
+        scale = (root @ root.transpose(0, 2, 1) + 0.05 * np.eye(size))[:, *np.tril_indices(size)]
+    arrays = location.astype(form.precision), np.ascontiguousarray(scale, form.precision)
+    implicit = rng.normal(size=(rows, form.vectors * form.rank)).astype(form.precision) if form.vectors else None
+    return RowPosterior(*arrays, form.kind, form.has_intercept, implicit)
 
 
 def assert_same_bits(fit, other):

@@ -15,12 +15,12 @@ from csvdialect import DIALECT, LIKED, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.hashes import KEPT
+from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import RequestError
-from onebit_spark.input import arrow_ratings, tables
-from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input import ratings as rating_input
+from onebit_spark.input import tables
+from onebit_spark.input.ratings import ArrowRatings, Columns, Holdout
 from onebit_spark.input.tables import (
     ArrowTable,
     Unreadable,
@@ -557,7 +557,7 @@ BAD = {
 @pytest.mark.parametrize("size", [1, 100])
 def test_what_is_wrong_is_counted_with_examples(name, size, monkeypatch):
     """However the ratings are cut into tables."""
-    monkeypatch.setattr(arrow_ratings, "TABLE_BYTES", 1)
+    monkeypatch.setattr(rating_input, "TABLE_BYTES", 1)
     table, words = BAD[name]
     chunked = pa.Table.from_batches(table.to_batches(max_chunksize=size), table.schema)
     with pytest.raises(RequestError) as caught:
@@ -578,7 +578,7 @@ def test_bad_ratings_are_refused_also_with_a_holdout_or_a_threshold():
 def test_many_ratings_have_a_sketch_of_bounded_size(monkeypatch):
     """The number of ratings is not known before they have come."""
     monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 500)
-    monkeypatch.setattr(arrow_ratings, "TABLE_BYTES", 10_000)
+    monkeypatch.setattr(rating_input, "TABLE_BYTES", 10_000)
     rng = np.random.default_rng(0)
     table = table_of(rng.integers(0, 300, 20_000), rng.integers(0, 300, 20_000), rng.integers(0, 2, 20_000))
     sketch = read(table).to_fit.sketch()

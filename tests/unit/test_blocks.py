@@ -29,12 +29,12 @@ from onebit_spark.engines.blocking import (
 )
 from onebit_spark.engines.spark_runner import RunStep
 from onebit_spark.engines.threads import Product
-from onebit_spark.input import batches
-from onebit_spark.input.batches import NO_WEIGHTS, CountIds, Pack, read_bundles, sum_counts
-from onebit_spark.input.rating_files import RowGroup, even_tasks
+from onebit_spark.input import survey
 from onebit_spark.input.ratings import ITEM, LABEL, USER
-from onebit_spark.platform import binary_cells
-from onebit_spark.platform.binary_cells import binary_line, cell_array
+from onebit_spark.input.spark_ratings import RowGroup, even_tasks
+from onebit_spark.input.survey import NO_WEIGHTS, CountIds, Pack, read_bundles, sum_counts
+from onebit_spark.platform import frames
+from onebit_spark.platform.frames import binary_line, cell_array
 
 triples = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans()), max_size=60)
 shapes = st.tuples(st.integers(8, 11), st.integers(6, 9))  # a few rows and columns beyond the ratings
@@ -132,18 +132,17 @@ def test_without_weights_their_sums_are_the_counts():
     assert block.row_positive_weights is block.row_positives
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
-def test_a_block_refuses_weights_that_are_not_positive(wrong):
-    with pytest.raises(ValueError, match="positive and finite"):
-        make_weighted([(0, 1, True, 1.0), (1, 0, False, wrong)], (2, 2))
-
-
-def test_a_block_refuses_weights_of_another_length_or_type():
+def test_bad_weights_and_too_many_columns_are_refused():
     rows, positive = np.array([0, 1]), np.array([True, False])
-    with pytest.raises(ValueError, match="2 ratings, 1 weights"):
-        RatingBlock.from_coordinates(rows, rows, positive, (2, 2), np.ones(1, np.float32))
-    with pytest.raises(TypeError, match="float32"):
-        RatingBlock.from_coordinates(rows, rows, positive, (2, 2), np.ones(2))
+    for weights, error, words in (
+        *((np.array([1.0, wrong], np.float32), ValueError, "positive and finite") for wrong in (0, -1, np.nan, np.inf)),
+        (np.ones(1, np.float32), ValueError, "2 ratings, 1 weights"),
+        (np.ones(2), TypeError, "float32"),
+    ):
+        with pytest.raises(error, match=words):
+            RatingBlock.from_coordinates(rows, rows, positive, (2, 2), weights)
+    with pytest.raises(ValueError, match="at most 2\\^30 columns"):  # before anything of that size is allocated
+        RatingBlock.from_coordinates(rows, rows, positive, (2, MAX_COLUMNS + 1))
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=60), st.integers(1, 400))
@@ -201,15 +200,9 @@ def test_constructor_refuses(change, error, words):
         RatingBlock(**GOOD | change)
 
 
-def test_from_coordinates_refuses_too_many_columns():
-    """Before it allocates anything of that size."""
-    with pytest.raises(ValueError, match="at most 2\\^30 columns"):
-        RatingBlock.from_coordinates(np.array([0]), np.array([0]), np.array([True]), (1, MAX_COLUMNS + 1))
-
-
 def test_from_coordinates_refuses_to_write_outside_its_arrays():
     """Two ratings of a 2 × 2 matrix. In an interpreter of its own: the compiled sort checks no bounds."""
-    told = {  # rows and columns ─► what is wrong with them
+    problems = {  # rows and columns ─► what is wrong with them
         "[0, 9], [0, 1]": "row ",
         "[0, -1], [0, 1]": "row ",
         "[0, 1], [0, 5]": "column ",
@@ -219,7 +212,7 @@ def test_from_coordinates_refuses_to_write_outside_its_arrays():
     program = f"""
 import numpy as np
 from onebit_spark.core.blocks import RatingBlock
-for rows, cols in [{", ".join(f"({indices})" for indices in told)}]:
+for rows, cols in [{", ".join(f"({indices})" for indices in problems)}]:
     try:
         RatingBlock.from_coordinates(np.array(rows), np.array(cols), np.array([True, False]), (2, 2))
         print("accepted")
@@ -228,7 +221,7 @@ for rows, cols in [{", ".join(f"({indices})" for indices in told)}]:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    for found, expected in zip(done.stdout.splitlines(), told.values(), strict=True):
+    for found, expected in zip(done.stdout.splitlines(), problems.values(), strict=True):
         assert expected in found
         assert "row_pointers" not in found  # found in the input, not in the ruins
 
@@ -256,8 +249,8 @@ ratings = st.lists(
 @given(ratings, st.integers(1, 7), st.integers(1, 30))
 def test_bundles_hold_the_ratings(lines, bundle, segment):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "BUNDLE", bundle)
-        patch.setattr(batches, "SEGMENT", segment)
+        patch.setattr(survey, "BUNDLE", bundle)
+        patch.setattr(survey, "SEGMENT", segment)
         packed = list(Pack(None)(iter(raw_batches(lines, 3))))
         found, segment, users, items = [], None, [], []
         for part in read_bundles(iter(packed)):
@@ -289,7 +282,7 @@ def test_bundles_hold_the_ratings(lines, bundle, segment):
 
 def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     """At least those below the limit for all ratings of the task, whatever its bundles."""
-    monkeypatch.setattr(batches, "BUNDLE", 100)
+    monkeypatch.setattr(survey, "BUNDLE", 100)
     monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 50)
     rng = np.random.default_rng(1)
     lines = [("a", int(item), True) for item in rng.integers(0, 10**6, 1000)]
@@ -297,7 +290,7 @@ def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     whole = raw_batches(lines, 1000)[0]
     hashes = np.sort(whole.column("__onebit_hash").to_numpy())
     kept = np.sort(np.concatenate(cells))
-    limit = batches.limit_for(1000)
+    limit = survey.limit_for(1000)
     np.testing.assert_array_equal(kept[kept <= limit], hashes[hashes <= limit])
     assert len(kept) < 300
 
@@ -380,8 +373,8 @@ def test_placement_of_large_numbers():
 
 
 def test_a_cell_beyond_two_gigabytes_is_refused(monkeypatch):
-    assert binary_cells.MOST_BYTES == 2**31 - 1
-    monkeypatch.setattr(binary_cells, "MOST_BYTES", 15)
+    assert frames.MOST_BYTES == 2**31 - 1
+    monkeypatch.setattr(frames, "MOST_BYTES", 15)
     binary_line(codes=np.zeros(1))
     with pytest.raises(FitFailed, match="less than 2 GiB: set more row and column blocks"):
         binary_line(codes=np.zeros(2))

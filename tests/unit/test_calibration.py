@@ -106,11 +106,11 @@ def test_what_was_put_in_is_found(noise, temperature):
 
 def test_it_is_the_most_likely():
     """No neighbour has a lower loss, by the formula."""
-    told = holdout(0.2, 1.3)
-    found, z = told.temperature_scaling(NOISE), margin_of_bins() * math.sqrt(NOISE)
+    held_out = holdout(0.2, 1.3)
+    found, z = held_out.temperature_scaling(NOISE), margin_of_bins() * math.sqrt(NOISE)
 
     def loss(noise, temperature):
-        return -told.margins @ np.log(0.5 * noise + (1 - noise) * expit(temperature * z)) / told.n
+        return -held_out.margins @ np.log(0.5 * noise + (1 - noise) * expit(temperature * z)) / held_out.n
 
     least = loss(found.noise, found.temperature)
     for step in (0.01, -0.01):
@@ -140,15 +140,17 @@ def test_weights_are_no_ratings():
 
 
 @pytest.mark.parametrize(
-    "told", [TemperatureScaling(0.2, 1.3), TemperatureScaling(0.0, 0.7), TemperatureScaling(0.5, 3.0)]
+    "scaling", [TemperatureScaling(0.2, 1.3), TemperatureScaling(0.0, 0.7), TemperatureScaling(0.5, 3.0)]
 )
-def test_the_stored_calibration_is_the_formula(told):
+def test_the_stored_calibration_is_the_formula(scaling):
     scores = np.concatenate([np.linspace(-30, 30, 1201), [0.0, 1e-6, -1e-6]])
     for same in (0.0, 0.8, 5.0):
         variances = np.full(len(scores), same)
-        found = told.calibration(NOISE).probability(scores, variances)
+        found = scaling.calibration(NOISE).probability(scores, variances)
         z = scores / np.sqrt(1 + math.pi * same / 8)
-        np.testing.assert_allclose(found, 0.5 * told.noise + (1 - told.noise) * expit(told.temperature * z), atol=2e-3)
+        np.testing.assert_allclose(
+            found, 0.5 * scaling.noise + (1 - scaling.noise) * expit(scaling.temperature * z), atol=2e-3
+        )
         assert found[1201] == 0.5
         assert np.array_equal(np.sign(found - 0.5), np.sign(scores))
         assert np.all(np.diff(found[:1201]) >= 0)

@@ -467,19 +467,19 @@ def _sample(n=4000, curve="rising", seed=5):
 def test_a_request_that_is_met():
     held = HeldOut.counted(*_sample(), LEVELS)
     (item,) = selective_certificates(THRESHOLDS, held, Terms(), [0.2])
-    told = item.as_dict()
-    level = THRESHOLDS.values.index(told["threshold"])
-    assert (told["name"], told["bound"], told["request"], told["group"], told["vacuous"]) == (
+    record = item.as_dict()
+    level = THRESHOLDS.values.index(record["threshold"])
+    assert (record["name"], record["bound"], record["request"], record["group"], record["vacuous"]) == (
         "selective", 0.2, 0.2, None, False,
     )  # fmt: skip
-    assert told["n_answered"] == held.answered[level]
-    assert told["errors"] == held.wrong[level]
-    assert binom.cdf(told["errors"], told["n_answered"], 0.2) <= 0.05
+    assert record["n_answered"] == held.answered[level]
+    assert record["errors"] == held.wrong[level]
+    assert binom.cdf(record["errors"], record["n_answered"], 0.2) <= 0.05
     assert binom.cdf(held.wrong[level - 1], held.answered[level - 1], 0.2) > 0.05
     assert item.statement == (
         "With 95% confidence, at most 20% of the predictions that it answers are wrong, on ratings like those that "
-        f"were kept out; it answered {told['answered_share']:.1%} of 4,000, and "
-        f"{told['errors'] / told['n_answered']:.1%} of these were wrong."
+        f"were kept out; it answered {record['answered_share']:.1%} of 4,000, and "
+        f"{record['errors'] / record['n_answered']:.1%} of these were wrong."
     )
     dull = HeldOut(held.answered, held.wrong, 0.15)
     (item,) = selective_certificates(THRESHOLDS, dull, Terms(), [0.2])
@@ -490,12 +490,12 @@ def test_a_request_that_is_met():
 def test_a_request_that_cannot_be_met_answers_nothing_and_hints():
     held = HeldOut.counted(*_sample(curve="worst where it is surest"), LEVELS)
     (item,) = selective_certificates(THRESHOLDS, held, Terms(), [0.05])
-    told = item.as_dict()
-    assert (told["threshold"], told["n_answered"], told["answered_share"], told["bound"]) == (None, 0, 0.0, 1.0)
+    record = item.as_dict()
+    assert (record["threshold"], record["n_answered"], record["answered_share"], record["bound"]) == (None, 0, 0.0, 1.0)
     assert item.vacuous
-    assert told["hint"] == 0.3
+    assert record["hint"] == 0.3
     assert "A request of 30% might be met (a hint, not a certificate" in item.statement
-    (met,) = selective_certificates(THRESHOLDS, held, Terms(), [told["hint"]])
+    (met,) = selective_certificates(THRESHOLDS, held, Terms(), [record["hint"]])
     assert met.inputs["threshold"] is not None
     few = HeldOut.counted(*_sample(20), LEVELS)
     (item,) = selective_certificates(THRESHOLDS, few, Terms(), [0.05])
@@ -518,8 +518,8 @@ def test_groups_share_delta_and_small_ones_are_named():
     counts = HeldOutCounts(whole, held)
     first, *found = held_out_certificates(THRESHOLDS, counts, Terms(delta=0.1, grid=2), [0.2, 0.3])
     assert (first.name, first.n) == ("holdout", 5004)
-    told = [(item.name, (item.inputs["group"] or {}).get("value"), item.inputs.get("request")) for item in found]
-    assert told == [
+    listed = [(item.name, (item.inputs["group"] or {}).get("value"), item.inputs.get("request")) for item in found]
+    assert listed == [
         ("selective", None, 0.2), ("selective", None, 0.3),
         ("holdout", "old", None), ("holdout", "new", None), ("holdout", None, None),
         ("selective", "old", 0.2), ("selective", "old", 0.3), ("selective", "new", None),
@@ -572,8 +572,8 @@ def test_in_process(divided):
     assert wrong[answered].mean() < 0.02 < wrong.mean()
     inside = found[5]
     assert inside.n == np.sum(groups == "rest")
-    for name, told in (("max_error", {"max_error": [0.6]}), ("delta", {"terms": Terms(delta=2.0)})):
+    for name, wrong_terms in (("max_error", {"max_error": [0.6]}), ("delta", {"terms": Terms(delta=2.0)})):
         with pytest.raises(ValueError, match=name):
-            fit.certify(*held, **told)
+            fit.certify(*held, **wrong_terms)
     one_class = held[2] > 0
     assert fit.certify(*(each[one_class] for each in held))[0].n == one_class.sum()

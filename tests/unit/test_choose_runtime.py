@@ -26,22 +26,18 @@ def chosen(*flags, request=FitRequest, otherwise="auto"):
     return choose(parse(request, "job", [*FIT, *flags] if request is FitRequest else list(flags)), otherwise)
 
 
-def test_a_file_runs_here():
+def test_a_file_runs_here(monkeypatch):
     assert chosen().name == "local"
     assert chosen("--ratings", "in.csv", "--option", "sep=;").name == "local"
     assert chosen("--exchange", "driver", "--checkpoint-dir", "c").name == "local"
     assert chosen("--runtime", "spark") == ("spark", "as requested")
     assert chosen("--runtime", "local") == ("local", "as requested")
-
-
-def test_a_gpu_is_used_here(monkeypatch):
+    assert chosen(otherwise="spark").name == "spark"  # a job of Spark's stays there
+    assert chosen("--runtime", "local", otherwise="spark").name == "local"
     monkeypatch.setattr(core_config, "no_device", lambda: None)
     assert chosen("--device", "cuda").name == "local"
-
-
-def test_jobs_of_spark_stay_there():
-    assert chosen(otherwise="spark").name == "spark"
-    assert chosen("--runtime", "local", otherwise="spark").name == "local"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")  # names no cluster
+    assert chosen().name == "local"
 
 
 NEEDS_SPARK = {
@@ -81,11 +77,6 @@ def test_a_cluster_that_is_named_is_used(monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
     assert chosen().name == "spark"
     assert chosen("--runtime", "local").name == "local"
-
-
-def test_a_local_master_names_no_cluster(monkeypatch):
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
-    assert chosen().name == "local"
 
 
 def test_ratings_that_do_not_fit_go_to_spark(monkeypatch):

@@ -60,8 +60,8 @@ def expected(fit, row_known, col_known, rng):
         if known:
             sides.append(rng.multivariate_normal(side.location[KNOWN], side.covariance[KNOWN], N))
             continue
-        told_mean, told_variance = scales.moments.implicit_moments(name)  # by implicit features
-        x = told_mean + rng.normal(size=gamma.shape) * np.sqrt(gamma + told_variance)
+        implicit_mean, implicit_variance = scales.moments.implicit_moments(name)  # by implicit features
+        x = implicit_mean + rng.normal(size=gamma.shape) * np.sqrt(gamma + implicit_variance)
         if intercepts:
             mu = rng.normal(scales.mean, np.sqrt(scales.mean_variance), N) if side is fit.rows else 0.0
             x = np.column_stack([mu + rng.normal(size=N) * np.sqrt(own), x])
@@ -72,12 +72,12 @@ def expected(fit, row_known, col_known, rng):
     return left[:, 0] + right[:, 0] + np.sum(left[:, 1:] * right[:, 1:], axis=1)
 
 
-def assert_same_law(found, told):
+def assert_same_law(found, reference):
     """Mean, spread and the share above 0, within five standard errors."""
-    error = 5 * np.std(told) * np.sqrt(1 / len(found) + 1 / len(told))
-    assert np.mean(found) == pytest.approx(np.mean(told), abs=error)
-    assert np.std(found) == pytest.approx(np.std(told), rel=0.12)
-    assert np.mean(found > 0) == pytest.approx(np.mean(told > 0), abs=5 * 0.5 / np.sqrt(len(found)))
+    error = 5 * np.std(reference) * np.sqrt(1 / len(found) + 1 / len(reference))
+    assert np.mean(found) == pytest.approx(np.mean(reference), abs=error)
+    assert np.std(found) == pytest.approx(np.std(reference), rel=0.12)
+    assert np.mean(found > 0) == pytest.approx(np.mean(reference > 0), abs=5 * 0.5 / np.sqrt(len(found)))
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_draws_follow_the_posterior(data, loss, prior, intercepts):
 
 def test_rows_without_ratings_are_drawn_from_the_prior(data):
     fit = fitted(data, alpha=1.0, beta=1.0)
-    told = expected(fit, False, True, np.random.default_rng(8))
+    reference = expected(fit, False, True, np.random.default_rng(8))
     found = drawn(fit, UNRATED, KNOWN, seeds=1000)
-    assert np.mean(found) == pytest.approx(np.mean(told), abs=5 * np.std(told) / np.sqrt(len(found)))
-    assert np.std(found) == pytest.approx(np.std(told), rel=0.3)
+    assert np.mean(found) == pytest.approx(np.mean(reference), abs=5 * np.std(reference) / np.sqrt(len(found)))
+    assert np.std(found) == pytest.approx(np.std(reference), rel=0.3)
 
 
 @pytest.mark.parametrize("loss", ["logistic", "hinge"])

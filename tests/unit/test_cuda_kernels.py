@@ -4,9 +4,10 @@ import cudaoncpu
 import cudatwins as twins
 import numpy as np
 import pytest
+from fitting import random_posterior
 
 from onebit_spark.core.features import CoefStep
-from onebit_spark.core.posterior import RowMap, RowPosterior
+from onebit_spark.core.posterior import Form, RowMap
 from onebit_spark.engines.cuda.half_step import LINES, THREADS, jobs, numbers_of
 from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, LineShape, Shape
 
@@ -28,15 +29,8 @@ PACE, RIDGE = 1.2, 5.0  # of a step
 
 
 def posterior(rng, shape, rows):
-    location = rng.normal(size=(rows, shape.size)).astype(np.float32)
-    scale = rng.uniform(0.1, 0.9, (rows, shape.size))
-    if not shape.spread:
-        root = 0.9 / np.sqrt(shape.size) * rng.normal(size=(rows, shape.size, shape.size))
-        whole = root @ root.transpose(0, 2, 1) + 0.05 * np.eye(shape.size)
-        scale = whole[:, *np.tril_indices(shape.size)]
-    implicit = rng.normal(size=(rows, 6 * shape.rank)).astype(np.float32) if shape.implicit else None
     kind = "spread" if shape.spread else "covariance"
-    return RowPosterior(location, np.ascontiguousarray(scale, np.float32), kind, bool(shape.fixed), implicit)
+    return random_posterior(rng, rows, Form(shape.size, kind, bool(shape.fixed), "float32", 6 * shape.implicit))
 
 
 class Ratings:
@@ -110,15 +104,15 @@ def _solved(shape, ratings, own, acc, mean, precision):
     """``solve``: location, scale, implicit, what is reported, and the scalars."""
     (blocks,), (threads,) = shape.row_blocks(M)
     location, scale, scalars = np.full_like(own.location, np.nan), own.scale.copy(), np.full((3, blocks), np.nan)
-    implicit, told = None, None
+    implicit, implicit_means = None, None
     if shape.implicit:
-        implicit, told = own.implicit.copy(), np.full((M, shape.rank), np.nan, np.float32)
+        implicit, implicit_means = own.implicit.copy(), np.full((M, shape.rank), np.nan, np.float32)
     cudaoncpu.run(
         "solve", "solve", shape.row_macros, blocks, threads, acc, ratings.pointers,
         ratings.distinct if shape.implicit else None, mean, precision, None, None, None, own.location, location, scale,
-        implicit, told, scalars, np.int64(M), np.float64(PACE), np.float64(RIDGE),
+        implicit, implicit_means, scalars, np.int64(M), np.float64(PACE), np.float64(RIDGE),
     )  # fmt: skip
-    return location, scale, implicit, told, scalars.sum(axis=1)
+    return location, scale, implicit, implicit_means, scalars.sum(axis=1)
 
 
 def _arrays(rows):
@@ -126,7 +120,7 @@ def _arrays(rows):
 
 
 def _check_solution(shape, ratings, own, sums, mean, precision, made):
-    location, scale, implicit, told, scalars = made
+    location, scale, implicit, implicit_means, scalars = made
     line, volume, distance, linear = shape.line, 0.0, 0.0, 0.0
     for i in range(M):
         if not ratings.rated[i]:
@@ -137,7 +131,7 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
         if shape.implicit:
             mine = sums[i, line.implicit_places(np.arange(shape.rank))]
             centre[shape.fixed :] += mine / root
-            np.testing.assert_allclose(told[i], mine / root, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(implicit_means[i], mine / root, rtol=1e-4, atol=1e-5)
             _check_directions(shape, sums[i], ratings.distinct[i], own.implicit[i], implicit[i])
         x, spread = twins.solved(shape, sums[i], centre, precision)
         x = own.location[i] + PACE * (x - own.location[i])
@@ -250,13 +244,13 @@ def test_totals(name):
     pointers = np.append(0, np.cumsum(rng.integers(0, 3, n))).astype(np.int64)
     distinct, rated = rng.integers(1, 9, n).astype(np.int32), np.diff(pointers) > 0
     explained = rng.normal(size=(n, shape.size)).astype(np.float32)
-    told = rng.normal(size=(n, shape.rank)).astype(np.float32) if shape.implicit else None
+    implicit_means = rng.normal(size=(n, shape.rank)).astype(np.float32) if shape.implicit else None
     chosen = jobs(shape)
     numbers = [numbers_of(shape, job) for job in chosen]
     parts, out = np.full((sum(numbers), blocks), np.nan), np.full(min(20, sum(numbers)), np.nan)
     cudaoncpu.run(
         "totals", "statistics", shape.total_macros, (blocks, len(chosen)), THREADS, pointers, distinct, old,
-        rows.location, rows.scale, explained, told, rows.implicit, np.int32(0), parts, np.int64(n),
+        rows.location, rows.scale, explained, implicit_means, rows.implicit, np.int32(0), parts, np.int64(n),
     )  # fmt: skip
     cudaoncpu.run("fold", "fold", {}, len(out), THREADS, parts, np.int64(blocks), out)  # of all, it would take long
     np.testing.assert_allclose(out, parts[: len(out)].sum(axis=1), rtol=1e-12)
@@ -264,7 +258,7 @@ def test_totals(name):
     new, before = rows.location.astype(float), old.astype(float)
     known = explained.astype(float)
     if shape.implicit:
-        known[:, shape.fixed :] += told
+        known[:, shape.fixed :] += implicit_means
     x, change, distance = (
         np.hstack([np.full((n, shape.fixed), one), lines])
         for one, lines in ((1.0, before), (0.0, new - before), (1.0, new - known))
@@ -275,7 +269,7 @@ def test_totals(name):
         change[rated].T @ x[rated], distance[rated].T @ distance[rated],
     ]  # fmt: skip
     if shape.implicit:
-        whole = np.insert(told.astype(float), 0, 1.0, axis=1)
+        whole = np.insert(implicit_means.astype(float), 0, 1.0, axis=1)
         w, _, z, d, s, q = np.split(rows.implicit.astype(float), 6, axis=1)
         s, q = (
             np.hstack([np.zeros((n, 2 * shape.fixed)), np.sqrt(distinct)[:, None] * lines])[rated] for lines in (s, q)

@@ -3,11 +3,12 @@
 import cudatwins as twins
 import numpy as np
 import pytest
+from fitting import random_posterior
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig
 from onebit_spark.core.losses import HalfStep, RowPrior
-from onebit_spark.core.posterior import RowPosterior, packed_size
+from onebit_spark.core.posterior import packed_size
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape
 
 FORMS = [
@@ -48,21 +49,6 @@ def test_products_have_places_too(columns):
     assert columns <= line.width <= line.sums
 
 
-def _posterior(rng, rows, config):
-    size, kind = config.dimension, config.make_loss().kind
-    location = rng.normal(size=(rows, size)).astype(np.float32)
-    if kind == "spread":
-        scale = rng.uniform(0.1, 0.9, (rows, size))
-    else:
-        root = rng.normal(size=(rows, size, size)) * 0.3
-        whole = root @ root.transpose(0, 2, 1) + 0.05 * np.eye(size)
-        i, j = np.tril_indices(size)
-        scale = whole[:, i, j]
-    implicit = rng.normal(size=(rows, 6 * config.rank)) if config.implicit_features else None
-    implicit = None if implicit is None else implicit.astype(np.float32)
-    return RowPosterior(location, scale.astype(np.float32), kind, config.intercepts, implicit)
-
-
 class Case:
     """Ratings, posteriors and a step of the CPU; and the twins' lines and sums."""
 
@@ -72,7 +58,7 @@ class Case:
         rows, cols = rng.integers(0, self.m - 1, n), rng.integers(0, c, n)
         weights = rng.uniform(0.2, 3, n).astype(np.float32) if weighted else None
         self.block = block = RatingBlock.from_coordinates(rows, cols, rng.random(n) < 0.5, (self.m, c), weights)
-        self.own, self.partners = _posterior(rng, self.m, config), _posterior(rng, c, config)
+        self.own, self.partners = (random_posterior(rng, rows, config.form) for rows in (self.m, c))
         size = config.dimension
         self.prior = RowPrior(rng.normal(size=(1, size)), rng.uniform(0.5, 2, (1, size)))
         self.mean, self.g = self.prior.mean[0], self.prior.precision[0]
@@ -112,13 +98,13 @@ def test_twin_against_the_kernels_of_the_cpu(rank, intercepts, implicit, covaria
         reached = updated.scale[i] if covariance == "diagonal" else updated.covariance[i]
         np.testing.assert_allclose(reached, spread, rtol=2e-4, atol=2e-5)
     if implicit:
-        told = sums[:, shape.line.implicit_places(np.arange(4 * rank))]
+        implicit_sums = sums[:, shape.line.implicit_places(np.arange(4 * rank))]
         columns = [
             np.unique(block.codes[lo:hi] >> 1)
             for lo, hi in zip(block.row_pointers, block.row_pointers[1:], strict=False)
         ]
         expected = [partners.implicit[some, : 4 * rank].sum(axis=0) for some in columns]
-        np.testing.assert_allclose(told, expected, atol=1e-5)
+        np.testing.assert_allclose(implicit_sums, expected, atol=1e-5)
 
     _, data = twins.row_sums(*case.arguments, twins.row_lines(shape, updated), case.table, kappa, 8)
     linear = 0.0

@@ -6,7 +6,7 @@ import pytest
 
 from onebit_spark import FitConfig, RequestError
 from onebit_spark.engines.decide import ON_EXECUTORS, ClusterLimits, Exchange, decide, driver_exchange
-from onebit_spark.input.collect import SizeEstimate
+from onebit_spark.input.ratings import SizeEstimate
 from onebit_spark.platform.sessions import DriverLimits
 
 DRIVER = DriverLimits(result=2**30, heap=4 * 2**30, memory=8 * 2**30, local=False)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from fitting import random_posterior
 from scipy import stats
 from test_kernels import make_posterior
 
@@ -9,7 +10,7 @@ from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.posterior import RowPosterior, packed_size
+from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.prediction import (
     EVERYTHING,
     HISTOGRAM_BINS,
@@ -86,14 +87,7 @@ M1, M2, D = 12, 9, 4
 
 
 def posterior(rng, n, kind, has_intercept):
-    location = rng.normal(size=(n, D))
-    if kind == "spread":
-        return RowPosterior(location, rng.uniform(0.1, 1.0, (n, D)), kind, has_intercept)
-    scale = np.empty((n, packed_size(D)))
-    for i in range(n):
-        root = np.tril(rng.normal(size=(D, D)))
-        scale[i] = (root @ root.T)[np.tril_indices(D)]
-    return RowPosterior(location, scale, kind, has_intercept)
+    return random_posterior(rng, n, Form(D, kind, has_intercept, "float64"))
 
 
 def ratings(rng, n=60):

@@ -29,38 +29,29 @@ def container(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_without_a_container(container):
-    assert core_config.available_cores() == 8
-    assert core_config.available_memory() == 8000 * 1024
+LIMITS = {  # the files of a container, and what is left of 8 cores and 8,000 kB
+    "none": ({}, 8, 8000 * 1024),
+    "version 2": (
+        {"cpu.max": "250000 100000", "memory.max": "4000000", "memory.current": "3000000",
+         "memory.stat": "anon 1\ninactive_file 500000\nactive_file 7\n"}, 2, 1_500_000,
+    ),
+    "version 2 without limits": (
+        {"cpu.max": "max 100000", "memory.max": "max", "memory.current": "3000000"}, 8, 8000 * 1024
+    ),
+    "version 1": (
+        {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000", "memory/memory.limit_in_bytes": "2000000",
+         "memory/memory.usage_in_bytes": "2500000", "memory/memory.stat": "total_inactive_file 100000\n"}, 1, 0,
+    ),
+}  # fmt: skip
 
 
-def test_version_2(container):
-    (container / "cpu.max").write_text("250000 100000\n")
-    (container / "memory.max").write_text("4000000\n")
-    (container / "memory.current").write_text("3000000\n")
-    (container / "memory.stat").write_text("anon 1\ninactive_file 500000\nactive_file 7\n")
-    assert core_config.available_cores() == 2
-    assert core_config.available_memory() == 1_500_000
-
-
-def test_version_2_without_limits(container):
-    (container / "cpu.max").write_text("max 100000\n")
-    (container / "memory.max").write_text("max\n")
-    (container / "memory.current").write_text("3000000\n")
-    assert core_config.available_cores() == 8
-    assert core_config.available_memory() == 8000 * 1024
-
-
-def test_version_1(container):
-    (container / "cpu").mkdir()
-    (container / "memory").mkdir()
-    (container / "cpu" / "cpu.cfs_quota_us").write_text("100000")
-    (container / "cpu" / "cpu.cfs_period_us").write_text("100000")
-    (container / "memory" / "memory.limit_in_bytes").write_text("2000000")
-    (container / "memory" / "memory.usage_in_bytes").write_text("2500000")
-    (container / "memory" / "memory.stat").write_text("total_inactive_file 100000\n")
-    assert core_config.available_cores() == 1
-    assert core_config.available_memory() == 0
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_of_a_container(container, name):
+    files, cores, memory = LIMITS[name]
+    for file, content in files.items():
+        (container / file).parent.mkdir(exist_ok=True)
+        (container / file).write_text(content)
+    assert (core_config.available_cores(), core_config.available_memory()) == (cores, memory)
 
 
 def test_where_there_is_no_linux(container):
@@ -76,23 +67,25 @@ def with_a_gpu(monkeypatch):
     monkeypatch.setattr(core_config, "no_device", lambda: None)
 
 
-def told(config, execution=CUDA):
+def problems_of(config, execution=CUDA):
     return [str(problem) for problem in device_problems(config, execution)]
 
 
 @pytest.mark.usefixtures("with_a_gpu")
 def test_what_a_gpu_cannot_fit():
-    assert told(FitConfig()) == []
-    assert told(FitConfig(covariance="diagonal", prior="gamma")) == []
-    assert told(FitConfig(rank=CUDA_MOST_RANK)) == []
-    assert told(FitConfig(rank=65)) == ["device 'cuda' fits up to 64 factors, not 65: choose 'cpu'"]
-    assert told(FitConfig(loss="hinge")) == ["device 'cuda' fits the logistic loss, not hinge: choose 'cpu'"]
-    assert told(FitConfig(max_rank=100)) == ["device 'cuda' fits up to 64 factors, not 100: choose 'cpu'"]
-    assert told(FitConfig(precision="float64")) == ["device 'cuda' keeps factors as float32, not float64: choose 'cpu'"]
-    assert told(FitConfig(), Execution(device="cuda", exchange="shuffle")) == [
+    assert problems_of(FitConfig()) == []
+    assert problems_of(FitConfig(covariance="diagonal", prior="gamma")) == []
+    assert problems_of(FitConfig(rank=CUDA_MOST_RANK)) == []
+    assert problems_of(FitConfig(rank=65)) == ["device 'cuda' fits up to 64 factors, not 65: choose 'cpu'"]
+    assert problems_of(FitConfig(loss="hinge")) == ["device 'cuda' fits the logistic loss, not hinge: choose 'cpu'"]
+    assert problems_of(FitConfig(max_rank=100)) == ["device 'cuda' fits up to 64 factors, not 100: choose 'cpu'"]
+    assert problems_of(FitConfig(precision="float64")) == [
+        "device 'cuda' keeps factors as float32, not float64: choose 'cpu'"
+    ]
+    assert problems_of(FitConfig(), Execution(device="cuda", exchange="shuffle")) == [
         "device 'cuda' needs exchange=driver, not shuffle"
     ]
-    assert told(FitConfig(rank=65), Execution()) == []
+    assert problems_of(FitConfig(rank=65), Execution()) == []
 
 
 def test_a_start_with_too_many_factors_is_refused_by_name():
@@ -105,7 +98,7 @@ def test_a_start_with_too_many_factors_is_refused_by_name():
 
 def test_what_a_machine_lacks(monkeypatch):
     monkeypatch.setattr(core_config, "no_device", lambda: "finds no GPU: choose 'cpu'")
-    assert told(FitConfig()) == ["device 'cuda' finds no GPU: choose 'cpu'"]
+    assert problems_of(FitConfig()) == ["device 'cuda' finds no GPU: choose 'cpu'"]
     with pytest.raises(ValueError, match="cannot fit:\n- device 'cuda' finds no GPU: choose 'cpu'"):
         fit_arrays([0, 1], [0, 1], [0, 1], device="cuda")
 

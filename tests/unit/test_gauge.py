@@ -167,10 +167,10 @@ def test_the_predicted_divergence_is_that_of_the_mapped_rows(symmetry, prior, in
     after, divergence, maps = GaugeStep(symmetry)(before, *stats)
     assert divergence < plain[1] - 1.0
     mapped = maps["rows"].applied(rows), maps["cols"].applied(cols)
-    for (reached, told), pair in ((plain, (rows, cols)), ((after, divergence), mapped)):
+    for (reached, predicted), pair in ((plain, (rows, cols)), ((after, divergence), mapped)):
         centre = (reached.mean, reached.mean_variance) if intercepts else (0.0, 1.0)
         scales = bruteforce.best_scales(before.prior, *pair, *centre)
-        assert told == pytest.approx(bruteforce.divergence(*pair, scales), rel=1e-9)
+        assert predicted == pytest.approx(bruteforce.divergence(*pair, scales), rel=1e-9)
         np.testing.assert_allclose(reached.factor, [s.inverse_mean for s in scales.factors], rtol=1e-9)
 
 

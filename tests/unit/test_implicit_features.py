@@ -143,8 +143,8 @@ def test_a_newcomer_is_expected_to_go_on_like_others():
     assert (counts == 0).any()
     for i, n in enumerate(counts):
         whole = rated[i] @ partners[:, :2]
-        told = whole / np.sqrt(n) if n >= typical else whole / np.sqrt(typical) + (1 - n / typical) * centre
-        np.testing.assert_allclose(found[i], told, atol=1e-12)
+        implicit_mean = whole / np.sqrt(n) if n >= typical else whole / np.sqrt(typical) + (1 - n / typical) * centre
+        np.testing.assert_allclose(found[i], implicit_mean, atol=1e-12)
 
 
 def test_where_the_ratings_are_is_learnt_from():
@@ -274,17 +274,17 @@ def test_the_statistics_after_a_step_are_those_of_the_moved_prior_means(intercep
     rows = RowPosterior(
         rng.normal(size=(n, size)), rng.random((n, size)), "spread", intercepts, rng.normal(size=(n, 6 * RANK))
     )  # fmt: skip
-    line, told = RowPrior(np.zeros((1, size)), np.ones((1, size))), rng.normal(size=(n, RANK))
+    line, implicit_mean = RowPrior(np.zeros((1, size)), np.ones((1, size))), rng.normal(size=(n, RANK))
     given = rng.random((n, 2))
     weights = coef_gram(lines(rng, 20))
 
-    def found(told):
-        prior = line.shifted_by(np.zeros((n, size)), told)
+    def found(implicit_mean):
+        prior = line.shifted_by(np.zeros((n, size)), implicit_mean)
         return SideStatistics.of_rows(rows.location, rows, prior, counts, RowSums(0.0, 0.0), given)
 
-    step = found(told).best_step(weights)
+    step = found(implicit_mean).best_step(weights)
     added = rows.implicit[:, 4 * RANK :] @ step.matrix * np.sqrt(counts)[:, None]
-    before, after, expected = found(told), found(told).after(step), found(told + added)
+    before, after, expected = found(implicit_mean), found(implicit_mean).after(step), found(implicit_mean + added)
     assert np.abs(added).max() > 0.1
     np.testing.assert_allclose(after.distance_gram, expected.distance_gram, atol=1e-10)
     np.testing.assert_allclose(after.feature_cross, expected.feature_cross[:, :size], atol=1e-10)
@@ -293,7 +293,7 @@ def test_the_statistics_after_a_step_are_those_of_the_moved_prior_means(intercep
             np.testing.assert_array_equal(getattr(after, field.name), getattr(before, field.name))
 
 
-def told_by_half_steps(block, mean, steps):
+def coef_by_half_steps(block, mean, steps):
     """The weights of the columns after so many steps, as half steps and the driver make them; the rows do not move."""
     m, n = block.n_rows, block.n_columns
     rows, cols = (RowPosterior(np.zeros((k, RANK)), np.ones((k, RANK)), "spread", False) for k in (m, n))
@@ -301,10 +301,10 @@ def told_by_half_steps(block, mean, steps):
     rows.location[:] = mean
     prior, found = RowPrior(np.zeros((1, RANK)), np.ones((1, RANK))), []
     for _ in range(steps + 1):  # the first half step knows no direction yet
-        told = np.zeros((m, RANK))
-        add_implicit_sums(block, 0, m, sent_vectors(cols), rows.implicit, told)
-        leave_residuals(block, 0, m, rows, told)
-        known = prior.shifted_by(np.zeros((m, RANK)), told)
+        implicit_mean = np.zeros((m, RANK))
+        add_implicit_sums(block, 0, m, sent_vectors(cols), rows.implicit, implicit_mean)
+        leave_residuals(block, 0, m, rows, implicit_mean)
+        known = prior.shifted_by(np.zeros((m, RANK)), implicit_mean)
         sums = SideStatistics.of_rows(mean, rows, known, block.distinct_counts, RowSums(0.0, 0.0))
         step = sums.best_step(coef_gram(cols))
         step.of_residuals.apply_to(rows, 0, m)
@@ -340,7 +340,7 @@ def test_half_steps_with_fixed_means_are_conjugate_gradients():
     f = features(rows, cols, shape)
     mean = rng.normal(size=(shape[0], RANK)) * (f.sum(axis=1) > 0)[:, None]
     counts = block.transpose().distinct_counts[:, None]
-    found = told_by_half_steps(block, mean, 8)
+    found = coef_by_half_steps(block, mean, 8)
     expected = conjugate_gradients(f, mean, counts + RIDGE, 8)
     for step, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
         rated = counts[:, 0] > 0
@@ -355,7 +355,7 @@ def test_the_steps_lead_to_the_ridge_regression():
     rows, cols, positive = cells(60, 1)
     block, f = RatingBlock.from_coordinates(rows, cols, positive, SHAPE), features(rows, cols)
     mean = np.random.default_rng(6).normal(size=(SHAPE[0], RANK)) * (f.sum(axis=1) > 0)[:, None]
-    found = told_by_half_steps(block, mean, 12)
+    found = coef_by_half_steps(block, mean, 12)
     values = [objective(mean - f @ w, w) for w in found]
     assert np.all(np.diff(values) <= 1e-12 * values[0])
     exact = np.linalg.solve(f.T @ f + RIDGE * np.eye(SHAPE[1]), f.T @ mean)

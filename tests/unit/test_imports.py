@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "platform": "core errors",
     "input": "platform core errors",
     "engines": "input platform core errors",
-    "predictor": "platform certificate core errors",
+    "predictor": "platform report certificate core errors",
     "in_process": "ml predictor engines input platform certificate core errors",
     "ml": "predictor engines input platform report certificate core errors",
     "model": "ml predictor engines input platform report certificate core errors",
@@ -235,8 +235,8 @@ print("pyspark" in sys.modules, OneBitCompletion.__module__)
 
 def test_the_command_lists_its_jobs(capsys):
     assert main(["--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(f"  {job} " in told for job in JOBS)
+    text = capsys.readouterr().out
+    assert all(f"  {job} " in text for job in JOBS)
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"onebit_spark {onebit_spark.__version__}\n"
     assert main(["fitt"]) == 2
@@ -269,9 +269,9 @@ def test_the_times_are_those_of_the_fits(tmp_path):
         (tmp_path / name).mkdir()
         info = {"objective_history": [2000.0, objective], "seconds": seconds}
         (tmp_path / name / "metadata.json").write_text(json.dumps(info))
-    told = agreement(tmp_path / "driver", tmp_path / "blocks")
-    assert told.startswith("Both agree: the objectives, 1000.000000 and 1000.000100, differ by 1e-07 of their size.\n")
-    assert "The fit took 9 s on the driver and 40 s by blocks." in told
+    text = agreement(tmp_path / "driver", tmp_path / "blocks")
+    assert text.startswith("Both agree: the objectives, 1000.000000 and 1000.000100, differ by 1e-07 of their size.\n")
+    assert "The fit took 9 s on the driver and 40 s by blocks." in text
 
 
 def test_two_models_are_compared_line_by_line(tmp_path):
@@ -280,7 +280,7 @@ def test_two_models_are_compared_line_by_line(tmp_path):
             (tmp_path / name / side).mkdir(parents=True)
             ids = ["a", "b"] if name == "one" else ["b", "a"]
             pq.write_table(pa.table({"id": ids, "mean": [mean, mean]}), tmp_path / name / side / "part-0.parquet")
-    told = comparison(tmp_path / "one", tmp_path / "two", 31.2, 4.4)
-    assert told.startswith("The two models are the same to the last bit.")
-    assert "it took 31 s,\nand without Spark 4 s." in told
+    text = comparison(tmp_path / "one", tmp_path / "two", 31.2, 4.4)
+    assert text.startswith("The two models are the same to the last bit.")
+    assert "it took 31 s,\nand without Spark 4 s." in text
     assert "DIFFER" in comparison(tmp_path / "one", tmp_path / "other", 1, 1)

@@ -255,13 +255,13 @@ def test_the_data_term_is_asked_for(loss):
     for move in loss.plan():
         if move.side == "rows":
             partners = loss.other_lines(other)
-            told = loss.update_rows(block, 0, block.n_rows, partners, asked, half_step("rows", 1.0, prior, move))
+            with_data = loss.update_rows(block, 0, block.n_rows, partners, asked, half_step("rows", 1.0, prior, move))
             quiet = half_step("rows", 1.0, prior, move, want_data=False)
-            untold = loss.update_rows(block, 0, block.n_rows, partners, silent, quiet)
+            without_data = loss.update_rows(block, 0, block.n_rows, partners, silent, quiet)
             np.testing.assert_array_equal(asked.location, silent.location)
             np.testing.assert_array_equal(asked.scale, silent.scale)
-            assert (untold.data, untold.log_volume) == (0.0, told.log_volume)
-            assert told.data > 0
+            assert (without_data.data, without_data.log_volume) == (0.0, with_data.log_volume)
+            assert with_data.data > 0
 
 
 @pytest.mark.parametrize("weighted", [False, True])

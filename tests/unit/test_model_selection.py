@@ -312,12 +312,12 @@ def test_flipped_labels_are_known_to_be_so():
     noise = fit.info.choice["noise"]
     assert noise["noise"] == pytest.approx(0.4, abs=0.1)
     cells = tuple(index.ravel() for index in np.indices(SHAPE))
-    told_as, plain = fit.probability(*cells), raw.probability(*cells)
-    assert np.quantile(told_as, [0.01, 0.99]) == pytest.approx([0.2, 0.8], abs=0.06)
-    assert np.ptp(plain) > np.ptp(told_as)
+    calibrated, plain = fit.probability(*cells), raw.probability(*cells)
+    assert np.quantile(calibrated, [0.01, 0.99]) == pytest.approx([0.2, 0.8], abs=0.06)
+    assert np.ptp(plain) > np.ptp(calibrated)
     order = np.argsort(plain)
-    assert np.all(np.diff(told_as[order]) > -1e-9)
-    assert np.array_equal(told_as > 0.5, plain > 0.5)
+    assert np.all(np.diff(calibrated[order]) > -1e-9)
+    assert np.array_equal(calibrated > 0.5, plain > 0.5)
     assert any("of the labels are random" in line for line in sentences(fit.info.choice))
 
 
@@ -394,9 +394,9 @@ def test_keeping(kind, intercept, implicit, factors):
 
 def test_scales_of_other_factors():
     rng = np.random.default_rng(3)
-    told = {side: rng.random((2, 3)) for side in ("row_implicit", "col_implicit")}
+    implicit = {side: rng.random((2, 3)) for side in ("row_implicit", "col_implicit")}
     grams = {side: rng.random((9, 9)) for side in ("row_coef_gram", "col_coef_gram")}  # of three vectors each
-    moments = Moments(rng.random(3), 0.5, 0.7, 9, 8, **grams, **told, ratings=44.0)
+    moments = Moments(rng.random(3), 0.5, 0.7, 9, 8, **grams, **implicit, ratings=44.0)
     features = {"rows": rng.random((5, 4))}
     scales = HyperPosterior(PRIOR, True, rng.random(3), 2.0, 3.0, 0.1, 0.2, moments, features)
     new = scales.of_factors(np.array([2, -1, 0]))
@@ -407,7 +407,7 @@ def test_scales_of_other_factors():
         there, here = [0, 2, 3, 5, 6, 8], [2, 0, 5, 3, 8, 6]
         expected[np.ix_(there, there)] = gram[np.ix_(here, here)]
         np.testing.assert_array_equal(getattr(new.moments, name), expected)
-    for name, lines in told.items():
+    for name, lines in implicit.items():
         np.testing.assert_array_equal(getattr(new.moments, name), np.stack([lines[:, 2], [0, 0], lines[:, 0]], axis=1))
     weights = features["rows"]
     expected = np.stack([weights[:, 0], weights[:, 3], np.zeros(5), weights[:, 1]], axis=1)  # the intercept stays first

@@ -93,6 +93,8 @@ def test_every_kind_is_recognised():
 
 
 def test_what_is_said(tmp_path):
-    told = "--output x is not a model of onebit_spark, and nothing else is overwritten: choose another path, or delete"
-    with pytest.raises(RequestError, match=told):
+    message = (
+        "--output x is not a model of onebit_spark, and nothing else is overwritten: choose another path, or delete"
+    )
+    with pytest.raises(RequestError, match=message):
         files.MODEL.check(Location(None, made("mine", tmp_path / "out")), "--output x")

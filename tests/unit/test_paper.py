@@ -362,25 +362,17 @@ def test_a_given_lambda_needs_so_many_ratings(which, noise, fewest):
     assert more.bound <= 0.3 < plan(20, 10, 1, 1.0, n=more.n - 1, lam=5e5).bound
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"risk": 0.3, "n": 10},
-        {"risk": -1.0},
-        {"n": 1},
-        {"n": 100, "delta": 1.0},
-        {"n": 100, "budget": 2},
-        {"n": 100, "prior": "beta"},
-        {"n": 100, "alpha": 0.0},
-        {"n": 100, "lam": -1.0},
-        {"risk": 0.3, "lam": float("inf")},
-        {"n": 100, "switch_noise": 0.5},
-        {"n": 100, "which": "corollary2", "best_risk": 0.1},
-        {"n": 100, "which": "lemma"},
-        {"n": 100, "best_risk": -0.1},
-    ],
-)
+WRONG_PLANS = [
+    {}, {"risk": 0.3, "n": 10}, {"risk": -1.0}, {"n": 1}, {"risk": 0.3, "lam": float("inf")},
+    *({"n": 100, name: value} for name, value in (
+        ("delta", 1.0), ("budget", 2), ("prior", "beta"), ("alpha", 0.0), ("lam", -1.0), ("switch_noise", 0.5),
+        ("which", "lemma"), ("best_risk", -0.1),
+    )),
+    {"n": 100, "which": "corollary2", "best_risk": 0.1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG_PLANS, ids=str)
 def test_wrong_plans_are_refused(wrong):
     with pytest.raises(ValueError, match=r"must|give either|corollary2|budget"):
         plan(10, 10, 3, 1.0, **wrong)

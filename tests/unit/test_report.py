@@ -75,8 +75,8 @@ def page(info):
 
 
 def test_it_says_what_was_fitted(page):
-    for told in ("900 ratings of 40 users on 30 items", "12.3%", "logistic loss", "&lt;who&gt;", "≤ 37.4%", "0.25"):
-        assert told in page
+    for text in ("900 ratings of 40 users on 30 items", "12.3%", "logistic loss", "&lt;who&gt;", "≤ 37.4%", "0.25"):
+        assert text in page
     assert "At most 37.4% &lt;on new ones&gt;." in page
     assert page.index("<b>seeger, 0.374.</b>") < page.index("<b>catoni, 0.610.</b>")  # the headline first
     assert page.count("<svg") == 5
@@ -174,8 +174,8 @@ def test_less_is_shown_where_less_is_known(info, bare):
     ],
 )
 def test_the_tile_says_whose_errors_are_certified(bare, name, whose):
-    told = {**CERTIFICATE["certificates"][0], "name": name, "delta": 0.001}
-    page = report(bare, {"headline": name, "certificates": [told]})
+    certificate = {**CERTIFICATE["certificates"][0], "name": name, "delta": 0.001}
+    page = report(bare, {"headline": name, "certificates": [certificate]})
     tile = re.search(r"<b>≤ 37.4%</b><span>([^<]*)</span>", page)[1]
     assert tile.startswith(whose)
     assert tile.endswith("with confidence 99.9%")

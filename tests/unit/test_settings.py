@@ -177,8 +177,8 @@ def test_a_table_documents_itself(table):
     for name, item in declared(table).items():
         assert f"\n    {name} : " in table.__doc__
         if "{" not in item.help:
-            told = " ".join(table.__doc__.split())
-            assert item.help[1:] in told
+            documented = " ".join(table.__doc__.split())
+            assert item.help[1:] in documented
 
 
 def test_each_front_end_has_its_own_name_of_a_field():

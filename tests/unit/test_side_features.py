@@ -31,15 +31,15 @@ from onebit_spark.engines.threads import local_engine
 
 def coded(**columns):
     table = pa.table({"id": list(range(len(next(iter(columns.values()))))), **columns})
-    coding, told = learn_coding(table, "id")
-    return coding, coding.coded(table), told
+    coding, notes = learn_coding(table, "id")
+    return coding, coding.coded(table), notes
 
 
 def test_a_number_is_standardised():
-    coding, lines, told = coded(age=[20, 30, 40])
+    coding, lines, notes = coded(age=[20, 30, 40])
     assert coding.names == ["age"]
     np.testing.assert_allclose(lines[:, 0], np.array([-10, 0, 10]) / np.std([20, 30, 40]), rtol=1e-6)
-    assert told == []
+    assert notes == []
 
 
 @pytest.mark.parametrize("kind", [pa.bool_(), pa.int8(), pa.float32(), pa.decimal128(5, 2)])
@@ -59,12 +59,12 @@ def test_a_string_is_a_feature_per_value():
 
 
 def test_arrays_of_numbers_and_of_strings():
-    coding, lines, told = coded(where=[[1.0, 2.0], [3.0, 5.0], [4.0]], genres=[["a", "b"], [], None])
+    coding, lines, notes = coded(where=[[1.0, 2.0], [3.0, 5.0], [4.0]], genres=[["a", "b"], [], None])
     assert coding.names == ["where[0]", "where[1]", "genres=a", "genres=b"]
     assert lines[2, 1] == 0  # the second element of the third array is missing
     assert lines[0, 2] > 0 > lines[1, 2]
     assert not lines[2, 2:].any()
-    assert told == ["where: 1 of 3 values are null, NaN or infinite and count as the mean",
+    assert notes == ["where: 1 of 3 values are null, NaN or infinite and count as the mean",
                     "genres: 1 of 3 values are null, NaN or infinite and count as the mean"]  # fmt: skip
 
 
@@ -77,13 +77,13 @@ def test_columns_share_the_weight_evenly():
 
 def test_columns_that_say_nothing_are_left_out_with_a_reason():
     n = MOST_VALUES + 1
-    coding, lines, told = coded(
+    coding, lines, notes = coded(
         same=[1] * n, gone=pa.nulls(n, pa.float64()), name=[f"n{i}" for i in range(n)],
         day=pa.array([1] * n, pa.date32()), good=list(range(n)),
     )  # fmt: skip
     assert coding.names == ["good"]
     assert lines.shape == (n, 1)
-    assert told == [
+    assert notes == [
         "same is left out: it has only one value",
         "gone is left out: all its values are missing",
         f"name is left out: it has {n:,} different values, and at most {MOST_VALUES:,} are used",
@@ -93,9 +93,9 @@ def test_columns_that_say_nothing_are_left_out_with_a_reason():
 
 
 def test_gaps_count_as_the_mean_and_are_told():
-    _, lines, told = coded(age=[1.0, float("nan"), 3.0, None, float("inf")])
+    _, lines, notes = coded(age=[1.0, float("nan"), 3.0, None, float("inf")])
     assert lines[1, 0] == lines[3, 0] == lines[4, 0] == 0
-    assert told == ["age: 3 of 5 values are null, NaN or infinite and count as the mean"]
+    assert notes == ["age: 3 of 5 values are null, NaN or infinite and count as the mean"]
 
 
 def test_other_tables_are_coded_alike_and_unknown_values_are_missing():
@@ -183,7 +183,7 @@ def test_the_statistics_by_hand():
     engine, loss, rng = known_engine(), config.make_loss(), np.random.default_rng(3)
     hierarchy = solve(engine, config).hierarchy
     weights = rng.normal(size=(P, config.dimension))
-    told_by = engine.posteriors["cols"].implicit[:, :2].copy()
+    implicit_coef = engine.posteriors["cols"].implicit[:, :2].copy()
     step = HalfStep(
         side="rows", iteration=0, kappa=1.0, prior=hierarchy.row_prior("rows"), ratings_per_row=1.0,
         feature_coef=weights,
@@ -193,9 +193,9 @@ def test_the_statistics_by_hand():
     rated = np.zeros((block.n_rows, block.n_columns))
     rated[np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1] = 1.0
     active = block.row_counts > 0
-    told = (rated / np.sqrt(np.maximum(rated.sum(axis=1, keepdims=True), 1.0))) @ told_by
+    implicit_mean = (rated / np.sqrt(np.maximum(rated.sum(axis=1, keepdims=True), 1.0))) @ implicit_coef
     known = engine.features["rows"].coded @ weights
-    known[:, 1:] += told
+    known[:, 1:] += implicit_mean
     distance = rows.location - known
     centre = np.zeros(config.dimension)
     centre[0] = hierarchy.mean
@@ -208,7 +208,7 @@ def test_the_statistics_by_hand():
     np.testing.assert_allclose(found.distance_gram, augmented.T @ augmented, rtol=1e-4, atol=1e-4)
     both = np.hstack([augmented, directions])
     np.testing.assert_allclose(found.direction_gram, directions.T @ both, rtol=1e-4, atol=1e-4)
-    lines = np.insert(told[active], 0, 1.0, axis=1)
+    lines = np.insert(implicit_mean[active], 0, 1.0, axis=1)
     counts = block.row_counts[active][:, None]
     np.testing.assert_allclose(found.implicit_gram, (counts * lines).T @ lines, rtol=1e-5, atol=1e-5)
     gram = np.eye(6)

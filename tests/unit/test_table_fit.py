@@ -15,8 +15,7 @@ from onebit_spark.core import config as core_config
 from onebit_spark.core.config import Execution
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.in_process import TableFit
-from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.ratings import ArrowRatings, Columns
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.ml.checkpoint import OWNER, clear_checkpoints
 
@@ -340,6 +339,113 @@ def test_a_calibrated_model(model, likes):
     ids = likes["user"], likes["item"]
     assert np.abs(calibrated.probability(*ids) - model.probability(*ids)).max() > 1e-3
     np.testing.assert_array_equal(calibrated.score(*ids), model.score(*ids))
+
+
+# ---- a fitted model goes on ------------------------------------------------------------------------------------------
+
+
+def test_a_fit_starts_from_a_model(model, likes):
+    """It goes on where the model ended, also with an id that is new to it; it keeps what both were fitted on."""
+    later = pa.concat_tables(
+        [likes, pa.table({"user": ["new"] * 3, "item": ["i01", "i02", "i03"], "label": [1, -1, 1]})]
+    )
+    warm = fit_table(later, replace(QUICK, max_iter=1), initial_model=model)
+    cold = fit_table(later, replace(QUICK, max_iter=1))
+    assert warm.objective_history[0] < cold.objective_history[0]
+    assert len(warm.users.ids) == len(model.users.ids) + 1
+    few = fit_table(likes.slice(0, 200), QUICK, initial_model=model)
+    with pytest.raises(RequestError, match="certify nothing"):
+        few.certify(likes.slice(200))
+
+
+def test_a_fit_of_arrays_starts_from_a_model(ratings):
+    first, one = fit_arrays(*ratings, QUICK), replace(QUICK, max_iter=1)
+    warm = fit_arrays(*ratings, one, initial_model=first)
+    assert warm.objective_history[0] <= first.objective_history[-1] < fit_arrays(*ratings, one).objective_history[0]
+    auto = fit_arrays(*ratings, FitConfig(max_rank=4, max_iter=1, tol=0.0), initial_model=first)
+    assert (auto.config.rank, auto.config.likelihood_weight) == (2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "message"),
+    [
+        (replace(QUICK, rank=3), {}, "rank is 2 there and 3 here"),
+        (FitConfig(max_rank=1), {}, "it has 2 factors, and max_rank is 1 here"),
+        (QUICK, {"certify": Terms(prior_split=0.5)}, "prior_split does not go with an initial model"),
+        (QUICK, {"initial_model": "folder"}, "initial_model must be a FittedModel, not str: see onebit_spark.load"),
+    ],
+)
+def test_initial_models_that_are_refused(model, likes, config, more, message):
+    with pytest.raises(RequestError, match=message):
+        fit_table(likes, config, **{"initial_model": model, **more})
+
+
+def test_ids_of_another_type_are_not_those_of_the_model(model, ratings):
+    with pytest.raises(RequestError, match="the initial model's ids are of type string, those of the ratings int64"):
+        fit_arrays(*ratings, QUICK, initial_model=model)
+
+
+def test_an_update_moves_the_rated_ids_and_no_others(model):
+    given = {"user": ["u03", "new", "new"], "item": ["i01", "i02", "fresh"], "label": [1, -1, 1]}
+    updated = model.update(given)
+    for who in ("user", "item"):
+        before, after = model.side(who), updated.side(who)
+        moved = after.at(after.positions(before.ids)).location != before.known.location
+        assert set(before.ids.filter(pa.array(moved.any(axis=1))).to_pylist()) == set(given[who]) - {"new", "fresh"}
+        assert len(after.ids) == updated.info.count(who) == len(before.ids) + 1
+    assert updated.score("new", "fresh") > 0
+    assert updated.certificates == []
+    assert model.update([], [], []) is model
+    with pytest.raises(RequestError, match="fitted without user features"):
+        model.update(given, user_features=pa.table({"user": ["new"], "age": [3.0]}))
+
+
+def test_updated_ratings_do_not_certify(model):
+    new = [f"n{i}" for i in range(10) for _ in range(18)], [f"i{j:02}" for j in range(18)] * 10, [1, -1] * 90
+    with pytest.raises(RequestError, match=r"100.0% of them are of cells that the model was fitted on"):
+        model.update(*new).certify(*new)
+
+
+@pytest.mark.parametrize("method", ["update", "fold_in"])
+def test_the_weights_of_a_table_count(likes, method):
+    model = fit_table(likes.append_column("w", pa.array(np.ones(len(likes)))), QUICK, weight_col="w")
+    given = {"user": ["new"] * 3, "item": ["i01", "i02", "i03"], "label": [1, -1, 1]}
+    scores = [
+        getattr(model, method)({**given, **more}).score("new", ["i01", "i02"])
+        for more in ({}, {"w": [1.0, 1.0, 1.0]}, {"w": [1.0, 5.0, 0.0]})
+    ]
+    np.testing.assert_array_equal(scores[0], scores[1])
+    assert np.abs(scores[1] - scores[2]).max() > 1e-3
+    with pytest.raises(RequestError, match="weights must be positive and finite"):
+        getattr(model, method)({**given, "w": [1.0, -1.0, 1.0]})
+
+
+def test_features_of_new_ids(likes):
+    """Without ratings of its own, or with them, a new id is nearer to those with its features."""
+    users = sorted(set(likes["user"].to_pylist()))
+    features = pa.table({"user": users, "age": np.arange(len(users), dtype=np.float64)})
+    model = fit_table(likes, QUICK, user_features=features)
+    given, old = {"user": ["new"], "item": ["i01"], "label": [1]}, pa.table({"user": ["new"], "age": [50.0]})
+    for found, plain in (
+        (model.update(given, user_features=old), model.update(given)),
+        (model.fold_in(given, features=old), model.fold_in(given)),
+    ):
+        assert np.abs(found.score("new", model.items.ids) - plain.score("new", model.items.ids)).max() > 1e-3
+
+
+def test_the_report_of_a_model(model, likes, tmp_path):
+    pytest.importorskip("matplotlib")
+    held_out = fit_table(likes, QUICK, holdout=0.2)
+    for each, name in ((held_out, "a.html"), (model, "b.html"), (model.diagnose(likes, fitted=True), "c.html")):
+        each.report(tmp_path / name)
+    whole, plain, fitted = ((tmp_path / f"{name}.html").read_text("utf-8") for name in "abc")
+    assert "of held-out ratings predicted wrongly" in whole
+    assert "predicted wrongly" not in plain
+    assert "were measured on fitted ratings" in fitted
+    assert "were measured on fitted ratings" not in whole
+    assert (whole.count("<svg"), plain.count("<svg")) == (5, 2)
+    held_out.save(tmp_path / "model")
+    assert (tmp_path / "model" / "report.html").read_text("utf-8") == whole
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5])

@@ -2,26 +2,21 @@
 
 import numpy as np
 import pytest
+from fitting import random_posterior
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onebit_spark.core import prediction
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import Form
 from onebit_spark.predictor import top_n
 from onebit_spark.predictor.top_n import Ranking, best_partners
 
 
 def posterior(rng, rows, rank, kind, intercept, shift=0.0):
-    dimension = rank + int(intercept)
-    location = (0.5 * rng.normal(size=(rows, dimension))).astype(np.float32)
+    made = random_posterior(rng, rows, Form(rank + int(intercept), kind, intercept, "float32"))
     if intercept:
-        location[:, 0] += shift
-    if kind == "spread":
-        return RowPosterior(location, rng.uniform(0.05, 0.6, (rows, dimension)).astype(np.float32), kind, intercept)
-    root = 0.2 * rng.normal(size=(rows, dimension, dimension + 1))
-    i, j = np.tril_indices(dimension)
-    packed = (root @ root.transpose(0, 2, 1))[:, i, j].astype(np.float32)
-    return RowPosterior(location, packed, kind, intercept)
+        made.location[:, 0] += shift
+    return made
 
 
 def all_pairs(rows, partners):

@@ -9,8 +9,7 @@ import pytest
 
 from onebit_spark import FitConfig, RequestError, fit_arrays, tuning
 from onebit_spark.cli.tune_job import as_toml, in_words
-from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.ratings import ArrowRatings, Columns
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock, Repeats
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
+from onebit_spark.core.user_data import checked_ratings
 from onebit_spark.engines.cuda.device import NULL, check_memory, cupy, download, kernel, launch, or_null, upload
 from onebit_spark.engines.cuda.shapes import MANY_TASKS, RATING_MACROS, TASK
 
@@ -100,7 +100,7 @@ class DeviceRatings:
 
     @cached_property
     def n_rated(self) -> int:
-        """CountedRows with ratings."""
+        """Number of rows with ratings."""
         return int(np.count_nonzero(self.counts))
 
     @cached_property
@@ -234,7 +234,7 @@ def device_ratings(
     rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
     weights: ArrayLike | None, form: Form,
 ) -> Orientations:  # fmt: skip
-    """Both orientations of ratings in arrays; the arguments are those of ``core.array_input.checked_ratings``.
+    """Both orientations of ratings in arrays; the arguments are those of ``core.user_data.checked_ratings``.
 
     Arrays of the right types are uploaded as they are, and the device checks their values: the host would take longer
     to check a billion values than the whole fit takes. If a check fails, ``checked_ratings`` reports the problem.
@@ -256,7 +256,7 @@ def device_ratings(
 def _sent(
     rows: NDArray[Any], cols: NDArray[Any], labels: NDArray[Any], shape: Sequence[int] | None, form: Form
 ) -> tuple[Any, Any, Any, tuple[int, int]] | None:
-    """CountedRows, columns, labels as bytes, and the shape; None if anything about them is wrong or unusual."""
+    """Rows, columns, labels as bytes, and the shape; None if anything about them is wrong or unusual."""
     kinds = rows.dtype.kind in "iu" and cols.dtype.kind in "iu" and labels.dtype.kind in "biu"
     if not kinds or not rows.shape == cols.shape == labels.shape or rows.ndim != 1 or not len(rows):
         return None

@@ -36,11 +36,13 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file conf/mkdocs.yml
 
-# Two processes, each with its own Spark session: half of a Spark test is waiting. Files in the order of their folders,
-# so the long ones (jobs/, spark/) come first and the short ones (unit/) fill what is left; xdist's own order is by the
-# number of tests, which leaves the longest for the end. A second thread of OpenBLAS would wait in a loop on the core of
-# the other process: 8% of the time of small fits, as measured.
-PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
+# Three processes for two cores, each with its own Spark session: a Spark test spends a part of its time waiting. Files
+# in the order of their folders, so the long ones (jobs/, spark/) come first and the short ones (unit/) fill what is
+# left; xdist's own order is by the number of tests, which leaves the longest for the end. A second thread of OpenBLAS
+# would wait in a loop on the core of another process: 8% of the time of small fits, as measured.
+PROCESSES ?= 3
+IN_PROCESSES := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=20
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(IN_PROCESSES)
 
 # Six minutes on two cores. The slow tests, types and documentation are checked by `make test-all`, and in jobs of their
 # own in CI.
@@ -63,8 +65,8 @@ suite-all: kernels
 test-spark%:
 	$(PYTHON) -m venv .venv-spark$*
 	.venv-spark$*/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==$(shell echo $* | sed 's/./&./').*'
-	. conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/.venv-spark$*/bin/python .venv-spark$*/bin/python -m pytest -n 2 \
-		--dist loadfile --no-loadscope-reorder --durations=20 tests/spark tests/jobs
+	. conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/.venv-spark$*/bin/python .venv-spark$*/bin/python -m pytest \
+		$(IN_PROCESSES) tests/spark tests/jobs
 
 # The tests that start Spark, on a session of Spark Connect: one process, because its server has one port.
 test-connect: setup

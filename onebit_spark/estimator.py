@@ -31,18 +31,16 @@ from onebit_spark.core.model_info import (
     METADATA,
     SIDE_OF,
     FitFeatures,
-    ModelInfo,
     Who,
     digest,
     give_features,
-    prior_row,
 )
 from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.decide import Exchange
 from onebit_spark.engines.spark_engine import adopted_factors, factor_schema, factors_of, load_ratings, open_engine
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.in_process import info_of_fit
+from onebit_spark.in_process import info_of_fit, unrated_tables
 from onebit_spark.input.ratings import Columns, RatingCounts, SizeEstimate
 from onebit_spark.input.spark_ratings import check_columns, collected_features, type_of, with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
@@ -341,13 +339,11 @@ class _ModelBuilder:
         Without the seconds of its phases, the fit is unfinished: its model lacks these ids, and lives as long as the
         engine.
         """
-        info, unrated = self._info(fit), dict[Side, pa.Table]()
+        without = {side: len(known.unrated_ids) for side, known in self.features.items()}
+        info = info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, without, asdict(self.exchange))
+        unrated: dict[Side, pa.Table] = {}
         if seconds is not None:
-            for side, coding in fit.codings.items():
-                prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
-                lines = self.features[side].unrated_lines(prior, coding, weights, info.draw_narrowing)
-                if lines is not None:
-                    unrated[side] = lines
+            unrated = unrated_tables(fit, self.features, info)
             n_rows, n_cols = (unrated[side].num_rows if side in unrated else 0 for side in SIDES)
             n_users, n_items = info.n_users + n_rows, info.n_items + n_cols
             info = replace(info, seconds=dict(seconds), n_users=n_users, n_items=n_items)
@@ -359,8 +355,3 @@ class _ModelBuilder:
             sides.append(factors_of(self.spark, self.engine, side, posteriors, schema, more, persist))
         certificate = certificate_document(item.as_dict() for item in fit.certificates)
         return OneBitCompletionModel(info, sides[0], sides[1], certificate).fittedOn(self.fitted)
-
-    def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        unrated = {side: len(known.unrated_ids) for side, known in self.features.items()}
-        exchange = asdict(self.exchange)
-        return info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, unrated, exchange)

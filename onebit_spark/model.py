@@ -47,7 +47,7 @@ from onebit_spark.core.model_info import DIRECTIONS, METADATA, ModelInfo, Who, f
 from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import RatingCounts
-from onebit_spark.input.spark_ratings import case_folding
+from onebit_spark.input.spark_ratings import case_folding, missing
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
 from onebit_spark.ml.recommend import recommend
@@ -201,7 +201,14 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     def checkIds(self, dataset: DataFrame) -> None:
         """Count null and NaN ids in one job, and raise a RequestError if there are any."""
-        self.factors.check_ids(dataset)
+        factors = self.factors
+        for who in factors.columns:
+            factors.check_id_type(dataset, who)
+        columns = list(factors.columns.values())
+        counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
+        absent = [(column, n) for column, n in zip(columns, counts or (), strict=True) if n]
+        if problems := [f"column {column!r} holds {n:,} null or NaN ids" for column, n in absent]:
+            raise RequestError("; ".join(problems) + ": drop or fill such rows")
 
     # ---- recommendations ---------------------------------------------------------------------------------------------
 
@@ -516,7 +523,18 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all. With ``overwrite``
         it replaces an earlier one.
         """
-        export_vectors(self, path, overwrite)
+        spark = self.users.sparkSession
+        if Location(spark, path).uri == self.source:
+            raise RequestError(
+                f"the model was loaded from {path} and still reads its factors there: export them elsewhere"
+            )
+        one, intercept = F.lit(1.0).cast("float"), F.col("intercept")
+        ends = {"users": (one, intercept), "items": (intercept, one)}
+        with described(spark, "writing"), replace_folder(spark, path, VECTORS, overwrite) as folder:
+            for name, factors in (("users", self.users), ("items", self.items)):
+                vector = F.concat("mean", F.array(*ends[name])) if self.info.config.intercepts else F.col("mean")
+                factors.select("id", vector.alias("vector")).write.parquet((Location(spark, folder) / name).uri)
+            (Location(spark, folder) / SEAL).write_text("")
 
     def write(self) -> ModelWriter:
         return ModelWriter(self)
@@ -565,7 +583,7 @@ def write_model(model: Any, folder: str) -> None:
 
 
 def _write_factors(factors: DataFrame, folder: Location, small: bool) -> None:
-    """Write Parquet: a small table in this process, which is faster than a Spark job, a large one on the executors."""
+    """Write a small table as Parquet in this process, which is faster than a Spark job; a large one with Spark."""
     if small:
         with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # ids of a type that only Spark can write
             _write_parquet(collected_factors(factors), folder)
@@ -577,20 +595,6 @@ def _write_parquet(table: pa.Table, folder: Location) -> None:
     content = io.BytesIO()
     pq.write_table(table, content)
     (folder / "part-00000.parquet").write_bytes(content.getvalue())
-
-
-def export_vectors(model: Any, path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Write the vectors of ``predictor.model_folder``: tables ``users`` and ``items``. Nothing is collected."""
-    spark = model.users.sparkSession
-    if Location(spark, path).uri == model.source:
-        raise RequestError(f"the model was loaded from {path} and still reads its factors there: export them elsewhere")
-    one, intercept = F.lit(1.0).cast("float"), F.col("intercept")
-    ends = {"users": (one, intercept), "items": (intercept, one)}
-    with described(spark, "writing"), replace_folder(spark, path, VECTORS, overwrite) as folder:
-        for name, factors in (("users", model.users), ("items", model.items)):
-            vector = F.concat("mean", F.array(*ends[name])) if model.info.config.intercepts else F.col("mean")
-            factors.select("id", vector.alias("vector")).write.parquet((Location(spark, folder) / name).uri)
-        (Location(spark, folder) / SEAL).write_text("")
 
 
 class ModelReader(MLReader[Any]):
@@ -643,5 +647,5 @@ def _read_sketch(folder: Location, limit: int, complete: bool) -> CellSketch:
 
 def read_parquet(folder: Location) -> DataFrame:
     frame = folder.spark.read.parquet(folder.uri)
-    _ = frame.schema  # Spark Connect looks at the files only now
+    _ = frame.schema  # Spark Connect reads the files only now
     return frame

@@ -52,7 +52,7 @@ def spark(tmp_path_factory):
     os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
     settings = {
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "3",
+        "spark.sql.shuffle.partitions": "2",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.python.unix.domain.socket.enabled": "true",

@@ -1,5 +1,6 @@
 """Model folders written without Spark, and those that earlier versions wrote."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onebit_spark.core.model_info import factor_table, plain_lists
+from onebit_spark.core.model_info import ModelInfo, factor_table, plain_lists
 
 FOLDERS = Path(__file__).parent / "spark" / "folders"
 VERSIONS = ("logistic-1", "logistic-2", "logistic-3", "logistic-4")  # with NAME-predictions beside them
 
 
-def told_by(name):
+def predictions_of(name):
     """What the version that wrote a folder predicted, for pairs of which some ids are unknown."""
     return pq.read_table(FOLDERS / f"{name}-predictions")
 
@@ -51,3 +52,35 @@ def nearest_by_inner_product(queries, points, n):
     length = np.linalg.norm(points, axis=1)
     lifted = np.column_stack([points, np.sqrt(np.maximum(length.max() ** 2 - length**2, 0.0))])
     return cKDTree(lifted).query(np.column_stack([queries, np.zeros(len(queries))]), n)[1]
+
+
+def info_of(fit, id_types):
+    """As if the fit had been made by Spark from 400 ratings of 28 users on 18 items."""
+    scales = fit.scales
+    return ModelInfo(
+        parameters={**dataclasses.asdict(fit.config), "likelihood_weight": fit.config.kappa},
+        n_ratings=400,
+        n_users=28,
+        n_items=18,
+        objective_history=fit.objective_history,
+        iterations=len(fit.history),
+        converged=fit.converged,
+        reason=fit.reason,
+        effective_rank=fit.effective_rank,
+        inverse_gamma=fit.inverse_gamma.tolist(),
+        intercept_prior={
+            "mean": scales.mean,
+            "mean_variance": scales.mean_variance,
+            "user_inverse_gamma": scales.row_intercept,
+            "item_inverse_gamma": scales.col_intercept,
+        }
+        if fit.config.intercepts
+        else None,
+        label_coding="signed",
+        threshold=None,
+        majority=fit.majority,
+        columns={"user": "user", "item": "item", "label": "label"},
+        id_types=id_types,
+        seconds={"fit": 0.5},
+        scale_moments=scales.moments.as_dict(),
+    )

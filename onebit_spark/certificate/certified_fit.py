@@ -40,7 +40,7 @@ from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
 from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.core.randomness import Draws, Split
-from onebit_spark.core.solver import AfterIteration, Iteration, Start, descend, solve
+from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, descend, solve
 from onebit_spark.errors import RequestError
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
@@ -94,7 +94,9 @@ def certified_fit(
         split = Split(config.seed ^ SPLIT_STREAM, terms.prior_split)
         fit = _under_learnt_prior(engine, config, terms, split, majority_error, on_iteration, start, checkpoints)
     else:
-        fit = _under_given_prior(engine, config, terms, majority_error, on_iteration, start, checkpoints)
+        choice = select_model(engine, config, start)
+        outcome = solve(engine, choice.config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
+        fit = _under_given_prior(engine, terms, choice, outcome, majority_error)
     counts = engine.confidences(fit.posterior, LOSSES[config.loss].score_noise)
     fit = replace(fit, confidence_thresholds=ConfidenceThresholds.of_histogram(counts))
     if not fit.choice.config.implicit_features:
@@ -124,14 +126,11 @@ def _model_vectors(posterior: RowPosterior) -> RowPosterior:
 
 
 def _under_given_prior(
-    engine: Engine[P], config: FitConfig, terms: Terms | None, majority_error: float,
-    on_iteration: Callable[[Iteration], None] | None, start: Start[P] | None, checkpoints: Checkpoints | None,
+    engine: Engine[P], terms: Terms | None, choice: SelectedModel[P], outcome: Outcome[HyperPosterior],
+    majority_error: float,
 ) -> CertifiedFit[P]:  # fmt: skip
     """The fit and its certificates. There are none if features make the prior depend on the sample."""
-    choice = select_model(engine, config, start)
-    config = choice.config
-    outcome = solve(engine, config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
-    hierarchy, certificates = outcome.hierarchy, list[Certificate]()
+    config, hierarchy, certificates = choice.config, outcome.hierarchy, list[Certificate]()
     if terms is not None and not config.implicit_features and not hierarchy.features:
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.features import (
     CoefStep,
+    ImplicitMove,
     SideTables,
     add_implicit_sums,
     coded_by_rated,
@@ -81,11 +82,7 @@ class PlacedBlock:
         return CountedRows(self.rows, self.ratings.row_weights, self.ratings.row_positive_weights)
 
 
-class RowTransform(Protocol):
-    """A map of every row: a ``RowMap`` or an ``ImplicitMove``."""
-
-    def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
-        """Map rows lo … hi−1 in place."""
+RowTransform = RowMap | ImplicitMove  # maps of every row, which ``apply_to`` applies in place
 
 
 @dataclass(frozen=True)
@@ -140,12 +137,8 @@ class Sending(NamedTuple):
     layout: RowLayout  # the layout of what arrives
 
 
-def implicit_sent(form: Form) -> Sending:
-    """The part of the rows of a posterior that the ratings of the other side need."""
-    return Sending(_sent_vectors, RowLayout.of(form.sent))
-
-
 def _sent_vectors(weights: NDArray[Any], rows: RowPosterior) -> FloatArray:
+    """The part of the rows of a posterior that the ratings of the other side need."""
     return rows.with_vectors(SENT_VECTORS, SENT_VECTORS).packed()
 
 
@@ -407,7 +400,7 @@ class Engine(Generic[P]):
             tables.append(self._feature_table(side))
         form, update = tables[0].form, Update(loss, step.under(prior))
         with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
-            send = implicit_sent(others.form) if form.vectors else None
+            send = Sending(_sent_vectors, RowLayout.of(others.form.sent)) if form.vectors else None
             self._tables[side], sums = self.runner.run(side, update, tables, others, RowLayout.of(form), send)
         statistics = reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
         self._data = statistics.data

@@ -179,7 +179,7 @@ class SignMatrix(Protocol[T]):
     total_weight: float  # n, or the sum of the weights
 
     def count(self, side: Side) -> int:
-        """CountedRows of the side with at least one rating."""
+        """Number of rows of the side with at least one rating."""
 
     def distinct_keys(self, side: Side, enough: int) -> int:
         """Number of different (counts, positives) of the rows of the side. From ``enough`` on it need not be exact."""

@@ -16,7 +16,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -161,7 +161,6 @@ BLOCK_CELLS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, weights binary, "
     "n long, checksum long, repeated_cells long, repeated long, conflicting long"
 )
-BLOCKS = schema_of(BLOCK_CELLS)
 MANY_OBJECTS = 20_000  # that the garbage collector visits in a millisecond
 SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
 
@@ -307,6 +306,7 @@ NO_NUMBERS = np.empty(0, np.int32)
 
 COUNTS = schema_of("block int, rows binary, ratings binary, weights binary, positives binary")
 CHUNKS = schema_of("block int, rows binary, codes binary, weights binary, members binary")
+REPEATS = tuple(Repeats.__dataclass_fields__)  # columns of the blocks
 
 
 @dataclass(frozen=True)
@@ -322,9 +322,6 @@ class SideTable:
     def index(self) -> IdIndex:
         """The index of the ids, made once in every Python worker."""
         return IdIndex(self.values)
-
-
-REPEATS = tuple(field.name for field in fields(Repeats))  # columns of the blocks
 
 
 def count_rows(batches: Batches) -> Batches:

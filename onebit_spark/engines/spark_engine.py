@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -180,16 +180,16 @@ def executor_engine(
         release.callback(storage.clear)
         broadcasts = Broadcasts(spark)
         release.callback(broadcasts.close)
-        session = working_session(spark)
+        session, cores = working_session(spark), parallelism(spark)
         with described(spark, "blocking"):
             if held == frozenset(SIDES):
-                numbered = _with_collected_ids(survey, blocks, parallelism(spark), broadcasts)
+                ids, plans, chunks, wide = _with_collected_ids(survey, blocks, cores, broadcasts)
                 expect_long_lines(session, 1)
             else:
-                numbered = _with_sorted_ids(survey, blocks, parallelism(spark), form, held, release)
+                ids, plans, chunks, wide = _with_sorted_ids(survey, blocks, cores, form, held, release)
                 expect_long_lines(session)
-            blocking = Blocking(session, storage, release, numbered.plans, numbered.wide)
-            sides = blocking.blocked(truncate_plan(numbered.chunks, session))
+            blocking = Blocking(session, storage, release, plans, wide)
+            sides = blocking.blocked(truncate_plan(chunks, session))
             for blocked in sides.values():
                 if blocked.n_ratings != survey.counts.n:
                     raise not_deterministic(
@@ -201,16 +201,11 @@ def executor_engine(
             raise not_deterministic(
                 f"the weights summed to {counted:.9g} when they were counted, and to {blocked_sum:.9g} later"
             )
-        yield Engine(runner, numbered.ids)
+        yield Engine(runner, ids)
 
 
-class _NumberedRatings(NamedTuple):
-    """The ids with their numbers, the division into blocks, and the ratings in chunks for the blocks of rows."""
-
-    ids: dict[Side, Any]
-    plans: dict[Side, SidePlan]
-    chunks: DataFrame
-    wide: bool = False
+# The ids with their numbers, the division into blocks, the ratings in chunks for the blocks of rows, ``Blocking.wide``
+_NumberedRatings = tuple[dict[Side, Any], dict[Side, SidePlan], DataFrame, bool]
 
 
 def _with_collected_ids(
@@ -228,7 +223,7 @@ def _with_collected_ids(
         plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent[-1], counted)
     users, items = sent
     number = partial(number_bundles, users, items)
-    return _NumberedRatings(all_ids, plans, survey.packed.bundles.select(*BUNDLES).mapInArrow(number, CHUNKS))
+    return all_ids, plans, survey.packed.bundles.select(*BUNDLES).mapInArrow(number, CHUNKS), False
 
 
 def _with_sorted_ids(
@@ -243,11 +238,12 @@ def _with_sorted_ids(
         n_blocks[side] = given or blocks_by_size(n, ids[side].n_rows, sent, form, cores)
     placed = placements(ids, n, n_blocks)
     wide = max(side.n_rows for side in ids.values()) >= WIDE
-    plans = {
-        side: SidePlan(placed[side], ids[side].n_rows, tasks_by_size(n, n_blocks[side], cores), side in held)
-        for side in SIDES
-    }
-    return _NumberedRatings(ids, plans, encoded(survey.packed, ids, placed["rows"], wide), wide)
+    plans: dict[Side, SidePlan] = {}
+    for side, count in n_blocks.items():
+        # A few blocks per task, as many as have the ratings of one large block: lines travel between fewer tasks.
+        n_tasks = max(default_tasks(count, cores), min(count, -(-n // RATINGS_PER_BLOCK)))
+        plans[side] = SidePlan(placed[side], ids[side].n_rows, n_tasks, side in held)
+    return ids, plans, encoded(survey.packed, ids, placed["rows"], wide), wide
 
 
 def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: int) -> int:
@@ -258,11 +254,6 @@ def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: 
     few = n_sent * form.sent.row_bytes <= PARTNER_BYTES
     ratings = RATINGS_PER_BLOCK if few else min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.sent.row_bytes)
     return default_blocks(n_ratings, n_rows, max(cores, -(-n_rows * form.row_bytes // OWN_BYTES)), ratings)
-
-
-def tasks_by_size(n_ratings: int, n_blocks: int, cores: int) -> int:
-    """A few blocks per task, as many as have the ratings of one large block: lines travel between fewer tasks."""
-    return max(default_tasks(n_blocks, cores), min(n_blocks, -(-n_ratings // RATINGS_PER_BLOCK)))
 
 
 # ---- factors of models -----------------------------------------------------------------------------------------------

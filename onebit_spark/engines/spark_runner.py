@@ -67,6 +67,9 @@ CELLS = schema_of("key int, place int, sender int, values binary")
 PLACED = schema_of("key int, rows binary, values binary")
 RESULTS = schema_of("key int, values binary, sums binary, n long, checksum long")
 NUMBERED = schema_of("number long, values binary")
+NO_CELLS = pa.schema(
+    {"key": pa.int32(), "place": pa.int32(), "sender": pa.int32(), "values": pa.binary()}
+).empty_table()
 OTHERS = -1  # the place of rows of the other side; tables of the same side have the places 0, 1, …
 ReadRows = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
 RowWork = Callable[[NDArray[np.int64], list[Any]], pa.Table]
@@ -480,7 +483,3 @@ def _block_rows(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64])
         else source.read(cell_array(cells["values"][at[place]], source.dtype), len(rows))
         for place, source in enumerate(sources)
     ]
-
-
-_NUMBERS = [(name, pa.int32()) for name in ("key", "place", "sender")]
-NO_CELLS = pa.schema([*_NUMBERS, ("values", pa.binary())]).empty_table()

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig, param_names
-from onebit_spark.core.losses import SIDES
 from onebit_spark.core.model_info import METADATA, SIDE_OF, Who, prior_row
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.solver import Iteration, IterationPlan, Start
@@ -55,10 +54,10 @@ def warm_start(
     """
     _check_form(model, config, param_names(FitConfig) if names is None else names)
     info = model.info
-    priors = {
-        side: prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors) for side in SIDES
-    }  # fmt: skip
-    posteriors = {side: adopt(model, who, priors[side], config.precision) for who, side in SIDE_OF.items()}
+    posteriors = {}
+    for who, side in SIDE_OF.items():
+        prior = prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors)
+        posteriors[side] = adopt(model, who, prior, config.precision)
     settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
     return Start(posteriors, info.scales.without_feature_coef(), settings=settings)
 
@@ -75,23 +74,21 @@ def resumed(checkpoint: Checkpoint, config: FitConfig, adopt: Adopt) -> Start[An
 
 
 def _check_form(model: Any, config: FitConfig, names: Mapping[str, str]) -> None:
+    """Refuse a model of another form. Settings that are chosen from the data may be those of the model."""
     there = model.info.config
+    chosen = [name for name in FORM_SETTINGS if getattr(config, name) == AUTO]
+    if config.implicit_features and (config.rank == AUTO or config.chooses_kappa):
+        chosen.append("implicit_features")
     differing = [
         f"{names.get(name, name)} is {getattr(there, name)} there and {getattr(config, name)} here"
         for name in FORM_SETTINGS
-        if getattr(there, name) != getattr(config, name) and not _chosen(name, config)
+        if getattr(there, name) != getattr(config, name) and name not in chosen
     ]
     if config.rank == AUTO and there.factors > config.max_rank:
         most = names.get("max_rank", "max_rank")
         differing.append(f"it has {there.factors} factors, and {most} is {config.max_rank} here")
     if differing:
         raise RequestError(f"the initial model has other settings: {'; '.join(differing)}")
-
-
-def _chosen(name: str, config: FitConfig) -> bool:
-    """Whether a setting is chosen from the data, so that it may be that of the initial model."""
-    choosing = config.rank == AUTO or config.chooses_kappa
-    return getattr(config, name) == AUTO or (name == "implicit_features" and config.implicit_features and choosing)
 
 
 class Checkpoint(NamedTuple):

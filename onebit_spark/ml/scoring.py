@@ -32,7 +32,6 @@ from onebit_spark.input.spark_ratings import (
     checked_ids,
     column_problem,
     matching,
-    missing,
     positive,
     quoted,
     type_of,
@@ -117,16 +116,6 @@ class SparkFactors:
                 f"column {column!r} is of type {actual}, but the model's {who} ids are of type {expected}: "
                 f"cast the column to {expected}"
             )
-
-    def check_ids(self, dataset: DataFrame) -> None:
-        """Count null and NaN ids in one job, and raise a RequestError if there are any."""
-        for who in SIDE_OF:
-            self.check_id_type(dataset, who)
-        columns = [self.columns[who] for who in SIDE_OF]
-        counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
-        absent = [(column, n) for column, n in zip(columns, counts or (), strict=True) if n]
-        if problems := [f"column {column!r} holds {n:,} null or NaN ids" for column, n in absent]:
-            raise RequestError("; ".join(problems) + ": drop or fill such rows")
 
     # ---- pairs -------------------------------------------------------------------------------------------------------
 

@@ -123,7 +123,7 @@ class ClusterFit:
     def reaches(self, phase, process):
         """Wait for the first job of the phase; returns its number."""
         wait_for(lambda: self.log.jobs(phase) or process.poll() is not None, PATIENCE, f"the phase {phase}", every=0.01)
-        assert process.poll() is None, self.told()
+        assert process.poll() is None, self.output()
         return self.log.jobs(phase)[0]
 
     def kill_driver(self, process):
@@ -132,9 +132,9 @@ class ClusterFit:
         process.wait()
 
     def ends_well(self, process):
-        assert process.wait(timeout=PATIENCE) == 0, self.told()
+        assert process.wait(timeout=PATIENCE) == 0, self.output()
 
-    def told(self):
+    def output(self):
         """The end of what the job has printed."""
         return self._output.read_text()[-6000:]
 

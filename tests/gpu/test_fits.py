@@ -31,45 +31,42 @@ def agree(here, there):
     np.testing.assert_allclose(there.std(row, col), here.std(row, col), rtol=1e-3, atol=1e-4)
 
 
+def on_both(*arguments, **more):
+    """The fit on the CPU and on the GPU, which must agree."""
+    here, there = (fit_arrays(*arguments, **more, device=place) for place in ("cpu", "cuda"))
+    agree(here, there)
+    return here, there
+
+
 @pytest.mark.parametrize("name", FITS)
 def test_the_same_fit(ratings, name):
     rows, cols, labels, shape, _ = ratings(1)
     config = FitConfig(**{"rank": 10, "tol": 0, "max_iter": 15, "likelihood_weight": 1.0, **FITS[name]})
-    agree(fit_arrays(rows, cols, labels, config, shape), fit_arrays(rows, cols, labels, config, shape, device="cuda"))
+    on_both(rows, cols, labels, config, shape)
 
 
 def test_weights(ratings):
     rows, cols, labels, shape, weights = ratings(2, weighted=True)
     config = FitConfig(rank=10, tol=0, max_iter=15, likelihood_weight=1.0)
-    here, there = (
-        fit_arrays(rows, cols, labels, config, shape, weights=weights, device=place) for place in ("cpu", "cuda")
-    )
-    agree(here, there)
+    on_both(rows, cols, labels, config, shape, weights=weights)
 
 
 def test_side_features(ratings):
     rows, cols, labels, shape, _ = ratings(3)
     known = np.random.default_rng(3).normal(size=(shape[0], 4))
     config = FitConfig(tol=0, max_iter=15, likelihood_weight=1.0, rank=4)
-    here, there = (
-        fit_arrays(rows, cols, labels, config, shape, row_features=known, device=place) for place in ("cpu", "cuda")
-    )
-    agree(here, there)
+    here, there = on_both(rows, cols, labels, config, shape, row_features=known)
     np.testing.assert_allclose(there.scales.features["rows"], here.scales.features["rows"], atol=1e-4)
 
 
 def test_chosen_weight_and_certificates(ratings):
     rows, cols, labels, shape, _ = ratings(4, n=9000)
     config = FitConfig(tol=0, max_iter=30, rank=5, implicit_features=False)
-    here, there = (
-        fit_arrays(rows, cols, labels, config, shape, certify=Terms(), device=place) for place in ("cpu", "cuda")
-    )
+    here, there = on_both(rows, cols, labels, config, shape, certify=Terms())
     assert there.config.likelihood_weight == here.config.likelihood_weight
-    agree(here, there)
-    assert [found.name for found in there.certificates] == [found.name for found in here.certificates]
-    np.testing.assert_allclose(
-        [found.bound for found in there.certificates], [found.bound for found in here.certificates], rtol=1e-4
-    )
+    for found, expected in zip(there.certificates, here.certificates, strict=True):
+        assert found.name == expected.name
+        assert found.bound == pytest.approx(expected.bound, rel=1e-4)
     np.testing.assert_allclose(there.confidence_thresholds.values, here.confidence_thresholds.values, rtol=0.01)
 
 
@@ -77,21 +74,16 @@ def test_choices(ratings):
     """Rank, κ, implicit features and length by the last tenth: the same answers."""
     rows, cols, labels, shape, _ = ratings(9, n=12000)
     config = FitConfig(max_rank=20, tol=0, max_iter=40)
-    here, there = (fit_arrays(rows, cols, labels, config, shape, device=place) for place in ("cpu", "cuda"))
+    here, there = on_both(rows, cols, labels, config, shape)
     assert there.config == here.config
-    assert [entry["kept"] for entry in there.info.choice["trail"]] == [
-        entry["kept"] for entry in here.info.choice["trail"]
-    ]
-    agree(here, there)
+    kept = [[entry["kept"] for entry in fit.info.choice["trail"]] for fit in (here, there)]
+    assert kept[0] == kept[1]
 
 
 def test_prior_split(ratings):
     rows, cols, labels, shape, _ = ratings(5, n=9000)
     config, terms = FitConfig(tol=0, max_iter=12, rank=5, likelihood_weight=1.0), Terms(prior_split=0.5)
-    here, there = (
-        fit_arrays(rows, cols, labels, config, shape, certify=terms, device=place) for place in ("cpu", "cuda")
-    )
-    agree(here, there)
+    here, there = on_both(rows, cols, labels, config, shape, certify=terms)
     assert there.certificates[0].bound == pytest.approx(here.certificates[0].bound, rel=1e-3)
     np.testing.assert_allclose(there.sample(rows[:99], cols[:99]), here.sample(rows[:99], cols[:99]), atol=1e-3)
 

@@ -10,8 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from modelfolders import FOLDERS
-from running import run_here, write
-from smalltables import NO_HEADER, TABLES, run_job, table
+from running import NO_HEADER, TABLES, run_here, run_job, table, write
 
 import onebit_spark
 
@@ -22,6 +21,10 @@ def rated(numbers):
     labels = [1 if (user < 9) == (item < 14) else -1 for user, item in zip(users, items, strict=True)]
     ages = ["old" if i % 3 else "new" for i in numbers]
     return pa.table({"user": users, "item": items, "label": labels, "age": ages})
+
+
+def figures(path):
+    return json.loads(path.read_text())
 
 
 HUNDREDS = rated(range(300))
@@ -135,17 +138,11 @@ def test_good_data_is_done(results, name):
     assert out
 
 
-def test_nothing_hidden_is_left_behind(folder, results):
-    assert not list(folder.glob(".*"))
-
-
-def test_quiet_says_only_where_the_output_is(folder, results):
+def test_overwrite_replaces_the_whole_folder_and_quiet_prints_only_its_name(folder, results):
     assert results["integers"][1:] == (f"{folder}/old\n{folder}/of_integers\n", "")
-
-
-def test_overwrite_replaces_the_whole_folder(folder, results):
     assert (folder / "old" / "metadata.json").exists()
     assert not (folder / "old" / "keep").exists()
+    assert not list(folder.glob(".*"))  # nothing hidden is left behind
 
 
 @pytest.mark.parametrize(
@@ -175,18 +172,16 @@ def test_ids_in_json_keep_their_types(folder, results):
 
 def test_weights_of_zero_count_nowhere(folder, results):
     """A quarter of the 300 ratings has weight 0, the others .5, 1 and 1.5: 225 are fitted or held out."""
-    info, document = (
-        json.loads((folder / "weighted_model" / name).read_text()) for name in ("metadata.json", "certificate.json")
-    )
+    info, document = (figures(folder / "weighted_model" / f"{name}.json") for name in ("metadata", "certificate"))
     certificates = {item["name"]: item for item in document["certificates"]}
     assert info["n_ratings"] + certificates["holdout"]["n"] == 225
-    assert json.loads((folder / "weighted.json").read_text())["n"] == 225
+    assert figures(folder / "weighted.json")["n"] == 225
     assert set(certificates) == {"holdout", "catoni", "seeger"}
     assert certificates["seeger"]["n"] == info["n_ratings"]
     out = results["weighted"][1]
     assert f"Weighted by the column 'w': the weights sum to {info['total_weight']:,.6g}." in out
     assert "theorem1 does not hold with weights" in out
-    as_text = json.loads((folder / "weighted_csv" / "metadata.json").read_text())
+    as_text = figures(folder / "weighted_csv" / "metadata.json")
     assert (as_text["n_ratings"], as_text["total_weight"]) == (225, 225.0)
     assert "sum of the weights" in (folder / "weighted_model" / "report.html").read_text()
 
@@ -194,10 +189,6 @@ def test_weights_of_zero_count_nowhere(folder, results):
 def test_repeated_cells_are_counted(results):
     assert "Rated more than once: 1 cell, 1 rating beyond the first" in results["booleans"][1]
     assert "With both labels: 1." in results["booleans"][1]
-
-
-def figures(path):
-    return json.loads(path.read_text())
 
 
 def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(folder, results):
@@ -236,20 +227,18 @@ def test_fresh_ratings_certify_a_model(folder, results):
     assert all(item["statement"] in results["fresh"][1] for item in further)
     assert "could not be checked" not in results["fresh"][1]
     assert not figures(folder / "few.json")["certificate"]["freshness"]["checked"]
-    told = "Whether the model has seen these ratings could not be checked: only 5 of the ratings can be compared"
-    assert told in results["too few to tell"][1]
+    warning = "Whether the model has seen these ratings could not be checked: only 5 of the ratings can be compared"
+    assert warning in results["too few to tell"][1]
 
 
 def test_what_is_answered(folder, results):
     """For the first error rate, which is met; the second cannot be, and says so; both within groups as well."""
     found = figures(folder / "certified" / "certificate.json")["certificates"]
     selective = [item for item in found if item["name"] == "selective"]
-    told = [(item["request"], (item["group"] or {}).get("value")) for item in selective]
-    assert told == [(rate, who) for who in (None, "new", "old") for rate in (0.45, 0.01)]
-    assert [item["group"]["value"] for item in found if item["name"] == "holdout" and item.get("group")] == [
-        "new",
-        "old",
-    ]
+    requests = [(item["request"], (item["group"] or {}).get("value")) for item in selective]
+    assert requests == [(rate, who) for who in (None, "new", "old") for rate in (0.45, 0.01)]
+    groups = [item["group"]["value"] for item in found if item["name"] == "holdout" and item.get("group")]
+    assert groups == ["new", "old"]
     met, unmet = selective[:2]
     assert (met["bound"], unmet["threshold"]) == (0.45, None)
     for item in (met, unmet, selective[-1]):
@@ -305,15 +294,15 @@ def test_predictions_as_csv(folder, results):
 def test_figures_on_fitted_ratings_have_a_warning(folder, results):
     warning = "the model was fitted on some of these ratings ("
     assert results["weighted measured"][1].splitlines()[0].startswith(f"Warning: {warning}")
-    assert json.loads((folder / "weighted.json").read_text())["warning"].startswith(warning)
-    assert "warning" not in json.loads((folder / "fresh.json").read_text())
+    assert figures(folder / "weighted.json")["warning"].startswith(warning)
+    assert "warning" not in figures(folder / "fresh.json")
 
 
 def test_users_without_ratings_are_predicted_from_their_features(folder, results):
     """User 17 was in the table of features at the fit, user 90 came with another one; user 91 is unknown."""
-    told = results["featured"][1]
-    assert "Fitted 300 ratings of 17 users on 29 items" in told
-    assert "Side features of the users: 2. They predict 1 user without ratings." in told
+    printed = results["featured"][1]
+    assert "Fitted 300 ratings of 17 users on 29 items" in printed
+    assert "Side features of the users: 2. They predict 1 user without ratings." in printed
     first, later = (
         dict(zip(*(found[name].to_pylist() for name in ("user", "score")), strict=True))
         for found in (pq.read_table(folder / name) for name in ("of_newcomers", "of_newer"))

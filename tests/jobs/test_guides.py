@@ -34,7 +34,7 @@ PAGES = [guide for guide in GUIDES if list(snippets(guide))]
 BY_DEFAULT = "README.md"  # the other guides are slow
 
 
-@pytest.mark.usefixtures("short_als")
+@pytest.mark.usefixtures("short_als", "small_grid")
 @pytest.mark.parametrize(
     "guide",
     [pytest.param(page, marks=[] if page.name == BY_DEFAULT else [pytest.mark.slow], id=page.name) for page in PAGES],
@@ -97,6 +97,12 @@ def short_als(monkeypatch):
     """MLlib's, in one iteration on one block: it is not what is tested, and takes thousands of tasks."""
     fit = ALS.fit
     monkeypatch.setattr(ALS, "fit", lambda als, ratings: fit(als.setMaxIter(1).setNumBlocks(1), ratings))
+
+
+@pytest.fixture
+def small_grid(monkeypatch):
+    """What ``tune`` compares where a guide names no grid."""
+    monkeypatch.setattr("onebit_spark.tuning.DEFAULT_GRID", 'loss = ["logistic", "hinge"]\nrank = 5\n')
 
 
 def cluster_data():

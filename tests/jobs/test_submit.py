@@ -1,8 +1,12 @@
-"""The jobs from end to end, as a user starts them: spark-submit, plain Python in a bare checkout; and killed."""
+"""The jobs as a user starts them: spark-submit, plain Python in a bare checkout, Spark Connect; killed, interrupted."""
 
 import json
+import os
+import re
 import shutil
+import signal
 import site
+import socket
 import sys
 
 import numpy as np
@@ -10,8 +14,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from running import ROOT, run, run_here, started, submit, wait_for, write
+from running import ROOT, TABLES, run, run_here, started, submit, wait_for, write
 
+import onebit_spark
+from onebit_spark import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
 KNOWN_PAIR, UNKNOWN = ("u1", "i1"), [("u1", "never"), ("never", "i1"), ("never", "never")]
@@ -82,12 +88,12 @@ def test_another_process_predicts_the_same(spark, folder, fitted, where):
     arguments = ["--model", folder / "model", "--pairs", folder / "pairs.csv", "--format", "csv", "--option", "sep=;"]
     arguments += ["--output", output, "--quiet"]
     if where == "here":
-        code, told, _ = run_here("predict", *arguments)
+        code, printed, _ = run_here("predict", *arguments)
     else:
         done = submit("predict", *arguments)
-        code, told = done.returncode, done.stdout
-    assert code == 0, told
-    assert f"\n{output}\n" in f"\n{told}"
+        code, printed = done.returncode, done.stdout
+    assert code == 0, printed
+    assert f"\n{output}\n" in f"\n{printed}"
     key = [("user", "ascending"), ("item", "ascending")]
     assert pq.read_table(output).sort_by(key).equals(pq.read_table(folder / "predictions").sort_by(key))
     assert sorted(path.name for path in folder.glob(".*")) == []  # nothing hidden is left behind
@@ -113,8 +119,8 @@ def test_bad_data_ends_with_one_line_after_spark_stopped(folder, ratings):
 def test_bad_arguments_end_before_spark_starts(folder):
     done = submit("fit", "--ratings", folder / "ratings.csv", "--rank", "0")
     assert done.returncode == 2
-    told = [line for line in done.stdout.splitlines() if " INFO ShutdownHookManager" not in line]  # of Spark 4.0
-    assert told[-1] == (
+    lines = [line for line in done.stdout.splitlines() if " INFO ShutdownHookManager" not in line]  # of Spark 4.0
+    assert lines[-1] == (
         "error: 2 problems: (1) --output is required; (2) --rank must be an integer of at least 1 or auto, not 0"
     )
     assert "SparkContext" not in done.stdout
@@ -164,3 +170,77 @@ def test_help_needs_no_spark():
     done = run([sys.executable, ROOT / "jobs" / "fit.py", "--help"], env={"JAVA_HOME": "/nowhere"})
     assert done.returncode == 0
     assert done.stdout.startswith("usage: fit.py")
+
+
+# ---- interrupted from outside ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workers_apart(tmp_path_factory):
+    """A Python for Spark's workers whose stderr is a file: a worker that is killed may leave half a traceback."""
+    folder = tmp_path_factory.mktemp("workers")
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@" 2>>{folder}/stderr\n')
+    python.chmod(0o755)
+    return {"PYSPARK_PYTHON": str(python)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("send", "number", "code"),
+    [(os.killpg, signal.SIGINT, 130), (os.kill, signal.SIGTERM, 143)],
+    ids=["Ctrl-C", "kill"],
+)
+def test_interrupted_and_resumed(spark, tmp_path, workers_apart, send, number, code):
+    """Ctrl-C reaches all processes of a terminal, Java too; ``kill`` reaches one."""
+    kept, log = tmp_path / "checkpoints", tmp_path / "log"
+    flags = ["--ratings", write(tmp_path / "ratings.parquet", TABLES["good"]), "--output", tmp_path / "model"]
+    flags += ["--rank", 2, "--tol", 0, "--no-report", "--checkpoint-dir", kept, "--checkpoint-interval", 1]
+    command = [sys.executable, ROOT / "jobs" / "fit.py", *flags, "--max-iter", 100_000]
+    with started(command, log, env=workers_apart) as process:
+        wait_for(lambda: list(kept.glob("iteration-*")), process, log)
+        send(process.pid, number)
+        assert process.wait(900) == code, log.read_text()
+    *before, last = log.read_text().splitlines()
+    assert all(re.match("iteration|exchange: |compiling kernels|WARNING: Using incubator", line) for line in before), (
+        before
+    )
+    newest = max(kept.glob("iteration-*"))
+    assert last == (
+        f"interrupted. The checkpoint file:{newest} is complete: to go on from it, run the same command with --resume."
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "log", "ratings.parquet"]
+    reached = int(newest.name[-6:])
+    code, _, err = run_here("fit", *flags, "--resume", "--max-iter", reached + 1)
+    assert code == 0, err
+    assert f"resuming after iteration {reached}, from the checkpoint file:{newest}\n" in err
+    assert f"iteration {reached + 1} of {reached + 1}: " in err
+
+
+# ---- Spark Connect ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_fit_on_spark_connect(spark, tmp_path):
+    """What it wrote is read by a classic session, and without Spark."""
+    pytest.importorskip("grpc", reason="a client of Spark Connect needs the extra connect")
+    port = 15002  # of a server that Spark starts for ``local[2]``
+    with socket.socket() as there:
+        if there.connect_ex(("127.0.0.1", port)) == 0:
+            pytest.skip(f"something else listens at port {port}")
+    data = simulate("A2", rank=2, shape=(40, 30), fraction=0.6, seed=1)
+    ratings = pa.table({"user": [f"u{i}" for i in data.rows], "item": data.cols, "label": data.labels})
+    pq.write_table(ratings, tmp_path / "ratings.parquet")
+    model, predictions = tmp_path / "model", tmp_path / "predictions"
+    done = run(
+        [sys.executable, ROOT / "jobs" / "fit.py", "--remote", "local[2]", "--ratings", tmp_path / "ratings.parquet",
+         "--output", model, "--predict", tmp_path / "ratings.parquet", "--predictions", predictions, "--max-iter", "5",
+         "--no-report"],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    found = pq.read_table(predictions).to_pandas().sort_values(["user", "item"])
+    classic = OneBitCompletionModel.load(str(model)).transform(spark.createDataFrame(ratings))
+    expected = classic.toPandas().sort_values(["user", "item"])
+    served = onebit_spark.load(model).score(expected["user"], expected["item"])
+    np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-6)
+    np.testing.assert_allclose(served, expected["score"], rtol=1e-6)

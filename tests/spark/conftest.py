@@ -1,16 +1,17 @@
-"""Small fitted models to put into the Spark session."""
+"""Ratings and small fitted models in the Spark session. Most files have ratings of their own."""
 
 import dataclasses
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from modelinfo import info_of
+from modelfolders import info_of
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import model_selection
 from onebit_spark.core.model_info import factor_table
 from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.simulate import power_law_ratings
 
 
 @pytest.fixture
@@ -39,6 +40,28 @@ def quick_search(monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def data():
+    """Ratings of 70 users on 40 items by a power law, so that some rows are heavy and cells repeat."""
+    return power_law_ratings(70, 40, 1500, seed=2)
+
+
+@pytest.fixture(scope="session")
+def weights():
+    """Of these ratings: some are zero, and some are no whole numbers."""
+    return np.random.default_rng(0).integers(0, 4, 1500) / 2
+
+
+@pytest.fixture(scope="session")
+def ratings(spark, data, weights):
+    """The users are text whose order is that of the numbers, so that a fit in process numbers them alike."""
+    rows, cols, labels = data
+    users = [f"u{i:03}" for i in rows]
+    frame = spark.createDataFrame(pa.table({"user": users, "item": cols, "label": labels, "w": weights})).cache()
+    assert frame.count() == 1500
+    return frame
+
+
+@pytest.fixture(scope="session")
 def make_fit():
     """A small fit of 30 × 20 by ``fit_arrays``; the last two rows and columns have no rating."""
     fits = {}
@@ -56,7 +79,7 @@ def make_fit():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_model(spark, make_fit):
     """A fit as a model: row i of the rated ones has the id ``user_ids[i]``, by default i."""
 
@@ -66,7 +89,8 @@ def make_model(spark, make_fit):
         item_ids = pa.array(np.arange(18)) if item_ids is None else item_ids
         users = factor_table(user_ids, fit.rows.take(slice(len(user_ids))))
         items = factor_table(item_ids, fit.cols.take(slice(len(item_ids))))
-        told = dataclasses.replace(info_of(fit, id_types or {"user": "bigint", "item": "bigint"}), **(info or {}))
-        return OneBitCompletionModel.from_tables(spark, told, users, items)
+        types = id_types or {"user": "bigint", "item": "bigint"}
+        described = dataclasses.replace(info_of(fit, types), **(info or {}))
+        return OneBitCompletionModel.from_tables(spark, described, users, items)
 
     return make

@@ -37,8 +37,8 @@ def ratings(spark):
 
 
 def estimator(folder, **params):
-    defaults = {"rank": 2, "maxIter": 4, "tol": 0.0, "checkpointDir": folder and str(folder), "checkpointInterval": 2}
-    return OneBitCompletion(**{**defaults, **params})
+    defaults = {"rank": 2, "maxIter": 4, "tol": 0.0, "checkpointDir": str(folder), "checkpointInterval": 2}
+    return OneBitCompletion(exchange="driver", **{**defaults, **params})
 
 
 def factors(model):
@@ -47,7 +47,7 @@ def factors(model):
 
 
 @pytest.mark.parametrize(
-    "choices", [{"loss": "hinge", "exchange": "driver"}, {"certificatePriorSplit": 0.5, "exchange": "driver"}], ids=str
+    "choices", [pytest.param({"loss": "hinge"}, marks=pytest.mark.slow), {"certificatePriorSplit": 0.5}], ids=str
 )
 def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     """Interrupted in iteration 3, after the checkpoint of iteration 2; the hinge's floors depend on the iteration."""
@@ -65,10 +65,10 @@ def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
 
 
 @pytest.mark.usefixtures("quick_search")
-@pytest.mark.parametrize("during_the_choice", [False, True])
+@pytest.mark.parametrize("during_the_choice", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_interrupted_before_the_first_checkpoint(ratings, tmp_path, monkeypatch, during_the_choice):
     """What the ratings choose is chosen again. ``test_exchanges.py`` interrupts a fit after a checkpoint."""
-    chosen = {"rank": "auto", "maxRank": 4, "exchange": "driver"}
+    chosen = {"rank": "auto", "maxRank": 4}
     whole = estimator(tmp_path / "whole", **chosen).fit(ratings)
     with monkeypatch.context() as patched:
         if during_the_choice:
@@ -85,13 +85,20 @@ def test_a_checkpoint_is_a_model(spark, ratings, tmp_path):
     estimator(tmp_path, maxIter=2, checkpointInterval=1).fit(ratings)
     (place,) = tmp_path.iterdir()
     assert OneBitCompletionModel.load(str(place)).transform(ratings.limit(3)).count() == 3
+    content = json.loads((place / HISTORY).read_text())
+    content["history"][1]["decrease"] = 0.0  # a decrease of nothing is not infinite
+    (place / HISTORY).write_text(json.dumps(content))
+    folder = CheckpointFolder(spark, str(tmp_path), content["subject"], OneBitCompletionModel.load, write_model)
+    assert [step.decrease for step in folder.newest(resume=True).history] == [float("inf"), 0.0]
     (tmp_path / ".iteration-000008.writing-1234").mkdir()  # of a driver that was killed
     clear_checkpoints(spark, str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
-def test_other_fits_are_refused_and_longer_ones_are_not(spark, ratings, tmp_path):
-    estimator(tmp_path, maxIter=2).fit(ratings)
+def test_other_fits_are_refused_and_longer_ones_are_not(ratings, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "onebit_spark")
+    estimator(tmp_path, resume=True, maxIter=2).fit(ratings)
+    assert f"no checkpoint in file:{tmp_path}: the fit starts from the beginning" in caplog.messages
     with pytest.raises(RequestError, match="there is a checkpoint"):
         estimator(tmp_path).fit(ratings)
     with pytest.raises(RequestError, match=r"of another fit: alpha was None and is 3\.0"):
@@ -102,19 +109,11 @@ def test_other_fits_are_refused_and_longer_ones_are_not(spark, ratings, tmp_path
     with pytest.raises(RequestError, match="fingerprint"):
         estimator(tmp_path, resume=True).fit(flipped)
     assert estimator(tmp_path, resume=True, maxIter=3).fit(ratings).summary.totalIterations == 3
+    assert f"resuming after iteration 2, from the checkpoint file:{tmp_path}/iteration-000002" in caplog.messages
     assert json.loads(next(tmp_path.iterdir()).joinpath(HISTORY).read_text())["history"][0]["decrease"] is None
 
 
-def test_a_decrease_of_nothing_is_not_infinite(spark, ratings, tmp_path):
-    estimator(tmp_path, maxIter=2).fit(ratings)
-    (place,) = tmp_path.iterdir()
-    content = json.loads((place / HISTORY).read_text())
-    content["history"][1]["decrease"] = 0.0
-    (place / HISTORY).write_text(json.dumps(content))
-    folder = CheckpointFolder(spark, str(tmp_path), content["subject"], OneBitCompletionModel.load, write_model)
-    assert [step.decrease for step in folder.newest(resume=True).history] == [float("inf"), 0.0]
-
-
+@pytest.mark.slow
 def test_a_rating_more_is_another_fit(ratings, tmp_path):
     """One rating twice in the place of another twice: as many ratings, and an exclusive or would forget them."""
     first, second = ratings.orderBy("user", "item").limit(2).collect()
@@ -147,12 +146,3 @@ def test_what_does_not_go_together_is_refused(ratings, tmp_path):
         estimator(tmp_path, checkpointInterval=0).fit(ratings)
     with pytest.raises(RequestError, match=r"PriorSplit does not go with an initial.*Dir does not go with an initial"):
         estimator(tmp_path, certificatePriorSplit=0.5).setInitialModel(object()).fit(ratings)
-
-
-def test_resuming_says_where_it_begins(ratings, tmp_path, caplog):
-    """Without a checkpoint: from the beginning."""
-    caplog.set_level(logging.INFO, "onebit_spark")
-    assert estimator(tmp_path, resume=True, maxIter=2).fit(ratings).summary.totalIterations == 2
-    assert f"no checkpoint in file:{tmp_path}: the fit starts from the beginning" in caplog.messages
-    assert estimator(tmp_path, resume=True, maxIter=3).fit(ratings).summary.totalIterations == 3
-    assert f"resuming after iteration 2, from the checkpoint file:{tmp_path}/iteration-000002" in caplog.messages

@@ -28,14 +28,19 @@ def case_counts(spark):
 
 
 def estimator(**options):
-    return OneBitCompletion(rank=2, maxIter=1, tol=0.0, **options)
+    return OneBitCompletion(**{"rank": 2, "maxIter": 1, "tol": 0.0, "exchange": "driver", **options})
 
 
 def test_case_does_not_count(spark, ratings):
-    asked = estimator(exchange="driver", weightCol="w")
-    model = asked.setUserFeatures(ratings.groupBy("User").agg(F.first("ITEM").alias("Age"))).fit(ratings)
+    model = estimator(weightCol="w").fit(ratings)
     assert model.info.n_ratings == ratings.count()
     assert model.transform(ratings).where("std > 0").count() == 300
+
+
+@pytest.mark.slow
+def test_case_does_not_count_in_what_follows_a_fit(spark, ratings):
+    asked = estimator(weightCol="w").setUserFeatures(ratings.groupBy("User").agg(F.first("ITEM").alias("Age")))
+    model = asked.fit(ratings)
     fresh = spark.createDataFrame([(77, 0, 1, 1.0), (77, 1, 0, 1.0)], "USER long, Item long, LABEL int, w double")
     features = spark.createDataFrame([(77, 3)], "uSER long, AGE long")
     assert model.foldIn(fresh, features=features).info.n_users == model.info.n_users + 1
@@ -43,6 +48,7 @@ def test_case_does_not_count(spark, ratings):
     assert certified.certificate["certificates"][-1]["group"]
 
 
+@pytest.mark.slow
 @pytest.mark.classic
 def test_case_does_not_count_on_executors(ratings):
     assert estimator(exchange="broadcast").fit(ratings).info.id_types == {"user": "bigint", "item": "bigint"}
@@ -99,10 +105,3 @@ def test_what_a_model_does_with_a_stream(spark, make_model):
 def stream(spark):
     ids = [F.col("value").alias(name) for name in ("user", "item")]
     return spark.readStream.format("rate").load().select(*ids, F.lit(1).alias("label"))
-
-
-def test_labels_of_words_are_to_be_converted(ratings):
-    words = ratings.withColumn("label", F.when(F.col("Label") > 0, "yes").otherwise("no"))
-    told = "no number in column 'label', such as .*: labels are −1/1, 0/1, true/false, .* convert other text first"
-    with pytest.raises(RequestError, match=told):
-        estimator().fit(words)

@@ -34,6 +34,7 @@ def results(validation, folder):
     return [{name: value for name, value in result.items() if name != "seconds"} for result in done]
 
 
+@pytest.mark.slow
 def test_all_ways_agree(spark, table, tmp_path, monkeypatch):
     """Without Spark, in threads of the driver, in Python workers, and one fit after the other on the whole cluster."""
     frame = spark.createDataFrame(table)
@@ -76,7 +77,7 @@ def test_a_failure_in_a_worker_ends_the_run_and_keeps_what_was_done(spark, tmp_p
     assert [result["square"] for result in again] == [0, 1, 4, 9]
 
 
-@pytest.mark.parametrize("worker_limit", [SMALL, 1])
+@pytest.mark.parametrize("worker_limit", [SMALL, pytest.param(1, marks=pytest.mark.slow)])
 def test_ratings_that_occur_twice_are_seen(spark, table, worker_limit):
     """As many ratings of as many users, items and labels: only which of them are there twice differs."""
     same = table.filter(pc.and_(pc.equal(table["label"], 1), pc.equal(table["user"], table["user"][0])))

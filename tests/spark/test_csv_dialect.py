@@ -14,6 +14,7 @@ from onebit_spark.input.spark_ratings import check_ratings
 from onebit_spark.input.tables import open_table
 
 NAMES = ("user", "item", "label")
+BY_DEFAULT, SLOW = ("quotes", "a fourth field", "nulls", "the same header", "another header"), pytest.mark.slow
 
 
 def by_spark(spark, path, options):
@@ -24,7 +25,7 @@ def by_spark(spark, path, options):
         return table, table.toArrow()
 
 
-@pytest.mark.parametrize("name", DIALECT)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in BY_DEFAULT else SLOW) for name in DIALECT])
 def test_the_same_users_or_the_same_refusal(spark, tmp_path, name):
     path, options = written(tmp_path, name)
     expected = DIALECT[name][2]
@@ -41,7 +42,7 @@ def test_text_after_a_closing_quote(spark, tmp_path):
         by_spark(spark, str(tmp_path / "a.csv"), {})
 
 
-@pytest.mark.parametrize(("infer", "coding"), [("false", "binary"), ("true", "boolean")])
+@pytest.mark.parametrize(("infer", "coding"), [("false", "binary"), pytest.param("true", "boolean", marks=SLOW)])
 def test_labels_that_are_true_or_false(spark, tmp_path, infer, coding):
     (tmp_path / "a.csv").write_text("user,item,label\nann,tea,True\nbob,tea,false\neve,tea,TRUE\n")
     path, options = str(tmp_path / "a.csv"), {"inferSchema": infer}

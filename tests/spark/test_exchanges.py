@@ -4,6 +4,7 @@ All other tests fit on the driver or in process. ``test_executors.py`` has what 
 ``tests/gpu/test_engine_contract.py`` the engine on a GPU.
 """
 
+import functools
 import json
 import os
 
@@ -23,7 +24,6 @@ from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.platform.sessions import is_connect
-from onebit_spark.simulate import power_law_ratings
 
 EXCHANGES = ("driver", "broadcast", "mixed", "shuffle")
 SHAPE = (70, 40)
@@ -37,6 +37,7 @@ PARAMS = {
 CHOSEN = {"rank": "auto", "max_rank": 4, "likelihood_weight": "auto"}  # by the data
 CASES = {  # settings of a fit
     "default": {"max_iter": 2},
+    "one iteration": {"implicit_features": False, "max_iter": 1},
     "15 iterations": {"max_iter": 15},
     "hinge, 15 iterations": {"loss": "hinge", "max_iter": 15},
     "gamma": {"prior": "gamma", "intercepts": False},
@@ -53,44 +54,24 @@ CASES = {  # settings of a fit
     "prior split": {"prior_split": 0.5, "max_iter": 1},
     "hinge, prior split": {"loss": "hinge", "prior_split": 0.3, "max_iter": 2},
     "diagonal, weighted, prior split": {"covariance": "diagonal", "prior_split": 0.5, "weighted": True, "max_iter": 2},
-    "draws": {"implicit_features": False},
     "chosen": {**CHOSEN, "max_iter": 8},
     "chosen after a split, weighted": {**CHOSEN, "prior_split": 0.5, "weighted": True},
 }
 # Each loss, prior, solver and covariance on the driver, and on executors what differs there; the rest is slow.
 BY_DEFAULT = {
-    "driver": (
-        "15 iterations",
-        "hinge, gamma",
-        "weights and features",
-        "prior split",
-        "chosen",
-        "diagonal",
-        "gradient",
-    ),
-    "broadcast": ("weights and features", "hinge, gamma", "prior split"),
-    "mixed": ("default",),
-    "shuffle": ("default",),
+    "driver": ("15 iterations", "hinge, gamma", "weights and features", "prior split", "chosen", "diagonal",
+               "gradient"),
+    "broadcast": ("weights and features", "prior split"),
+    "mixed": ("one iteration",),
+    "shuffle": ("one iteration",),
 }  # fmt: skip
 
-SLOW = [pytest.mark.slow]
+SLOW = pytest.mark.slow
 PARAMETERS = [
-    pytest.param(exchange, case, marks=[] if case in BY_DEFAULT[exchange] else SLOW)
+    pytest.param(exchange, case, marks=() if case in BY_DEFAULT[exchange] else SLOW)
     for exchange in EXCHANGES
     for case in CASES
 ]
-
-
-@pytest.fixture(scope="module")
-def data():
-    """A power law, so that some rows are heavy and cells repeat."""
-    return power_law_ratings(*SHAPE, 1500, seed=2)
-
-
-@pytest.fixture(scope="module")
-def weights(data):
-    """Some are zero, and some are no whole numbers."""
-    return np.random.default_rng(0).integers(0, 4, len(data[0])) / 2
 
 
 @pytest.fixture(scope="module")
@@ -100,23 +81,11 @@ def features():
     return {"rows": rng.normal(size=(SHAPE[0] + 1, 2)), "cols": rng.normal(size=(SHAPE[1] + 1, 1))}
 
 
-def text(numbers):
-    """Ids whose order is that of the numbers, so that a fit in process numbers them alike."""
-    return [f"u{i:03}" for i in numbers]
-
-
-@pytest.fixture(scope="module")
-def ratings(spark, data, weights):
-    rows, cols, labels = data
-    table = pa.table({"user": text(rows), "item": pa.array(cols), "label": pa.array(labels), "w": pa.array(weights)})
-    frame = spark.createDataFrame(table).cache()
-    assert frame.count() == 1500
-    return frame
-
-
 @pytest.fixture(scope="module")
 def tables(spark, features):
-    users = pa.table({"user": text(range(SHAPE[0] + 1)), **dict(zip("ab", features["rows"].T, strict=True))})
+    users = pa.table(
+        {"user": [f"u{i:03}" for i in range(SHAPE[0] + 1)], **dict(zip("ab", features["rows"].T, strict=True))}
+    )
     items = pa.table({"item": np.arange(SHAPE[1] + 1), "year": features["cols"][:, 0]})
     return [spark.createDataFrame(table).orderBy(F.rand(1)) for table in (users, items)]
 
@@ -152,12 +121,12 @@ def in_process(data, weights, features):
 def on_spark(case, exchange, ratings, tables, **blocks):
     settings, weighted, featured, split = split_case(case)
     params = {PARAMS.get(name, name): value for name, value in settings.items()}
-    made = estimator(exchange, **params, **blocks).setParams(certificatePriorSplit=split)
+    completion = estimator(exchange, **params, **blocks).setParams(certificatePriorSplit=split)
     if weighted:
-        made.setWeightCol("w")
+        completion.setWeightCol("w")
     if featured:
-        made.setUserFeatures(tables[0]).setItemFeatures(tables[1])
-    return made.fit(ratings)
+        completion.setUserFeatures(tables[0]).setItemFeatures(tables[1])
+    return completion.fit(ratings)
 
 
 def location(frame, rated):
@@ -251,17 +220,25 @@ def test_the_fit_is_that_of_this_process(ratings, tables, in_process, exchange, 
     assert ("certified_spread" in model.users.columns) is ("split" in case)
 
 
-@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("blocks", [(8, 8), *(pytest.param(b, marks=pytest.mark.slow) for b in ((1, 1), (90, 1)))])
+@SLOW
+@pytest.mark.parametrize("exchange", ["broadcast", "shuffle"])
+@pytest.mark.parametrize("blocks", [(8, 8), (1, 1), (90, 1)])
 def test_block_counts_are_irrelevant(ratings, tables, in_process, exchange, blocks):
-    made = dict(zip(("numUserBlocks", "numItemBlocks"), blocks, strict=True))
-    assert_same_fit(on_spark("draws", exchange, ratings, tables, **made), in_process("draws"))
+    numbers = dict(zip(("numUserBlocks", "numItemBlocks"), blocks, strict=True))
+    case = "logistic, no intercepts"
+    assert_same_fit(on_spark(case, exchange, ratings, tables, **numbers), in_process(case))
+
+
+@pytest.fixture(scope="module")
+def quick_fit(ratings):
+    """A fit of one iteration on an exchange."""
+    return functools.cache(lambda exchange: estimator(exchange, maxIter=1).fit(ratings))
 
 
 @pytest.mark.classic
-def test_all_that_a_model_reports_is_the_same(ratings):
+def test_all_that_a_model_reports_is_the_same(quick_fit):
     """What is counted and hashed on the driver, and on executors."""
-    found, expected = (estimator(exchange, maxIter=1).fit(ratings) for exchange in ("driver", "broadcast"))
+    found, expected = map(quick_fit, ("driver", "broadcast"))
     for name in ("n_ratings", "n_users", "n_items", "n_positive", "fingerprint", "repeats", "label_coding", "id_types"):
         assert getattr(found.info, name) == getattr(expected.info, name), name
     assert found.info.repeats["repeated"] > 0
@@ -269,25 +246,18 @@ def test_all_that_a_model_reports_is_the_same(ratings):
     np.testing.assert_array_equal(found.fitted.ratings, expected.fitted.ratings)
 
 
-@pytest.mark.parametrize(
-    "exchange", ["driver", "broadcast", *(pytest.param(each, marks=pytest.mark.slow) for each in ("mixed", "shuffle"))]
-)
-def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, exchange):
-    """Same layout, same ids: the blocks are the same, so is every number. Most of the partitions are empty."""
-    first = estimator(exchange, maxIter=1).fit(ratings)
-    for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(20, "label")):
-        assert_same_bits(estimator(exchange, maxIter=1).fit(arranged), first)
+@pytest.mark.parametrize("exchange", ["broadcast", *(pytest.param(each, marks=SLOW) for each in ("mixed", "shuffle"))])
+def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, quick_fit, exchange):
+    """Same layout, same ids: the blocks are the same, so is every number. ``test_driver.py`` has the driver."""
+    arranged = ratings.orderBy(F.rand(1)).repartition(20, "label")  # most of the partitions are empty
+    assert_same_bits(estimator(exchange, maxIter=1).fit(arranged), quick_fit(exchange))
 
 
-@pytest.mark.parametrize(
-    ("exchange", "rank"),
-    [("driver", "auto"), ("broadcast", 2), *(pytest.param(each, "auto", marks=SLOW) for each in EXCHANGES[1:])],
-)
+@pytest.mark.parametrize("exchange", ["driver", *(pytest.param(each, marks=SLOW) for each in EXCHANGES[1:])])
 @pytest.mark.usefixtures("left_as_it_was", "quick_search")
-def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange, rank):
-    """Interrupted in iteration 3, after the checkpoint of iteration 2; settings may be chosen by the data."""
-    shared = {"rank": rank, "maxRank": 4, "maxIter": 4, "checkpointInterval": 2}
-    shared |= {"likelihoodWeight": "auto" if rank == "auto" else 1.0}
+def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange):
+    """Interrupted in iteration 3, after the checkpoint of iteration 2; settings are chosen by the data."""
+    shared = {"rank": "auto", "maxRank": 4, "maxIter": 4, "checkpointInterval": 2, "likelihoodWeight": "auto"}
     whole = estimator(exchange, checkpointDir=str(tmp_path / "whole"), **shared).fit(ratings)
     kept = tmp_path / "kept"
     with pytest.raises(Interrupted):
@@ -300,7 +270,7 @@ def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange, r
 
 
 @pytest.mark.classic
-@pytest.mark.slow
+@SLOW
 def test_a_warm_start_keeps_old_ids_and_gives_new_ones_the_prior(ratings):
     """From the same state, the exchanges on executors give the same bits."""
     first = estimator("driver").fit(ratings.where("user != 'u003'"))
@@ -311,7 +281,7 @@ def test_a_warm_start_keeps_old_ids_and_gives_new_ones_the_prior(ratings):
 
 
 @pytest.mark.classic
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("params", [{"certificatePriorSplit": 0.5}, {"likelihoodWeight": "auto"}], ids=str)
 @pytest.mark.parametrize("many", ["user", "item"])
 def test_a_split_may_empty_a_block(spark, many, params):
@@ -330,7 +300,7 @@ def test_a_split_may_empty_a_block(spark, many, params):
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("blocks", [(3, 2), pytest.param((1, 1), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("blocks", [(3, 2), pytest.param((1, 1), marks=SLOW)])
 def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data, blocks):
     """With the same posteriors every draw, coin and confidence agrees exactly, so the counts do."""
     split = Split(3, 0.4)
@@ -367,7 +337,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=SLOW)])
 def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange):
     """A sample drawn anew whenever the source is read is fitted as it was read. If that is lost, the fit ends."""
 

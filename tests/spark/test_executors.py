@@ -1,9 +1,11 @@
-"""How a fit runs on executors: its jobs and plans, how ids are numbered and placed, and which exchange is chosen."""
+"""How a fit runs on executors: its jobs and plans, and how ids are counted, numbered and placed."""
 
 import dataclasses
 import gc
 import time
 from contextlib import ExitStack
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
-from test_exchanges import assert_same_bits, data, estimator, ratings, weights  # noqa: F401
+from test_exchanges import assert_same_bits, estimator
 
 from onebit_spark import FitFailed, RequestError, fit_arrays
 from onebit_spark.core.config import FitConfig
@@ -26,8 +28,9 @@ from onebit_spark.engines.blocking import (
     placements,
 )
 from onebit_spark.engines.spark_engine import executor_engine, work_folder
+from onebit_spark.input import survey as counting
 from onebit_spark.input.ratings import Columns
-from onebit_spark.input.survey import survey_ratings
+from onebit_spark.input.survey import PackedRatings, survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.frames import TemporaryFolders, forget, partition_keys, spark_hash
@@ -45,18 +48,18 @@ def jobs_run(spark):
 
 
 @pytest.mark.classic
-def test_one_job_for_each_half_step(spark, ratings):  # noqa: F811
-    """Three more iterations of two half steps each: exactly six more jobs."""
-    made = []
-    for iterations in (1, 4):
+def test_one_job_for_each_half_step(spark, ratings):
+    """Two more iterations of two half steps each: exactly four more jobs."""
+    counts = []
+    for iterations in (1, 3):
         before = jobs_run(spark)
         estimator("broadcast", maxIter=iterations).fit(ratings)
-        made.append(len(jobs_run(spark) - before))
-    assert made[1] - made[0] == 6
+        counts.append(len(jobs_run(spark) - before))
+    assert counts[1] - counts[0] == 4
 
 
 @pytest.mark.classic
-def test_settings_are_checked_before_any_job(spark, ratings):  # noqa: F811
+def test_settings_are_checked_before_any_job(spark, ratings):
     before = jobs_run(spark)
     with pytest.raises(RequestError, match=r"loss must be one of.*rank must be an integer.*numUserBlocks must be"):
         estimator("broadcast", loss="huber", rank=0, numUserBlocks=0).fit(ratings)
@@ -64,7 +67,7 @@ def test_settings_are_checked_before_any_job(spark, ratings):  # noqa: F811
 
 
 @pytest.mark.classic
-def test_a_half_step_does_not_move_ratings(spark, ratings):  # noqa: F811
+def test_a_half_step_does_not_move_ratings(spark, ratings):
     """The cached blocks are read in place: nothing but factor lines passes through an exchange.
 
     The tables are on the executors. If a part of one is lost, the fit ends.
@@ -88,8 +91,9 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):  # noqa: F811
     assert plan.count("Exchange hashpartitioning(key#") == 2 + plan.count("InMemoryRelation")
 
 
+@pytest.mark.slow
 @pytest.mark.classic
-def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):  # noqa: F811
+def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
     place = Storage(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
@@ -106,7 +110,7 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):  # n
 
 
 @pytest.mark.connect
-def test_on_connect_ratings_stay_and_nothing_stays_behind(spark, ratings, tmp_path):  # noqa: F811
+def test_on_connect_ratings_stay_and_nothing_stays_behind(spark, ratings, tmp_path):
     """A half step sends factor lines and no rating, whatever the settings of the user's session."""
     before, place = dict(spark.conf.getAll), Storage(Location(spark, str(tmp_path / "work")))
     with (
@@ -129,7 +133,7 @@ def views(spark):
 
 
 @pytest.mark.connect
-def test_on_connect_nothing_is_broadcast(spark, ratings):  # noqa: F811
+def test_on_connect_nothing_is_broadcast(spark, ratings):
     assert parallelism(spark) == 2
     for exchange in ("broadcast", "mixed"):
         with pytest.raises(RequestError, match="not Spark Connect: choose exchange=driver or exchange=shuffle"):
@@ -141,7 +145,7 @@ def test_on_connect_nothing_is_broadcast(spark, ratings):  # noqa: F811
 
 @pytest.mark.slow
 @pytest.mark.classic
-def test_nothing_stays_behind(spark, ratings, tmp_path):  # noqa: F811
+def test_nothing_stays_behind(spark, ratings, tmp_path):
     completion = estimator("shuffle", maxIter=1)
     execution = dataclasses.replace(completion.execution(), work_dir=str(tmp_path))
     completion.execution = lambda: execution
@@ -166,7 +170,7 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):  # noqa: F811
 
 @pytest.mark.slow
 @pytest.mark.classic
-def test_tables_on_the_executors(spark, ratings, tmp_path, monkeypatch):  # noqa: F811
+def test_tables_on_the_executors(spark, ratings, tmp_path, monkeypatch):
     """The same fit without a folder. The model outlasts the engine, and its factors are all that remains."""
     before = set(spark.sparkContext._jsc.getPersistentRDDs())
     with monkeypatch.context() as cluster:
@@ -181,7 +185,7 @@ def test_tables_on_the_executors(spark, ratings, tmp_path, monkeypatch):  # noqa
 
 @pytest.mark.slow
 @pytest.mark.classic
-def test_rows_beyond_32_bits(monkeypatch, ratings):  # noqa: F811
+def test_rows_beyond_32_bits(monkeypatch, ratings):
     """Every number travels with 64 bits, as for more than 2³⁰ rows."""
     expected = estimator("shuffle", maxIter=1).fit(ratings)
     monkeypatch.setattr("onebit_spark.engines.spark_engine.WIDE", 1)
@@ -192,7 +196,7 @@ def test_rows_beyond_32_bits(monkeypatch, ratings):  # noqa: F811
 
 
 @pytest.mark.classic
-def test_ids_are_numbered_in_ascending_order(spark, ratings):  # noqa: F811
+def test_ids_are_numbered_in_ascending_order(spark, ratings):
     with survey_ratings(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
         n_blocks = {"rows": 25, "cols": 9}
         numbered = number_ids(counted, release)
@@ -243,6 +247,7 @@ def test_default_blocks_and_tasks():
     assert {key: default_tasks(n_blocks=key[0], cores=key[1]) for key in tasks} == tasks
 
 
+@pytest.mark.slow
 @pytest.mark.classic
 def test_an_item_with_a_third_of_all_ratings(spark):
     """More blocks than the item's share allows to balance: it has a block, the others share the rest."""
@@ -256,7 +261,7 @@ def test_an_item_with_a_third_of_all_ratings(spark):
 
 
 @pytest.mark.classic
-def test_what_cannot_work(ratings, monkeypatch):  # noqa: F811
+def test_what_cannot_work(ratings, monkeypatch):
     context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
     assert work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None) is None
     with pytest.raises(RequestError, match="one of auto, driver, broadcast, mixed, shuffle, not 'mail'"):
@@ -264,3 +269,58 @@ def test_what_cannot_work(ratings, monkeypatch):  # noqa: F811
     monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 1000)
     with pytest.raises(RequestError, match=r"maxResultSize.*choose exchange=auto"):
         estimator("broadcast").fit(ratings)
+
+
+# ---- the survey of ids: on the driver if they are few, by jobs if they are many --------------------------------------
+
+IDS = {
+    "int": lambda k: 3 * k,
+    "bigint": lambda k: k * 2**40 - 7,
+    "string": lambda k: f"ü{k}",
+    "double": lambda k: k / 2,
+    "decimal(12,3)": lambda k: Decimal(k) / 8,
+    "date": lambda k: date(2020, 1, 1) + timedelta(days=k),
+    "timestamp": lambda k: datetime(2020, 1, 1) + timedelta(hours=k),
+}
+
+
+@pytest.fixture
+def counted(spark, monkeypatch):
+    """The survey and the sketch of ratings, and whether the driver counted them."""
+
+    def count(ratings, most_bytes):
+        monkeypatch.setattr(counting, "SUMMARY_BYTES", most_bytes)
+        with survey_ratings(ratings, Columns()) as found:
+            return found.ids(), found.sketch(), (found.n_users, found.n_items), found.summary is not None
+
+    return count
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == "string" else [pytest.mark.slow]) for kind in IDS]
+)
+def test_few_ids_and_many_ids_are_counted_alike(spark, counted, kind):
+    rng = np.random.default_rng(4)
+    users, items = rng.integers(0, 40, 300).tolist(), rng.integers(0, 9, 300).tolist()
+    lines = [(IDS[kind](u), f"i{i}", int(l)) for u, i, l in zip(users, items, rng.integers(0, 2, 300), strict=True)]
+    ratings = spark.createDataFrame(lines, f"user {kind}, item string, label int").repartition(5)
+    few, many = counted(ratings, 10**6), counted(ratings, 0)
+    assert (few[3], many[3]) == (True, False)
+    assert few[2] == many[2] == (len(set(users)), len(set(items)))
+    for mine, other in zip(few[0].values(), many[0].values(), strict=True):
+        assert mine.values.equals(other.values)
+        np.testing.assert_array_equal(mine.counts, other.counts)
+        np.testing.assert_array_equal(mine.positives, other.positives)
+    assert few[1].limit == many[1].limit
+    np.testing.assert_array_equal(few[1].hashes, many[1].hashes)
+    np.testing.assert_array_equal(few[1].ratings, many[1].ratings)
+
+
+def test_the_size_of_the_summary_is_known_before_it_is_collected(spark):
+    ratings = spark.createDataFrame([(u % 11, u % 7, u % 2) for u in range(90)], "user int, item long, label int")
+    with ExitStack() as release:
+        packed = PackedRatings.of(ratings, Columns(), release)
+        lines = packed.bundles.select(*counting.SUMMARY).toArrow().to_pylist()
+    size = sum(len(cell) for line in lines if not line["user_counts"] for cell in line.values())
+    counts = sum(len(line["user_counts"]) + len(line["item_counts"]) for line in lines)
+    assert packed.facts["summary_bytes"] == size + counts > 0

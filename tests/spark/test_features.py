@@ -1,6 +1,5 @@
 """Implicit features and side features on Spark: fold-in, ids without ratings, bad tables, and what is saved."""
 
-import json
 import logging
 
 import numpy as np
@@ -14,7 +13,6 @@ from onebit_spark import RequestError
 from onebit_spark.cli.fit_job import fit_summary, read_features
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.spark_runtime import SparkRuntime
-from onebit_spark.core.model_info import IMPLICIT
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -72,10 +70,9 @@ def fitted(ratings, users, items, **options):
     return estimator(**{"maxIter": 5, **options}).setUserFeatures(users).setItemFeatures(items).fit(ratings)
 
 
+@pytest.mark.slow
 @pytest.mark.classic
-@pytest.mark.parametrize(
-    "exchange", ["driver", *(pytest.param(e, marks=pytest.mark.slow) for e in ("broadcast", "shuffle"))]
-)
+@pytest.mark.parametrize("exchange", ["driver", "broadcast", "shuffle"])
 def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user_features, exchange):
     """Twenty more users with one rating each, which a coin gives to the prior or not. All of them have 50 for ``a``."""
     more = spark.range(20).selectExpr("concat('more ', id) as user")
@@ -116,7 +113,11 @@ def test_later_ids_and_fold_in(spark, ratings, user_features, model, numbers, tm
     assert grown.info.n_users == loaded.info.n_users + 1
     old = loaded.users.filter("id = '7'").first()
     assert grown.users.filter("id = '7'").select(*loaded.users.columns).first() == old
-    # A user that is folded in with its features lands where the fit has it; without them, elsewhere.
+
+
+@pytest.mark.slow
+def test_who_is_folded_in_with_features_lands_where_the_fit_has_it(ratings, user_features):
+    """Without them, elsewhere."""
     longer = estimator(maxIter=100).setUserFeatures(user_features).fit(ratings)
     own = ratings.filter("user = '7'")
     settled, with_them, without = (
@@ -134,12 +135,12 @@ def test_what_was_learnt_is_readable(ratings, spark, data):
     rows, cols = data.rows, data.cols
     labels = np.where(decides[rows] == "yes", 1, -1)
     lines = [(str(i), str(j), int(label)) for i, j, label in zip(rows, cols, labels, strict=True)]
-    told = spark.createDataFrame(lines, "user string, item string, label int")
+    decided = spark.createDataFrame(lines, "user string, item string, label int")
     users = spark.createDataFrame(
         [(str(i), str(d), float(n)) for i, (d, n) in enumerate(zip(decides, noise, strict=True))],
         "user string, kind string, noise double",
     )
-    made = estimator(maxIter=20).setUserFeatures(users).fit(told)
+    made = estimator(maxIter=20).setUserFeatures(users).fit(decided)
     effects = {line["feature"]: line["effect"] for line in made.userFeatureWeights.collect()}
     assert set(effects) == {"kind=yes", "kind=no", "noise"}
     assert effects["kind=yes"] > 5 * abs(effects["noise"])
@@ -148,6 +149,7 @@ def test_what_was_learnt_is_readable(ratings, spark, data):
         made.itemFeatureWeights.collect()
 
 
+@pytest.mark.slow
 def test_vectors_and_arrays_are_the_same_features(spark, ratings, numbers):
     plain = [(str(i), [float(a), float(b)]) for i, (a, b) in enumerate(numbers[0])]
     arrays = spark.createDataFrame(plain, "user string, where array<double>")
@@ -157,7 +159,7 @@ def test_vectors_and_arrays_are_the_same_features(spark, ratings, numbers):
 
 
 @pytest.mark.parametrize(
-    ("lines", "schema", "told"),
+    ("lines", "schema", "message"),
     [
         ([("1", 2.0), ("1", 3.0)], "user string, a double", "1 ids have several lines, such as 1"),
         ([(None, 2.0), ("1", 3.0)], "user string, a double", "1 lines have no user"),
@@ -167,13 +169,13 @@ def test_vectors_and_arrays_are_the_same_features(spark, ratings, numbers):
         ([("x", 2.0), ("y", 3.0)], "user string, a double", "none of the 2 ids has a rating"),
     ],
 )
-def test_bad_tables_are_refused(spark, ratings, lines, schema, told):
+def test_bad_tables_are_refused(spark, ratings, lines, schema, message):
     with pytest.raises(RequestError, match="user features: ") as refused:
         estimator().setUserFeatures(spark.createDataFrame(lines, schema)).fit(ratings)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_gaps_are_told(spark, ratings, user_features, caplog):
+def test_gaps_are_logged(spark, ratings, user_features, caplog):
     some = user_features.filter("cast(user as int) < 50").withColumn("same", F.lit(1))
     with caplog.at_level(logging.INFO, "onebit_spark"):
         estimator(maxIter=2).setUserFeatures(some).fit(ratings)
@@ -181,6 +183,7 @@ def test_gaps_are_told(spark, ratings, user_features, caplog):
     assert f"user features: {N_USERS - 50} of {N_USERS} ids with ratings have no features" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_features_is_refused_and_a_resumed_fit_is_the_same(
     ratings, user_features, item_features, tmp_path
 ):
@@ -233,6 +236,7 @@ def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path
 # ---- implicit features ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_newcomers_have_the_prior_mean_of_what_they_rated(ratings, plain):
     """A user that is folded in again, from the same ratings, lands where it is; without the features it would not."""
     one = ratings.filter("user = '7'")
@@ -247,17 +251,6 @@ def test_newcomers_have_the_prior_mean_of_what_they_rated(ratings, plain):
     assert folded.users.columns == plain.users.columns
 
 
-def test_a_model_is_saved_with_its_weights(ratings, plain, tmp_path):
-    path = str(tmp_path / "model")
-    plain.write().save(path)
-    assert json.loads((tmp_path / "model" / "metadata.json").read_text())["parameters"]["implicit_features"] is True
-    loaded = OneBitCompletionModel.load(path)
-    assert sorted(loaded.items.select("id", IMPLICIT).collect()) == sorted(plain.items.select("id", IMPLICIT).collect())
-    one = ratings.filter("user = '7'")
-    expected, found = (m.foldIn(one).userFactors.filter("id = '7'").first() for m in (plain, loaded))
-    np.testing.assert_allclose(found["features"], expected["features"], rtol=1e-5)
-
-
 def test_a_warm_start_goes_on(ratings, plain):
     warm = estimator(implicitFeatures=True, maxIter=2).setInitialModel(plain).fit(ratings)
     assert warm.summary.objectiveHistory[0] < plain.summary.objectiveHistory[-1]
@@ -267,10 +260,9 @@ def test_a_warm_start_goes_on(ratings, plain):
 
 def test_without_a_certificate_the_job_says_how_to_get_one(plain):
     assert plain.certificate == {"headline": None, "certificates": []}
-    told = [line for line in fit_summary(plain.info, plain.certificate) if "ertificate" in line]
-    advice = "--holdout 0.1 keeps some ratings out of the fit and certifies the model on them."
-    assert told == [f"No certificate, because the prior depends on implicit features: {advice}"]
     featured = plain.changed(side_features={"user": {"coding": [], "newcomers": 0}})
-    told = [line for line in fit_summary(featured.info, featured.certificate) if "ertificate" in line]
     both = "implicit features and side features of the users"
-    assert told == [f"No certificate, because the prior depends on {both}: {advice}"]
+    advice = "--holdout 0.1 keeps some ratings out of the fit and certifies the model on them."
+    for model, reason in ((plain, "implicit features"), (featured, both)):
+        lines = [line for line in fit_summary(model.info, model.certificate) if "ertificate" in line]
+        assert lines == [f"No certificate, because the prior depends on {reason}: {advice}"]

@@ -17,7 +17,7 @@ from onebit_spark.ml.scoring import check_fresh, checked_ratings, sketch_of
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
-FAST = {"rank": 1, "maxIter": 1, "tol": 0.0}
+FAST = {"rank": 1, "maxIter": 1, "tol": 0.0, "exchange": "driver"}
 SEEN = "are of cells that the model was fitted on"
 
 
@@ -57,7 +57,7 @@ def fresh(model, ratings):
 def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, ratings, tmp_path, exchange):
     """Neither all of them, nor a part, nor together with fresh ones; also after the model was saved."""
     fitted, held_out = parts
-    OneBitCompletion(exchange=exchange, **FAST).fit(fitted).save(str(tmp_path / "model"))
+    OneBitCompletion(**{**FAST, "exchange": exchange}).fit(fitted).save(str(tmp_path / "model"))
     model = OneBitCompletionModel.load(str(tmp_path / "model"))
     found = fresh(model, held_out)
     assert found == {"checked": True, "share": 0.0, "expected": 0.0, "looked_at": held_out.count()}
@@ -84,8 +84,6 @@ def test_ratings_that_were_folded_in_are_not_fresh(parts, model):
             fresh(folded, seen)
     assert fresh(folded, others)["checked"]
     assert fresh(model, newcomers)["checked"]
-    with pytest.raises(RequestError, match=SEEN):  # fitted, and then folded in: that is not rated twice
-        fresh(model.foldIn(parts[0]), parts[0])
 
 
 @pytest.mark.slow
@@ -97,9 +95,12 @@ def test_an_initial_models_ratings_are_not_fresh(parts, model):
         with pytest.raises(RequestError, match=SEEN):
             fresh(fit, seen)
     assert fresh(again, held_out)["checked"]
+    with pytest.raises(RequestError, match=SEEN):  # fitted, and then folded in: that is not rated twice
+        fresh(model.foldIn(fitted), fitted)
 
 
-@pytest.mark.parametrize("kept", [1000, pytest.param(sketch.KEPT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [1000, sketch.KEPT])
 def test_fresh_ratings_of_cells_that_are_rated_often(spark, monkeypatch, kept):
     """Drawn with replacement, some cells far more often than others: many fall on fitted cells, as they should."""
     monkeypatch.setattr("onebit_spark.core.hashes.KEPT", kept)
@@ -132,7 +133,7 @@ def test_a_sketch_is_what_a_count_gives(spark, ratings, monkeypatch):
     assert 50 < part.n_ratings < 200
 
 
-def test_what_cannot_be_checked_is_told(spark, parts, model):
+def test_what_cannot_be_checked_is_reported(spark, parts, model):
     few = fresh(model, parts[1].limit(5))
     assert not few["checked"]
     assert "only 5 of the ratings" in few["reason"]

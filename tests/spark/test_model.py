@@ -14,16 +14,18 @@ from pyspark.sql.types import DataType, DoubleType, IntegerType
 
 from onebit_spark import RequestError
 
+SLOW = pytest.mark.slow
 KINDS = [
-    {"loss": loss, "covariance": covariance, "intercepts": intercepts}
-    for loss, covariance in (("logistic", "full"), ("logistic", "diagonal"), ("hinge", "full"))
-    for intercepts in (True, False)
+    pytest.param({"loss": loss, "covariance": covariance, "intercepts": intercepts}, marks=marks)
+    for loss, covariance, intercepts, marks in (
+        ("logistic", "diagonal", True, ()),
+        ("hinge", "full", False, ()),
+        ("logistic", "full", True, SLOW),  # the model of the other tests
+        ("logistic", "full", False, SLOW),
+        ("logistic", "diagonal", False, SLOW),
+        ("hinge", "full", True, SLOW),
+    )
 ]
-ON_SPARK = [  # each loss, covariance and choice of intercepts; the others are slow
-    pytest.param(kind, marks=[pytest.mark.slow] if (kind["loss"] == "hinge") == kind["intercepts"] else [])
-    for kind in KINDS
-]
-KIND_NAMES = ["-".join(map(str, kind.values())) for kind in KINDS]
 OUTPUTS = ["score", "std", "probability", "prediction", "rawPrediction"]
 
 # Known and unknown on either side: rows 28, 29 and columns 18, 19 have no rating, 99 and −1 are beyond any shape.
@@ -44,13 +46,10 @@ def assert_same_as_fit(predictions, fit, users=USERS, items=ITEMS):
     np.testing.assert_array_equal(table["rawPrediction"].to_numpy(), table["score"].to_numpy())
 
 
-# ---- the numerics of a batch, without Spark --------------------------------------------------------------------------
-
-
 # ---- transform -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choices", ON_SPARK, ids=KIND_NAMES)
+@pytest.mark.parametrize("choices", KINDS)
 def test_transform_equals_the_fit(spark, make_fit, make_model, choices):
     predictions = make_model(**choices).transform(pairs(spark))
     assert predictions.columns == ["at", "user", "item", *OUTPUTS]
@@ -58,6 +57,7 @@ def test_transform_equals_the_fit(spark, make_fit, make_model, choices):
     assert_same_as_fit(predictions, make_fit(**choices))
 
 
+@SLOW
 @pytest.mark.classic
 def test_shuffled_joins_give_the_same(spark, make_fit, make_model):
     model = make_model()
@@ -127,8 +127,8 @@ def test_existing_output_columns_are_refused(spark, make_model):
     [
         ("signed", -1.0, 1),
         ("threshold", 0.0, -1),
-        pytest.param("binary", 0.0, 1, marks=pytest.mark.slow),
-        pytest.param("boolean", 0.0, -1, marks=pytest.mark.slow),
+        pytest.param("binary", 0.0, 1, marks=SLOW),
+        pytest.param("boolean", 0.0, -1, marks=SLOW),
     ],
 )
 def test_predictions_come_in_the_incoming_coding(spark, make_model, coding, negative, majority):
@@ -156,14 +156,13 @@ def test_an_empty_frame(spark, make_model):
 DAY = datetime.date(2020, 1, 1)
 ID_KINDS = {
     "string": (pa.string(), lambda i: f"ü{i}"),
-    "int": (pa.int32(), int),
     "bigint": (pa.int64(), lambda i: i + 2**40),
     "date": (pa.date32(), lambda i: DAY + datetime.timedelta(days=int(i))),
     "double": (pa.float64(), lambda i: i / 4),
 }
 
 
-@pytest.mark.parametrize("id_type", ID_KINDS)
+@pytest.mark.parametrize("id_type", [pytest.param(k, marks=() if k in ("string", "date") else SLOW) for k in ID_KINDS])
 def test_ids_of_many_types(spark, make_fit, make_model, id_type):
     arrow, name_of = ID_KINDS[id_type]
     ids = [pa.array([name_of(i) for i in range(n)], arrow) for n in (28, 18)]
@@ -183,8 +182,8 @@ def test_ids_of_many_types(spark, make_fit, make_model, id_type):
     [
         ("int", "bigint"),
         ("bigint", "smallint"),
-        pytest.param("int", "tinyint", marks=pytest.mark.slow),
-        pytest.param("bigint", "int", marks=pytest.mark.slow),
+        pytest.param("int", "tinyint", marks=SLOW),
+        pytest.param("bigint", "int", marks=SLOW),
     ],
 )
 def test_integral_widths_interchange(spark, make_fit, make_model, model_type, input_type):
@@ -201,11 +200,13 @@ def test_an_id_beyond_the_models_width_is_unknown(spark, make_fit, make_model):
     assert_same_as_fit(model.transform(df), make_fit(), users=np.full(10, 99))
 
 
-@pytest.mark.parametrize("input_type", ["string", "double", "decimal(10,0)"])
-def test_other_types_are_refused(spark, make_model, input_type):
-    df = pairs(spark).withColumn("item", F.col("item").cast(input_type))
-    with pytest.raises(RequestError, match=r"column 'item' is of type .* model's item ids are of type bigint: cast"):
-        make_model().transform(df)
+def test_other_types_are_refused(spark, make_model):
+    for input_type in ("string", "double", "decimal(10,0)"):
+        df = pairs(spark).withColumn("item", F.col("item").cast(input_type))
+        with pytest.raises(
+            RequestError, match=r"column 'item' is of type .* model's item ids are of type bigint: cast"
+        ):
+            make_model().transform(df)
 
 
 def test_a_missing_or_doubled_column_is_named(spark, make_model):
@@ -230,6 +231,7 @@ def test_null_ids_end_the_action_and_can_be_counted(spark, make_model):
     model.checkIds(pairs(spark))
 
 
+@SLOW
 def test_nan_ids_too(spark, make_model):
     ids = pa.array(np.arange(28.0))
     model = make_model(ids, id_types={"user": "double", "item": "bigint"})
@@ -254,7 +256,7 @@ def test_params_copy_and_uid(spark, make_model):
     assert "userCol: column of the user ids" in model.explainParams()
 
 
-@pytest.mark.parametrize("choices", ON_SPARK, ids=KIND_NAMES)
+@pytest.mark.parametrize("choices", KINDS)
 def test_factors(make_fit, make_model, choices):
     model, fit = make_model(**choices), make_fit(**choices)
     for frame, side in ((model.userFactors, fit.rows), (model.itemFactors, fit.cols)):
@@ -273,12 +275,13 @@ def test_summary(make_fit, make_model):
 
 
 def test_pipelines_and_stock_evaluators(spark, make_model, tmp_path):
-    model = make_model()
+    model = make_model().setColdStartStrategy("drop")
     pipeline = PipelineModel([model])
     pipeline.write().overwrite().save(str(tmp_path / "pipeline"))
     df = pairs(spark).withColumn("label", (F.col("at") % 2).cast("double"))
     expected = BinaryClassificationEvaluator().evaluate(model.transform(df))
     loaded = PipelineModel.load(str(tmp_path / "pipeline"))
+    assert loaded.stages[0].getColdStartStrategy() == "drop"
     assert BinaryClassificationEvaluator().evaluate(loaded.transform(df)) == expected
 
 

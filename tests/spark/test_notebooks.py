@@ -1,11 +1,14 @@
 """The notebooks of the documentation, cell by cell, with real data where they are and simulated ones elsewhere."""
 
+import contextlib
+import io
 import json
 import os
 from pathlib import Path
 
 import matplotlib
 import pytest
+from guides import ROOT, assert_prints, snippets
 
 NOTEBOOKS = Path(__file__).parents[2] / "docs" / "notebooks"
 
@@ -55,3 +58,19 @@ def test_roll_calls(monkeypatch, tmp_path, data):
     certificate = left["certificate"]
     assert certificate.inputs["errors"] == left["wrong"]
     assert left["wrong"] / left["kept_out"].sum() < certificate.bound < 0.3
+
+
+# ---- README on Spark Connect; test_guides.py runs it on a classic session --------------------------------------------
+
+
+@pytest.mark.connect
+def test_the_examples_print_what_the_readme_says(spark):
+    known, found = {}, []
+    for snippet in snippets(ROOT / "README.md"):
+        if snippet.kind == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(snippet.text, "README.md", "exec"), known)
+            found.append(printed.getvalue())
+        elif snippet.kind == "output":
+            assert_prints(found[-1], snippet.text)
+    assert len(found) == 2

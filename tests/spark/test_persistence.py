@@ -1,4 +1,11 @@
-"""The model folder: there and back, damaged in every way, and never half written."""
+"""The model folder: there and back, damaged in every way, never half written, and those of earlier versions.
+
+tests/spark/folders/NAME-V is a folder of format_version V. Recipe: simulate("B2", rank=2, shape=(14, 10), fraction=0.6,
+seed=4), users as text, five iterations of rank 2, tol 0; ``logistic-V`` with the defaults of its time,
+``hinge-split-1`` with the Gamma prior and certificatePriorSplit=0.5. From version 2 on with selective certificates, and
+predictions of unknown ids, too; version 4 with weights and item features, among them those of two items without
+ratings.
+"""
 
 import dataclasses
 import json
@@ -8,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from modelfolders import FOLDERS, VERSIONS
 from pyspark.ml import Pipeline
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
@@ -19,7 +27,12 @@ from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform import files as filesystem
 from onebit_spark.platform.files import PREDICTIONS, Location, replace_folder
 
-KINDS = [{"loss": "hinge"}, {"loss": "logistic"}, {"loss": "logistic", "covariance": "diagonal", "intercepts": False}]
+SLOW = pytest.mark.slow
+KINDS = [
+    pytest.param({"loss": "hinge"}, marks=SLOW),
+    {"loss": "logistic"},
+    {"loss": "logistic", "covariance": "diagonal", "intercepts": False},
+]
 
 
 def scores(spark, model):
@@ -27,11 +40,17 @@ def scores(spark, model):
     return model.transform(pairs).orderBy("user", "item").toArrow()
 
 
-@pytest.fixture
-def saved(make_model, tmp_path):
-    path = tmp_path / "model"
+@pytest.fixture(scope="module")
+def pristine(make_model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("pristine") / "model"
     make_model().save(str(path))
     return path
+
+
+@pytest.fixture
+def saved(pristine, tmp_path):
+    """A copy of a saved model, which a test may change."""
+    return shutil.copytree(pristine, tmp_path / "model")
 
 
 def load(path):
@@ -45,7 +64,7 @@ def hidden(folder):
 # ---- there and back --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choices", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+@pytest.mark.parametrize("choices", KINDS, ids=["hinge", "logistic", "diagonal"])
 def test_round_trip(spark, make_model, tmp_path, choices):
     model = make_model(**choices).setScoreCol("utility")
     path = tmp_path / "with space" / "modèle"
@@ -74,10 +93,10 @@ def test_the_folder_is_open_formats(saved, make_model):
         "users",
         "items",
     }
-    told = json.loads((saved / "metadata.json").read_text(encoding="utf-8"))
-    assert told["format_version"] == FORMAT_VERSION
-    assert told["parameters"]["loss"] == "logistic"
-    assert told["objective_history"] == make_model().info.objective_history
+    info = json.loads((saved / "metadata.json").read_text(encoding="utf-8"))
+    assert info["format_version"] == FORMAT_VERSION
+    assert info["parameters"]["loss"] == "logistic"
+    assert info["objective_history"] == make_model().info.objective_history
     users = pq.read_table(saved / "users")
     assert users.column_names == ["id", "mean", "covariance", "intercept", "implicit"]
     assert [len(users[name][0]) for name in ("mean", "covariance", "implicit")] == [3, 10, 6]
@@ -88,7 +107,7 @@ def test_generic_loaders_find_the_class(spark, saved):
     assert isinstance(OneBitCompletionModel.read().session(spark).load(str(saved)), OneBitCompletionModel)
 
 
-@pytest.mark.parametrize("id_type", ["string", "date", "int"])
+@pytest.mark.parametrize("id_type", ["date", pytest.param("string", marks=SLOW), pytest.param("int", marks=SLOW)])
 def test_id_types_survive(spark, make_model, tmp_path, id_type):
     ids = pa.array(np.arange(28, dtype=np.int32))
     ids = ids.cast({"string": pa.string(), "date": pa.date32(), "int": pa.int32()}[id_type])
@@ -102,14 +121,11 @@ def test_id_types_survive(spark, make_model, tmp_path, id_type):
 # ---- overwriting -----------------------------------------------------------------------------------------------------
 
 
-def test_an_existing_folder_is_left_alone(saved, make_model):
+def test_an_existing_folder_is_replaced_only_on_request(saved, make_model):
     before = (saved / "metadata.json").read_bytes()
     with pytest.raises(RequestError, match=r"exists: .*overwritten"):
         make_model(loss="hinge").save(str(saved))
     assert (saved / "metadata.json").read_bytes() == before
-
-
-def test_overwrite(saved, make_model):
     make_model(loss="hinge").write().overwrite().save(str(saved))
     assert load(saved).info.config.loss == "hinge"
     assert hidden(saved.parent) == []
@@ -167,7 +183,7 @@ def test_killed_before_the_end_of_writing(saved, make_model, monkeypatch, tmp_pa
         assert load(saved).info.config.loss == "hinge"
 
 
-@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("failing", [pytest.param(1, marks=SLOW), 2])
 def test_a_failed_rename_restores_the_old_model(spark, saved, make_model, monkeypatch, failing):
     """The first move puts the old model aside, the second puts the new one in place."""
     kind = type(Location(spark, saved))
@@ -235,27 +251,14 @@ def rewrite(path, text):
     (path / "metadata.json").write_text(text, encoding="utf-8")
 
 
-def no_parquet(path):
-    shutil.rmtree(path / "items")
-    (path / "items").mkdir()
+def empty(path):
+    shutil.rmtree(path)
+    path.mkdir()
+    return path
 
 
 def other_schema(path):
-    shutil.rmtree(path / "users")
-    (path / "users").mkdir()
-    pq.write_table(pa.table({"id": [1], "mean": [[0.5]]}), path / "users" / "part.parquet")
-
-
-def rotten_parquet(path):
-    shutil.rmtree(path / "users")
-    (path / "users").mkdir()
-    (path / "users" / "part.parquet").write_bytes(b"not a Parquet file at all")
-
-
-def rotten_params(path):
-    for part in (path / "metadata").iterdir():
-        part.unlink()
-    (path / "metadata" / "part-0").write_text("{}\n")
+    pq.write_table(pa.table({"id": [1], "mean": [[0.5]]}), empty(path / "users") / "part.parquet")
 
 
 DAMAGES = {  # what Spark reads; tests/unit has what stands in metadata.json
@@ -266,31 +269,28 @@ DAMAGES = {  # what Spark reads; tests/unit has what stands in metadata.json
     "no such type": (edit(id_types={"user": "strong", "item": "bigint"}), "damaged model folder"),
     "no users": (lambda path: shutil.rmtree(path / "users"), "damaged model folder: it has no users/"),
     "no items": (lambda path: shutil.rmtree(path / "items"), "damaged model folder: it has no items/"),
-    "no Parquet": (no_parquet, "damaged model folder: items/"),
-    "rotten Parquet": (rotten_parquet, "damaged model folder: users/"),
+    "no Parquet": (lambda path: empty(path / "items"), "damaged model folder: items/"),
+    "rotten Parquet": (
+        lambda path: (empty(path / "users") / "part.parquet").write_bytes(b"not a Parquet file at all"),
+        "damaged model folder: users/",
+    ),
     "schema": (other_schema, "users/ should have the columns id bigint, mean array<float>"),
     "no Params": (lambda path: shutil.rmtree(path / "metadata"), "damaged model folder: metadata/"),
-    "rotten Params": (rotten_params, "damaged model folder: metadata/"),
+    "rotten Params": (
+        lambda path: (empty(path / "metadata") / "part-0").write_text("{}\n"),
+        "damaged model folder: metadata/",
+    ),
 }
 
 
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory):
-    return tmp_path_factory.mktemp("pristine") / "model"
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_folders_are_refused_in_one_line(make_model, pristine, tmp_path, damage):
-    if not pristine.exists():
-        make_model().save(str(pristine))
-    path = tmp_path / "model"
-    shutil.copytree(pristine, path)
+def test_damaged_folders_are_refused_in_one_line(saved, damage):
     harm, message = DAMAGES[damage]
-    harm(path)
+    harm(saved)
     with pytest.raises(RequestError, match=message) as caught:
-        load(path)
+        load(saved)
     assert "\n" not in str(caught.value)
-    assert str(path) in str(caught.value)
+    assert str(saved) in str(caught.value)
 
 
 def test_info_refuses_what_it_could_not_read_back(make_model):
@@ -300,8 +300,8 @@ def test_info_refuses_what_it_could_not_read_back(make_model):
         dataclasses.replace(info, majority=0)
     with pytest.raises(ValueError, match="JSON compliant"):
         dataclasses.replace(info, objective_history=[float("nan")]).to_json()
-    told = dataclasses.replace(info, n_users=info.n_users, inverse_gamma=[np.float32(x) for x in info.inverse_gamma])
-    assert len(ModelInfo.from_json(told.to_json()).inverse_gamma) == 3
+    single = dataclasses.replace(info, inverse_gamma=[np.float32(x) for x in info.inverse_gamma])
+    assert len(ModelInfo.from_json(single.to_json()).inverse_gamma) == 3
 
 
 def test_an_estimator_with_removed_params_loads(spark, tmp_path):
@@ -322,3 +322,38 @@ def test_an_estimator_with_removed_params_loads(spark, tmp_path):
         assert {param.name for param in loaded.extractParamMap()} == {
             param.name for param in estimator.extractParamMap()
         }
+
+
+# ---- folders that earlier versions wrote -----------------------------------------------------------------------------
+
+HEADLINES = {"logistic-1": "seeger", "logistic-2": "seeger", "logistic-3": None, "logistic-4": None}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_model_predicts_as_it_did(spark, version):
+    """tests/unit/test_serving.py does the same without Spark."""
+    model = OneBitCompletionModel.load(str(FOLDERS / version))
+    expected = spark.read.parquet(str(FOLDERS / f"{version}-predictions"))
+    found = model.transform(expected.select("user", "item")).orderBy("user", "item").toPandas()
+    expected = expected.orderBy("user", "item").toPandas()
+    for name in expected.columns.drop(["user", "item"]):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+    assert model.certificate["headline"] == HEADLINES[version]
+
+
+@pytest.mark.parametrize(
+    "name", ["hinge-split-1", *(pytest.param(each, marks=pytest.mark.slow) for each in ("logistic-1", "logistic-2"))]
+)
+def test_an_old_model_is_saved_as_one_of_today(spark, tmp_path, name):
+    model = OneBitCompletionModel.load(str(FOLDERS / name))
+    model.save(str(tmp_path / "model"))
+    again = OneBitCompletionModel.load(str(tmp_path / "model"))
+    assert again.info == model.info
+    assert again.certificate == model.certificate
+    assert sorted(map(str, again.users.collect())) == sorted(map(str, model.users.collect()))
+    assert json.loads((tmp_path / "model" / "metadata.json").read_text())["format_version"] >= 2
+
+
+def test_an_estimator_of_version_1(spark):
+    estimator = OneBitCompletion.load(str(FOLDERS / "estimator-1"))
+    assert (estimator.getRank(), estimator.getCertificateGrid()) == (7, 3)

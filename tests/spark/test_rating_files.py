@@ -19,6 +19,10 @@ pytestmark = pytest.mark.classic
 N = 600
 
 
+def some_slow(names, *by_default):
+    return [pytest.param(name, marks=() if name in by_default else pytest.mark.slow) for name in names]
+
+
 def ratings_table():
     """Cells that repeat, with labels that differ."""
     rng = np.random.default_rng(7)
@@ -79,7 +83,7 @@ def lines(table):
     return sorted(table.select(names).to_pylist(), key=str), {name: table.schema.field(name).type for name in names}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_slow(KINDS, "int and dictionary", "text label, wide text", "nulls"))
 def test_the_same_ratings_as_by_spark(spark, folder, kind):
     columns, table = KINDS[kind], spark.read.parquet(folder)
     ratings = with_weight(table.select(*[name for name in table.columns if name != "group"]), columns)
@@ -91,7 +95,8 @@ def test_the_same_ratings_as_by_spark(spark, folder, kind):
 
 
 @pytest.mark.parametrize(
-    ("exchange", "columns"), [("driver", {}), ("broadcast", {"weightCol": "w", "itemCol": "money"})]
+    ("exchange", "columns"),
+    [("driver", {}), pytest.param("broadcast", {"weightCol": "w", "itemCol": "money"}, marks=pytest.mark.slow)],
 )
 def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
     ratings = spark.read.parquet(folder)
@@ -166,7 +171,7 @@ OTHER_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", OTHER_FILES)
+@pytest.mark.parametrize("name", some_slow(OTHER_FILES, "another type", "it has changed"))
 def test_files_that_arrow_sees_otherwise_are_left_to_spark(spark, tmp_path, name, caplog):
     for part in ("a", "b"):
         pq.write_table(numbers(40), tmp_path / f"{part}.parquet")

@@ -42,7 +42,7 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.usefixtures("both_ways")
-@pytest.mark.parametrize("choices", [HINGE, LOGISTIC], ids=["hinge", "logistic"])
+@pytest.mark.parametrize("choices", [HINGE, pytest.param(LOGISTIC, marks=pytest.mark.slow)], ids=["hinge", "logistic"])
 def test_for_all_users_by_probability(make_fit, make_model, choices):
     found = make_model(**choices).recommendForAllUsers(5)
     assert found.dtypes == [

@@ -8,7 +8,7 @@ from onebit_spark import RequestError, Terms
 from onebit_spark.model import OneBitCompletionModel
 
 REQUESTS = (0.08, 0.001)
-UNTOLD = "the model does not say which ratings it was fitted on"
+UNKNOWN = "the model does not say which ratings it was fitted on"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def ratings(spark, held):
     df.unpersist()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make_known(make_fit, make_model):
     """A model that has kept its confidences."""
 
@@ -38,6 +38,12 @@ def make_known(make_fit, make_model):
         return make_model(info={"confidences": make_fit(**choices).confidence_thresholds.as_dict()}, **choices)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def certified(make_known, ratings):
+    """Tests change copies of it."""
+    return make_known().certifySelective(ratings, REQUESTS, by="age")
 
 
 @pytest.mark.parametrize("loss", [pytest.param("hinge", marks=pytest.mark.slow), "logistic"])
@@ -58,12 +64,11 @@ def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
             and bool(one["group"]) == (value is not None) and str((one["group"] or {}).get("value")) == str(value)
         ]  # fmt: skip
         (one,) = matching
-        told = {name: each for name, each in item.as_dict().items() if name not in ("group", "statement", "freshness")}
-        assert {name: one[name] for name in told} == pytest.approx(told)
+        assert_same_figures(one, item, "group")
     assert certified.certificate["headline"] is None  # no certificate is about all pairs that are predicted
     for one in found:  # the model kept no sketch of its ratings
-        assert one["freshness"] == {"checked": False, "reason": UNTOLD}
-        assert f"could not be checked: {UNTOLD}. This holds only if it has not." in one["statement"]
+        assert one["freshness"] == {"checked": False, "reason": UNKNOWN}
+        assert f"could not be checked: {UNKNOWN}. This holds only if it has not." in one["statement"]
     assert certified.certifiedErrors == list(REQUESTS)
     met = expected[1]
     assert 0.5 < met.inputs["answered_share"] < 1
@@ -77,41 +82,49 @@ def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
     assert "answered" not in model.transform(ratings).columns
 
 
+def assert_same_figures(one, certificate, *without):
+    without = ("statement", "freshness", *without)
+    expected = {name: value for name, value in certificate.as_dict().items() if name not in without}
+    assert {name: one[name] for name in expected} == pytest.approx(expected)
+
+
 def test_the_headline_as_in_process(make_fit, make_known, ratings, held):
     rows, cols, labels, _ = held
     expected = make_fit().certify(rows, cols, labels, Terms(delta=0.1), REQUESTS)
     certified = make_known().certify(ratings, REQUESTS, delta=0.1)
     assert certified.certificate["headline"] == "holdout"
     for one, item in zip(certified.certificate["certificates"], expected, strict=True):
-        told = {name: each for name, each in item.as_dict().items() if name not in ("statement", "freshness")}
-        assert {name: one[name] for name in told} == pytest.approx(told)
+        assert_same_figures(one, item)
         assert (one["statement"], one["freshness"]) == (item.statement, item.inputs["freshness"])
     assert certified.headline == certified.certificate["certificates"][0]["statement"]
-    selective = certified.certifySelective(ratings, 0.3)  # keeps the headline
+    assert make_known().headline is None
+
+
+@pytest.mark.slow
+def test_the_headline_stays_until_it_is_certified_again(make_known, ratings):
+    certified = make_known().certify(ratings, delta=0.1)
+    selective = certified.certifySelective(ratings, 0.3)
     assert (selective.headline, selective.certifiedErrors) == (certified.headline, [0.3])
     again = selective.certify(ratings)
     assert [one["name"] for one in again.certificate["certificates"]] == ["holdout"]
     assert again.certifiedErrors == []
-    assert make_known().headline is None
 
 
-def test_beyond_what_can_be_collected(make_known, ratings, monkeypatch):
-    model = make_known()
-    collected = model.certifySelective(ratings, REQUESTS, by="age").certificate
+def test_beyond_what_can_be_collected(make_known, ratings, certified, monkeypatch):
     monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)
-    assert model.certifySelective(ratings, REQUESTS, by="age").certificate == collected
+    assert make_known().certifySelective(ratings, REQUESTS, by="age").certificate == certified.certificate
 
 
-def test_a_calibration_changes_no_answer(make_known, ratings):
-    model = make_known()
-    plain, calibrated = (each.certifySelective(ratings, 0.08) for each in (model, model.calibrate(ratings)))
-    assert plain.certificate == calibrated.certificate
-    answered = [each.transform(ratings).select("answered").toPandas() for each in (plain, calibrated)]
+@pytest.mark.slow
+def test_a_calibration_changes_no_answer(make_known, ratings, certified):
+    calibrated = make_known().calibrate(ratings).certifySelective(ratings, REQUESTS, by="age")
+    assert certified.certificate == calibrated.certificate
+    answered = [each.transform(ratings).select("answered").toPandas() for each in (certified, calibrated)]
     assert answered[0].equals(answered[1])
 
 
-def test_which_error_rate_and_under_which_name(spark, make_known, ratings, tmp_path):
-    model = make_known().certifySelective(ratings, REQUESTS)
+def test_which_error_rate_and_under_which_name(spark, ratings, certified, tmp_path):
+    model = certified.copy()
     strangers = spark.createDataFrame([(1, 1), (1, 99)], "user long, item long")
     assert not model.copy().setMaxError(0.001).transform(ratings).where("answered").head(1)  # could not be met
     renamed = model.copy().setAnsweredCol("sure")
@@ -119,9 +132,8 @@ def test_which_error_rate_and_under_which_name(spark, make_known, ratings, tmp_p
     assert "answered" not in model.copy().setAnsweredCol("").transform(strangers).columns
     everything = model.certifySelective(ratings, 0.49)
     assert everything.certifiedErrors == [0.49]
-    told = everything.copy()
-    told._set(coldStartStrategy="nan")
-    assert [line["answered"] for line in told.transform(strangers).sort("item").collect()] == [True, False]
+    lines = everything.setColdStartStrategy("nan").transform(strangers).sort("item").collect()
+    assert [line["answered"] for line in lines] == [True, False]
     with pytest.raises(RequestError, match=r"maxError 0.2 was not certified for this model: choose one of 0.08, 0.001"):
         model.copy().setMaxError(0.2).transform(strangers)
     with pytest.raises(RequestError, match="'answered' is already there"):
@@ -136,30 +148,27 @@ def test_which_error_rate_and_under_which_name(spark, make_known, ratings, tmp_p
     assert again.foldIn(new).certifiedErrors == []  # other factors, no certificate
 
 
-def test_what_is_refused(make_model, make_known, ratings):
+def test_what_is_refused(make_model, make_known, ratings, monkeypatch):
     with pytest.raises(RequestError, match="fit it again"):
         make_model().certifySelective(ratings, 0.1)
     model = make_known()
-    for told, message in (
+    for arguments, message in (
         ({"maxError": 0.6}, "maxError must hold error rates strictly between 0 and 0.5"),
         ({"maxError": []}, "at least one error rate"),
         ({"delta": 1.5}, "delta must lie strictly between 0 and 1"),
         ({"by": "sex"}, "no column 'sex'"),
     ):
         with pytest.raises(RequestError, match=message):
-            model.certifySelective(ratings, **told)
+            model.certifySelective(ratings, **arguments)
     with pytest.raises(RequestError, match="no error rate was certified"):
         model.recommendForAllUsers(3, answeredOnly=True)
-
-
-def test_too_many_groups(make_known, ratings, monkeypatch):
     monkeypatch.setattr("onebit_spark.predictor.predictor.MOST_GROUPS", 2)
     with pytest.raises(RequestError, match="column 'age' has 3 different values"):
-        make_known().certifySelective(ratings, 0.1, by="age")
+        model.certifySelective(ratings, 0.1, by="age")
 
 
-def test_lists_of_answered_pairs_alone(make_fit, make_known, ratings):
-    fit, model = make_fit(), make_known().certifySelective(ratings, REQUESTS)
+def test_lists_of_answered_pairs_alone(make_fit, certified):
+    fit, model = make_fit(), certified.copy()
     threshold = model.certificate["certificates"][0]["threshold"]
     sure = fit.confidence(ALL_USERS, ALL_ITEMS) >= threshold
     assert 0.5 < sure.mean() < 0.95

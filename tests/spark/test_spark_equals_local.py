@@ -20,6 +20,7 @@ from onebit_spark.simulate import simulate
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
 
+SLOW = pytest.mark.slow
 RUNTIMES = {"local": [], "spark": ["--exchange", "driver"]}
 OWN = ("seconds", "exchange", "diagnostics", "calibration")  # of each fit; or sums in another order
 
@@ -66,13 +67,16 @@ CASES = {
 }
 
 
+BY_DEFAULT = ("csv", "threshold, weights")
+
+
 def run(job, flags, output, runtime):
     code, _, err = run_here(job, *flags, "--output", output, runtime=runtime)
     assert code == 0, err
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in BY_DEFAULT else SLOW) for name in CASES])
 def test_the_same_model(spark, data, tmp_path, name):
     flags = [flag.format(data) for flag in f"{CASES[name]} {FIT}".split()]
     for runtime, more in RUNTIMES.items():
@@ -92,42 +96,58 @@ def described(model):
     return {name: value for name, value in content.items() if name not in OWN}
 
 
+@pytest.fixture(scope="module")
+def model(data):
+    """The folder of a model that was fitted without Spark."""
+    flags = ["--holdout", "0.3", "--max-error", "0.3", "--rank", "2", "--max-iter", "5", "--no-report"]
+    run("fit", ["--ratings", data / "ratings.parquet", *flags], data / "model", "local")
+    return data / "model"
+
+
 @pytest.mark.classic
-def test_the_same_predictions_figures_and_folds(spark, data, tmp_path, monkeypatch):
-    (tmp_path / "grid.toml").write_text("rank = [1, 2]\nlikelihood-weight = 1.0\n")
-    ratings, model = ["--ratings", data / "ratings.parquet"], tmp_path / "model"
-    run("fit", [*ratings, "--holdout", "0.3", "--max-error", "0.3", "--rank", "2", "--max-iter", "5"], model, "local")
-    metrics = ("evaluate", ["--model", model, *ratings])
-    jobs = {
-        "pairs": ("predict", ["--model", model, "--pairs", data / "pairs.parquet"]),
-        "top": ("predict", ["--model", model, "--top", "3", "--exclude-seen", data / "ratings.parquet"]),
-        "metrics": metrics,
-        "tuned": ("tune", [*ratings, "--grid", tmp_path / "grid.toml", "--folds", "2", "--max-iter", "3"]),
-    }
+@pytest.mark.parametrize(
+    ("flags", "keys"),
+    [("--pairs {}/pairs.parquet", ["user", "item"]), ("--top 3 --exclude-seen {}/ratings.parquet", ["user", "rank"])],
+    ids=["pairs", "top"],
+)
+def test_the_same_predictions(spark, data, model, tmp_path, flags, keys):
     for runtime in RUNTIMES:
-        for name, (job, flags) in jobs.items():
-            run(job, flags, tmp_path / f"{name}-{runtime}", runtime)
-    for name, keys in (("pairs", ["user", "item"]), ("top", ["user", "rank"])):
-        tables = [pq.read_table(tmp_path / f"{name}-{runtime}") for runtime in RUNTIMES]
-        here, there = (table.sort_by([(key, "ascending") for key in keys]) for table in tables)
-        assert [(field.name, field.type) for field in here.schema] == [(f.name, f.type) for f in there.schema]
-        for column in here.column_names:
-            if pa.types.is_floating(here.schema.field(column).type):
-                np.testing.assert_allclose(here[column], there[column], rtol=1e-6, atol=1e-7)
-            else:
-                assert here[column].to_pylist() == there[column].to_pylist()
-    here, there = (json.loads((tmp_path / f"metrics-{runtime}").read_text()) for runtime in RUNTIMES)
-    assert_alike(here, there)
+        run("predict", ["--model", model, *flags.format(data).split()], tmp_path / runtime, runtime)
+    tables = [pq.read_table(tmp_path / runtime) for runtime in RUNTIMES]
+    here, there = (table.sort_by([(key, "ascending") for key in keys]) for table in tables)
+    assert [(field.name, field.type) for field in here.schema] == [(f.name, f.type) for f in there.schema]
+    for column in here.column_names:
+        if pa.types.is_floating(here.schema.field(column).type):
+            np.testing.assert_allclose(here[column], there[column], rtol=1e-6, atol=1e-7)
+        else:
+            assert here[column].to_pylist() == there[column].to_pylist()
+
+
+@pytest.mark.classic
+def test_the_same_figures(spark, data, model, tmp_path, monkeypatch):
+    def figures(name, runtime):
+        run("evaluate", ["--model", model, "--ratings", data / "ratings.parquet"], tmp_path / name, runtime)
+        return json.loads((tmp_path / name).read_text())
+
+    here = figures("here", "local")
+    assert_alike(here, figures("there", "spark"))
     monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)  # then Spark counts in bins
-    run(*metrics, tmp_path / "binned", "spark")
-    binned = json.loads((tmp_path / "binned").read_text())
+    binned = figures("binned", "spark")
     error = binned.pop("auc_error")
     assert here.pop("auc_error") == 0
     assert 0 < error < 0.5
     assert abs(here.pop("auc") - binned.pop("auc")) <= error + 1e-12
     assert_alike(here, binned)
-    tables = [pq.read_table(tmp_path / f"tuned-{runtime}" / "folds") for runtime in RUNTIMES]
-    here, there = (table.drop_columns(["seconds"]) for table in tables)
+
+
+@SLOW
+@pytest.mark.classic
+def test_the_same_folds(spark, data, tmp_path):
+    (tmp_path / "grid.toml").write_text("rank = [1, 2]\nlikelihood-weight = 1.0\n")
+    flags = ["--ratings", data / "ratings.parquet", "--grid", tmp_path / "grid.toml", "--folds", "2", "--max-iter", "3"]
+    for runtime in RUNTIMES:
+        run("tune", flags, tmp_path / runtime, runtime)
+    here, there = (pq.read_table(tmp_path / runtime / "folds").drop_columns(["seconds"]) for runtime in RUNTIMES)
     assert here == there
 
 
@@ -171,7 +191,7 @@ HINGE = {"loss": "hinge", "implicit_features": False}
 KINDS = [
     ({"loss": "hinge"}, "nan"),
     ({"loss": "logistic"}, "prior"),
-    ({"covariance": "diagonal", "intercepts": False}, "drop"),
+    pytest.param({"covariance": "diagonal", "intercepts": False}, "drop", marks=SLOW),
 ]
 
 
@@ -214,7 +234,9 @@ def test_predictions(spark, make_named, tmp_path, choices, rule):
     assert len(served.predictions(pairs["user"], pairs["item"])) == len(expected)
 
 
-@pytest.mark.parametrize("id_type", ["tinyint", "timestamp", "decimal(9,2)"])
+@pytest.mark.parametrize(
+    "id_type", ["decimal(9,2)", *(pytest.param(kind, marks=SLOW) for kind in ("tinyint", "timestamp"))]
+)
 def test_ids_in_files_of_spark(spark, make_model, tmp_path, on_executors, id_type):
     column = "timestamp_seconds(id)" if id_type == "timestamp" else f"cast(id as {id_type})"
     ids = spark.range(28).selectExpr(f"{column} as user", "cast(3 as bigint) as item")
@@ -243,7 +265,7 @@ def test_recommendations(spark, make_named, tmp_path):
             assert [line["score"], line["std"]] == pytest.approx([wanted["rating"], wanted["std"]], rel=1e-5)
 
 
-@pytest.mark.parametrize(("choices", "who"), [({}, "user"), (HINGE, "item")], ids=["implicit-user", "hinge-item"])
+@pytest.mark.parametrize(("choices", "who"), [({}, "user"), pytest.param(HINGE, "item", marks=SLOW)])
 def test_fold_in(spark, make_named, tmp_path, who, choices):
     model = make_named(**choices)
     model.save(str(tmp_path / "m"))
@@ -284,7 +306,7 @@ def test_a_warm_start(spark, data, tmp_path):
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("split", [False, True], ids=["plain", "split"])
+@pytest.mark.parametrize("split", [pytest.param(False, marks=SLOW), True], ids=["plain", "split"])
 def test_a_fit_of_arrays_is_saved_as_a_model(spark, tmp_path, split):
     """Spark reads the folder: it predicts, draws and folds in, and its own folder says the same."""
     rng = np.random.default_rng(5)
@@ -314,7 +336,7 @@ def test_a_fit_of_arrays_is_saved_as_a_model(spark, tmp_path, split):
     )
 
 
-@pytest.mark.parametrize("intercepts", [True, False])
+@pytest.mark.parametrize("intercepts", [True, pytest.param(False, marks=SLOW)])
 def test_vectors(make_named, tmp_path, intercepts):
     """The same from Spark and from this process; a nearest-neighbour index finds the best by score."""
     model = make_named(intercepts=intercepts)

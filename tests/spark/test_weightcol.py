@@ -1,26 +1,21 @@
 """weightCol on Spark: zero as absent, bad weights refused, and what follows a fit."""
 
-import os
-
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 from test_checkpoint import Interrupted, interrupt_after
 
-from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
-from onebit_spark.cli.fit_job import fit_summary
-from onebit_spark.core.config import Terms
+from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.engines.decide import Exchange, driver_exchange
-from onebit_spark.estimator import OneBitCompletion, fit_ratings
+from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns, SizeEstimate
 from onebit_spark.input.spark_ratings import collect_ratings, estimate_size, with_weight
-from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.sessions import DriverLimits
 from onebit_spark.simulate import simulate
 from onebit_spark.tuning import folded_sample, spark_validation
 
-SHAPE = (40, 30)
+SHAPE, SLOW = (40, 30), pytest.mark.slow
 ITERATIONS = 2
 COMMON = {"rank": 3, "tol": 0.0}
 
@@ -56,7 +51,7 @@ def twice(data, **config):
     return fit_arrays(*(part[again] for part in parts), FitConfig(**{**COMMON, "max_iter": ITERATIONS, **config}))
 
 
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("hinge", marks=SLOW)])
 def test_a_weight_of_two_equals_the_rating_twice(ratings, data, loss):
     """Also in the start's keys, D and scale."""
     made = estimator(loss=loss).fit(ratings)
@@ -89,8 +84,8 @@ def test_zero_certifies_and_calibrates_nothing(spark, ratings, model):
     good = fresh.select("user", "item", label.cast("long").alias("label"), F.lit(1.0).alias("w")).cache()
     both = good.unionByName(good.withColumns({"label": -F.col("label"), "w": F.lit(0.0)}))
     plain = good.drop("w")
-    certificates = [model.certifySelective(frame, 0.3).certificate for frame in (both, good, plain)]
-    assert certificates[0] == certificates[1] == certificates[2]
+    certificates = [model.certifySelective(frame, 0.3).certificate for frame in (both, plain)]
+    assert certificates[0] == certificates[1]
     calibrated, expected = (model.calibrate(frame).info.calibration for frame in (both, plain))
     assert calibrated == expected
     assert model.diagnose(both).info.diagnostics["n"] == good.count()
@@ -98,6 +93,7 @@ def test_zero_certifies_and_calibrates_nothing(spark, ratings, model):
         model.calibrate(good.unionByName(good.limit(1).withColumn("w", F.lit(-1.0))))
 
 
+@SLOW
 def test_ones_are_no_weights(ratings):
     ones = ratings.withColumn("w", F.lit(1.0))
     weighted, plain = estimator().fit(ones), estimator(weightCol=None).fit(ones)
@@ -107,7 +103,7 @@ def test_ones_are_no_weights(ratings):
     assert "weight" not in plain.info.columns
 
 
-@pytest.mark.parametrize(("exchange", "kind"), [("driver", "string"), ("broadcast", "double")])
+@pytest.mark.parametrize(("exchange", "kind"), [("driver", "string"), pytest.param("broadcast", "double", marks=SLOW)])
 def test_bad_weights_are_refused_with_their_number(spark, exchange, kind):
     weights = ["1", "-1", "nan", "inf", None, "2.5", "1e39", "0", *(["many"] if kind == "string" else [])]
     lines = [(i % 3, i, i % 2, weight if kind == "string" or weight is None else float(weight))
@@ -129,22 +125,7 @@ def test_the_column_must_be_there_and_hold_numbers(ratings):
         estimator(weightCol="x").fit(ratings.withColumn("x", F.lit(0)))
 
 
-def test_weights_that_change_are_caught(ratings):
-    """They are part of the fingerprint that ratings must have which were counted before."""
-
-    def flicker(batches):
-        for batch in batches:
-            drawn = np.frombuffer(os.urandom(batch.num_rows), np.uint8) + 1.0
-            yield batch.set_column(batch.schema.get_field_index("w"), "w", pa.array(drawn))
-
-    source = ratings.mapInArrow(flicker, "user long, item long, label long, w double")
-    info = estimator(exchange="driver", maxIter=1).fit(source).info
-    counted = SizeEstimate(info.n_ratings, 20.0, info.fingerprint, weighted=True)
-    asked = estimator(exchange="driver", maxIter=1)
-    with pytest.raises(FitFailed, match="not deterministic"):
-        fit_ratings(source, asked.columns(), asked.fitConfig(), asked.execution(), Terms(), counted=counted)
-
-
+@SLOW
 def test_checkpoints_belong_to_the_weights(ratings, tmp_path):
     """A fit with other weights is refused; the same one goes on to the same bits."""
     folder = {"checkpointDir": str(tmp_path / "kept"), "checkpointInterval": 2, "maxIter": 4}
@@ -156,11 +137,6 @@ def test_checkpoints_belong_to_the_weights(ratings, tmp_path):
     resumed = estimator(**folder, resume=True).fit(ratings)
     whole = estimator(**{**folder, "checkpointDir": str(tmp_path / "whole")}).fit(ratings)
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
-
-
-def test_a_warm_start_goes_on_from_a_weighted_model(ratings, model):
-    warm = estimator(maxIter=2).setInitialModel(model).fit(ratings)
-    assert warm.summary.objectiveHistory[-1] < model.summary.objectiveHistory[-1]
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -175,20 +151,6 @@ def test_fold_in_takes_the_column(ratings, model):
     assert np.abs(same - plain).max() > 1e-3
     with pytest.raises(RequestError, match="there is no column 'w' for the weight"):
         model.foldIn(ratings.drop("w"))
-
-
-def test_what_the_model_says(spark, ratings, model, tmp_path):
-    model.save(str(tmp_path / "model"))
-    loaded = OneBitCompletionModel.load(str(tmp_path / "model"))
-    assert loaded.info == model.info
-    told = " ".join(fit_summary(loaded.info, loaded.certificate))
-    assert f"Weighted by the column 'w': the weights sum to {model.info.total_weight:,.6g}." in told
-    assert "theorem1 does not hold with weights" in told
-    hinge = estimator(loss="hinge", implicitFeatures=False, maxIter=1).fit(ratings)
-    assert [item["name"] for item in hinge.certificate["certificates"]] == ["catoni", "seeger"]
-    assert hinge.certificate["certificates"][0]["n"] == model.info.n_ratings
-    assert OneBitCompletion().setWeightCol("w").getWeightCol() == "w"
-    assert OneBitCompletion().getWeightCol() is None
 
 
 def test_the_memory_of_the_driver_counts_them(ratings):

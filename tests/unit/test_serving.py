@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import FOLDERS, VERSIONS, nearest_by_inner_product, told_by
+from modelfolders import FOLDERS, VERSIONS, nearest_by_inner_product, predictions_of
 
 import onebit_spark
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
@@ -48,7 +48,7 @@ def test_it_predicts_as_the_fit_does(make_fit, make_model, choices):
 
 @pytest.mark.parametrize("name", VERSIONS)
 def test_folders_of_all_versions_predict_as_they_did(name):
-    expected, model = told_by(name), onebit_spark.load(FOLDERS / name)
+    expected, model = predictions_of(name), onebit_spark.load(FOLDERS / name)
     found = model.predictions(expected["user"], expected["item"])
     for column in (column for column in expected.column_names if column not in ("user", "item")):
         np.testing.assert_allclose(found[column].to_numpy(), expected[column].to_numpy(), rtol=1e-6, err_msg=column)

@@ -100,7 +100,7 @@ class DeviceRatings:
 
     @cached_property
     def n_rated(self) -> int:
-        """CountedRows with ratings."""
+        """Number of rows with ratings."""
         return int(np.count_nonzero(self.counts))
 
     @cached_property
@@ -256,7 +256,7 @@ def device_ratings(
 def _sent(
     rows: NDArray[Any], cols: NDArray[Any], labels: NDArray[Any], shape: Sequence[int] | None, form: Form
 ) -> tuple[Any, Any, Any, tuple[int, int]] | None:
-    """CountedRows, columns, labels as bytes, and the shape; None if anything about them is wrong or unusual."""
+    """Rows, columns, labels as bytes, and the shape; None if anything about them is wrong or unusual."""
     kinds = rows.dtype.kind in "iu" and cols.dtype.kind in "iu" and labels.dtype.kind in "biu"
     if not kinds or not rows.shape == cols.shape == labels.shape or rows.ndim != 1 or not len(rows):
         return None

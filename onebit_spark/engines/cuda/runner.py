@@ -230,7 +230,7 @@ class CudaRunner:
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
         self._prepare(config.form)
-        signs: Any = DeviceSigns(self.ratings)
+        signs: Any = DeviceSigns(self.ratings, self.ratings)
         tables: tuple[Any, Any] = STARTS[config.start](signs, config.factors, config.seed)
         return {side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)}
 
@@ -248,7 +248,7 @@ class CudaRunner:
             side: replace(some, weights=residual_weights(some, posteriors[side], posteriors[OTHER[side]]))
             for side, some in self.ratings.items()
         }
-        matrix: Any = DeviceResiduals(self.ratings, residuals)
+        matrix: Any = DeviceSigns(self.ratings, residuals)
         more = config.factors - posteriors["rows"].rank
         tables: tuple[Any, Any] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
         return {
@@ -408,9 +408,13 @@ def _posterior(factors: Any, config: FitConfig, loss: Loss) -> RowPosterior:
 
 @dataclass(frozen=True)
 class DeviceSigns:
-    """A ``SignMatrix`` (``core.spectral``) whose tables are arrays of the device."""
+    """A ``SignMatrix`` (``core.spectral``) whose tables are arrays of the device.
+
+    Weighted by σ(−y_l u_l), where u_l = E[L_i]·E[R_j] plus the intercepts, the ratings are the residuals of a fit.
+    """
 
     ratings: Orientations
+    weighted: Orientations  # the ratings whose signs, times their weights, are the matrix
 
     @property
     def total_weight(self) -> float:
@@ -439,12 +443,8 @@ class DeviceSigns:
         line = LineShape.of_columns(right.shape[1])
         sent = cupy().zeros((len(table) + 1, line.width), np.float32)
         sent[:-1, : right.shape[1]] = _scaled(self.ratings[OTHER[side]], table, right)
-        sums = rating_sums(self._multiplied(side), line, None, sent, mode=MODE_PRODUCT)
+        sums = rating_sums(self.weighted[side], line, None, sent, mode=MODE_PRODUCT)
         return sums[:, : right.shape[1]] * self.ratings[side].row_weights.root[:, None]
-
-    def _multiplied(self, side: Side) -> DeviceRatings:
-        """The ratings whose signs, times their weights, are the matrix."""
-        return self.ratings[side]
 
     def total(self, side: Side, measure: Callable[[CountedRows, Table], Table], table: Any) -> NDArray[np.float64]:
         if measure is gram:
@@ -454,16 +454,6 @@ class DeviceSigns:
         if isinstance(measure, CubeSums):
             return np.asarray((cupy().ones(len(factors)) @ (factors * factors * factors)).get())
         return np.asarray(cupy().vdot(factors, factors).get())
-
-
-@dataclass(frozen=True)
-class DeviceResiduals(DeviceSigns):
-    """Residuals y_l σ(−y_l u_l) instead of the signs, where u_l = E[L_i]·E[R_j] plus the intercepts."""
-
-    residuals: Orientations  # the ratings, weighted by w_l σ(−y_l u_l)
-
-    def _multiplied(self, side: Side) -> DeviceRatings:
-        return self.residuals[side]
 
 
 def _scaled(ratings: DeviceRatings, table: Any, right: Table) -> Any:

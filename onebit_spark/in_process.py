@@ -221,6 +221,19 @@ def info_of_fit(
     )
 
 
+def unrated_tables(
+    fit: CertifiedFit[Any], features: Mapping[Side, FitFeatures], info: ModelInfo
+) -> dict[Side, pa.Table]:
+    """The lines of the ids that have side features and no ratings, for the sides that have such ids."""
+    tables = {}
+    for side, coding in fit.codings.items():
+        prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
+        lines = features[side].unrated_lines(prior, coding, weights, info.draw_narrowing)
+        if lines is not None:
+            tables[side] = lines
+    return tables
+
+
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
@@ -390,8 +403,12 @@ class TableFit:
             engine = Engine[Any](runner, {"rows": ratings.users, "cols": ratings.items})
             release.enter_context(engine.running())
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
-            folder, start, checkpoints = self._checkpoints(ratings), None, None
-            if folder is not None:
+            start = checkpoints = None
+            if self.execution.checkpoint_dir:
+                digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
+                split = None if self.terms is None else self.terms.prior_split
+                subject = subject_of(self.config, ratings.counts, split, digests)
+                folder = CheckpointFolder(None, self.execution.checkpoint_dir, subject, load, _write)
                 if (earlier := release.enter_context(folder.claimed(self.execution.resume))) is not None:
                     start = resumed(earlier, self.config, partial(_adopted, engine, engine.ids))
                 unfinished = partial(self._model, ratings, engine, known)
@@ -405,14 +422,6 @@ class TableFit:
             timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :])
             return self._model(ratings, engine, known, fit, {"survey": read, **timer.seconds})
 
-    def _checkpoints(self, ratings: CollectedRatings) -> CheckpointFolder | None:
-        if not (folder := self.execution.checkpoint_dir):
-            return None
-        digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
-        split = None if self.terms is None else self.terms.prior_split
-        subject = subject_of(self.config, ratings.counts, split, digests)
-        return CheckpointFolder(None, folder, subject, load, _write)
-
     def _model(
         self, ratings: CollectedRatings, engine: Engine[Any], features: Mapping[Side, FitFeatures],
         fit: CertifiedFit[Any], seconds: dict[str, float] | None = None,
@@ -421,14 +430,12 @@ class TableFit:
         unrated = {side: len(known.unrated_ids) for side, known in features.items()}
         info = info_of_fit(fit, engine, ratings.counts, self.columns, self.id_types, unrated, self.exchange)
         tables: dict[Who, pa.Table] = {}
+        more = {} if seconds is None else unrated_tables(fit, features, info)
         for who, side in SIDE_OF.items():
             posteriors = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
             tables[who] = factor_table(engine.ids[side], *map(engine.runner.lines, posteriors))
-            if side in fit.codings and seconds is not None:
-                prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
-                lines = features[side].unrated_lines(prior, fit.codings[side], weights, info.draw_narrowing)
-                if lines is not None:
-                    tables[who] = pa.concat_tables([tables[who], lines.cast(tables[who].schema)])
+            if side in more:
+                tables[who] = pa.concat_tables([tables[who], more[side].cast(tables[who].schema)])
         info = replace(info, n_users=len(tables["user"]), n_items=len(tables["item"]), seconds=seconds or {})
         users, items = (ModelSide.of(table, info, who) for who, table in tables.items())
         params = {f"{who}Col": info.columns[who] for who in SIDE_OF}

@@ -523,7 +523,18 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all. With ``overwrite``
         it replaces an earlier one.
         """
-        export_vectors(self, path, overwrite)
+        spark = self.users.sparkSession
+        if Location(spark, path).uri == self.source:
+            raise RequestError(
+                f"the model was loaded from {path} and still reads its factors there: export them elsewhere"
+            )
+        one, intercept = F.lit(1.0).cast("float"), F.col("intercept")
+        ends = {"users": (one, intercept), "items": (intercept, one)}
+        with described(spark, "writing"), replace_folder(spark, path, VECTORS, overwrite) as folder:
+            for name, factors in (("users", self.users), ("items", self.items)):
+                vector = F.concat("mean", F.array(*ends[name])) if self.info.config.intercepts else F.col("mean")
+                factors.select("id", vector.alias("vector")).write.parquet((Location(spark, folder) / name).uri)
+            (Location(spark, folder) / SEAL).write_text("")
 
     def write(self) -> ModelWriter:
         return ModelWriter(self)
@@ -572,7 +583,7 @@ def write_model(model: Any, folder: str) -> None:
 
 
 def _write_factors(factors: DataFrame, folder: Location, small: bool) -> None:
-    """Write Parquet: a small table in this process, which is faster than a Spark job, a large one on the executors."""
+    """Write a small table as Parquet in this process, which is faster than a Spark job; a large one with Spark."""
     if small:
         with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # ids of a type that only Spark can write
             _write_parquet(collected_factors(factors), folder)
@@ -584,20 +595,6 @@ def _write_parquet(table: pa.Table, folder: Location) -> None:
     content = io.BytesIO()
     pq.write_table(table, content)
     (folder / "part-00000.parquet").write_bytes(content.getvalue())
-
-
-def export_vectors(model: Any, path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Write the vectors of ``predictor.model_folder``: tables ``users`` and ``items``. Nothing is collected."""
-    spark = model.users.sparkSession
-    if Location(spark, path).uri == model.source:
-        raise RequestError(f"the model was loaded from {path} and still reads its factors there: export them elsewhere")
-    one, intercept = F.lit(1.0).cast("float"), F.col("intercept")
-    ends = {"users": (one, intercept), "items": (intercept, one)}
-    with described(spark, "writing"), replace_folder(spark, path, VECTORS, overwrite) as folder:
-        for name, factors in (("users", model.users), ("items", model.items)):
-            vector = F.concat("mean", F.array(*ends[name])) if model.info.config.intercepts else F.col("mean")
-            factors.select("id", vector.alias("vector")).write.parquet((Location(spark, folder) / name).uri)
-        (Location(spark, folder) / SEAL).write_text("")
 
 
 class ModelReader(MLReader[Any]):
@@ -650,5 +647,5 @@ def _read_sketch(folder: Location, limit: int, complete: bool) -> CellSketch:
 
 def read_parquet(folder: Location) -> DataFrame:
     frame = folder.spark.read.parquet(folder.uri)
-    _ = frame.schema  # Spark Connect looks at the files only now
+    _ = frame.schema  # Spark Connect reads the files only now
     return frame

@@ -57,6 +57,7 @@ from onebit_spark.input.ratings import (
     BIT,
     EXAMPLES,
     HASH,
+    INSIDE,
     INTEGRAL,
     ITEM,
     LABEL,
@@ -125,7 +126,7 @@ def matching(table: DataFrame, column: str) -> list[StructField]:
 
 
 def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
-    """Why the table does not have just one such column, in words; ``role`` says what it is for."""
+    """Why the table does not have just one such column, in words; ``role`` names its purpose."""
     return column_count_problem(len(matching(table, column)), column, role, table.columns)
 
 
@@ -424,7 +425,6 @@ RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
 MOST_HERE = 100  # files that one process reads
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
 TYPES = (*INTEGRAL, "float", "double", "boolean", "string")  # and decimals: those that no setting of Spark changes
-INSIDE = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}  # role of a column ─► its name inside
 FOOTER = schema_of("footer string")
 
 log = logging.getLogger("onebit_spark")
@@ -552,7 +552,7 @@ def _opened(path: str) -> DataFile:
 
 
 def _row_groups(footers: list[dict[str, Any]]) -> list[RowGroup]:
-    """Those of all files, in the order of the files; none if one of them cannot be read."""
+    """The row groups of all files, in the order of the files; none if a file cannot be read."""
     if problem := next((each["problem"] for each in footers if "problem" in each), None):
         log.info("ratings: Spark reads the files, for Arrow cannot: %s", problem)
         return []

@@ -157,16 +157,12 @@ class FittedModel:
     @cached_property
     def rows(self) -> RowPosterior:
         """Posterior of the users, in the order of ``users.ids``; after ``fit_arrays``, of every row of the shape."""
-        if self.shape is None:
-            return self.users.known
-        return self.users.at(self.users.positions(pa.array(np.arange(self.shape[0]))), True)
+        return _posterior(self.users, None if self.shape is None else self.shape[0])
 
     @cached_property
     def cols(self) -> RowPosterior:
         """Posterior of the items: see ``rows``."""
-        if self.shape is None:
-            return self.items.known
-        return self.items.at(self.items.positions(pa.array(np.arange(self.shape[1]))), True)
+        return _posterior(self.items, None if self.shape is None else self.shape[1])
 
     @cached_property
     def config(self) -> FitConfig:
@@ -704,6 +700,11 @@ class FittedModel:
         a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all.
         """
         write_vectors(path, self.users, self.items, overwrite)
+
+
+def _posterior(side: ModelSide, n: int | None) -> RowPosterior:
+    """Of the ids of a side, or of the ids 0, …, n − 1."""
+    return side.known if n is None else side.at(side.positions(pa.array(np.arange(n))), implicit=True)
 
 
 def who_problems(who: str) -> list[str]:

@@ -28,7 +28,7 @@ from onebit_spark.predictor.predictor import ModelSide
 
 log = logging.getLogger("onebit_spark")
 
-# Most rounds, and the change that ends them: of a coordinate's mean, relative to the larger of 1 and itself.
+# The largest number of rounds. They end when no mean changes by more than this, relative to the larger of 1 and itself.
 FOLD_IN_ROUNDS, FOLD_IN_CHANGE = 500, 1e-5
 UPDATE_ROUNDS, UPDATE_CHANGE = 30, 1e-3
 
@@ -52,7 +52,7 @@ class FoldIn:
     def rows(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
     ) -> RowPosterior:
-        """The rows of a block, given the posterior of its columns. They have no implicit weights for the other side.
+        """The rows of a block, given the posterior of its columns. Their implicit weights are 0.
 
         ``explained`` are the means that side features explain (rows × D).
         """
@@ -81,9 +81,9 @@ def converged_rows(
 ) -> RowPosterior:
     """The posterior of every row of ``block``, given the posterior of its columns: the row update from the prior.
 
-    Given the other side, the objective of a row has one minimum, so the start hardly matters. There is one exception:
-    the hinge's update keeps a mean that it cannot improve. At a kink the objective may then be a few thousandths too
-    high. ``prior`` has one line, or one mean per row.
+    Given the other side, the objective of a row has one minimum, so the start hardly matters. The hinge loss is an
+    exception: its update keeps a mean that it cannot improve, and at a kink the objective may stay a few thousandths
+    above the minimum. ``prior`` has one line, or one mean per row.
     """
     start = np.empty((block.n_rows, partners.dimension), partners.location.dtype)
     start[:] = prior.mean
@@ -148,11 +148,11 @@ class Before:
 
 
 def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before]) -> dict[Side, RowPosterior]:
-    """The posterior of both sides of ``block``: the new ratings alone, at least one in every row and every column.
+    """The posterior of both sides of ``block``, which has the new ratings alone. No row and no column is empty.
 
-    The posterior of yesterday is the prior of today (Broderick et al., Streaming Variational Bayes, 2013). For a row
-    that the model knows this is N(E x_i, diag var x_i). A new row has the prior of a fold-in, and no implicit weights.
-    Then the two sides of the new ratings are updated in turn, as in a fit. ``before`` has the order of the block.
+    The old posterior is the new prior (Broderick et al., Streaming Variational Bayes, 2013). For a row that the model
+    knows it is N(E x_i, diag var x_i). A new row has the prior of a fold-in, and its implicit weights are 0. Then the
+    two sides are updated in turn, as in a fit. ``before`` has the order of the block.
     """
     blocks: dict[Side, RatingBlock] = {"rows": block, "cols": block.transpose()}
     fold_in = {side: FoldIn.of(info, side) for side in SIDES}
@@ -176,7 +176,7 @@ def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before
 
 
 def update_prior(fold_in: FoldIn, block: RatingBlock, own: Before, partners: Before) -> RowPrior:
-    """One line per row: the old posterior, or the prior of a new row."""
+    """The prior of every row: the old posterior of a known row, the prior of a fold-in of a new one."""
     fresh, old = fold_in.priors(block, partners.posterior, own.explained), RowPrior.at(own.posterior)
     new = own.new[:, None]
     return RowPrior(np.where(new, fresh.mean, old.mean), np.where(new, fresh.precision, old.precision))

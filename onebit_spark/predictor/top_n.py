@@ -4,10 +4,10 @@ A score is a product of two augmented means. Its variance is also a product, of 
 
     var u = <V_i, z_j z_jᵀ> + <w_i w_iᵀ + V_i^F, V_j>        z_j = [1, R_j], w_i = [1, L_i], V^F without the intercept
 
-Pairs are ranked by score/√(c + variance), which is the order of their probabilities, or by score − z·√variance. Both
-are bounded by functions of the score and of limits of the variance over the block of partners. So the score alone
-excludes most pairs. If few pairs of a tile are left, their variances are computed one by one. Otherwise one product
-gives them all. For a few rows, the longer vectors of all partners would cost more than the variances (``_variances``).
+Pairs are ranked by score/√(c + variance), which is the order of their probabilities, or by score − z·√variance. The
+score of a pair and the limits of the variance over the block bound both, so the score alone excludes most pairs. If few
+pairs of a tile remain, their variances are computed one by one; otherwise one product computes all of them. For a few
+rows, the variances with all partners are computed directly (``_variances``), which is cheaper than the longer vectors.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -29,9 +29,9 @@ Seen = tuple[Numbers, NDArray[np.int32]]  # row i has seen the partners position
 
 ROWS_PER_SLICE = 1024  # that one thread ranks at a time
 TILE_ROWS, TILE_COLUMNS = 256, 2048  # 2 MB of scores, which stay in the cache between the product and the search
-STRETCH = 64  # scores that are compared with the limit in one loop without a branch
-FEW = 16  # up to so many rows, the variances with all partners are computed first
-MANY = 0.1  # from this share of a tile's pairs on, one product is faster than variances one by one
+STRETCH = 64  # scores in one loop without a branch, which counts those above the limit
+FEW = 16  # for at most so many rows, the variances with all partners are computed first
+MANY = 0.1  # above this share of a tile's pairs, one product is faster than variances one by one
 
 
 class Ranking(NamedTuple):
@@ -44,7 +44,7 @@ class Ranking(NamedTuple):
 
 
 def ranking_problems(n: int, z: float | None) -> list[str]:
-    """What is wrong with a request for the n best by score − z·std, in words."""
+    """The problems of a request for the n best by score − z·std, in words."""
     problems = []
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         problems.append(f"the number of recommendations must be an integer of at least 1, not {n!r}")
@@ -71,7 +71,7 @@ def best_of(
     asking: RowPosterior, rows: Numbers, partners: RowPosterior, n: int, ranking: Ranking,
     seen: tuple[Numbers, Numbers] | None = None,
 ) -> Best:  # fmt: skip
-    """The n best partners of each of these rows of ``asking``, but no pair (row, partner) of ``seen``. On all cores."""
+    """The n best partners of each of these rows of ``asking``, without the pairs of ``seen``, computed on all cores."""
     pointers, positions = _seen_by(rows, seen)
 
     def ranked(lo: int) -> Best:
@@ -88,7 +88,7 @@ def best_of(
 
 
 def _seen_by(rows: Numbers, seen: tuple[Numbers, Numbers] | None) -> Seen:
-    """The seen partners of rows[0], rows[1], …. Unknown ids (−1) are ignored."""
+    """The partners that rows[0], rows[1], … have seen. Unknown ids (−1) are ignored."""
     if seen is None or len(seen[0]) == 0:
         return np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int32)
     who, partner = (numbers[(seen[0] >= 0) & (seen[1] >= 0)] for numbers in seen)
@@ -103,7 +103,7 @@ def _seen_by(rows: Numbers, seen: tuple[Numbers, Numbers] | None) -> Seen:
 def best_partners(
     rows: RowPosterior, partners: RowPosterior, n: int, ranking: Ranking, seen: Seen | None = None
 ) -> Best:
-    """The n best partners of every row of a block, but none that it has seen."""
+    """The n best partners of every row of a block, without those that it has seen."""
     m = rows.n_rows
     pointers, positions = seen if seen is not None else (np.zeros(m + 1, np.int64), np.zeros(0, np.int32))
     row = np.repeat(np.arange(m), np.diff(pointers))
@@ -129,11 +129,11 @@ def best_partners(
     return best
 
 
-# ---- what the kernel reads and writes --------------------------------------------------------------------------------
+# ---- arguments of the kernel -----------------------------------------------------------------------------------------
 
 
 class _Tile(NamedTuple):
-    """Scores of some rows with some partners, and their variances, or none of these."""
+    """Scores of some rows with some partners, and their variances, or an empty array."""
 
     scores: FloatArray
     variances: FloatArray
@@ -149,7 +149,7 @@ class _Terms(NamedTuple):
 
 
 class _Bounds(NamedTuple):
-    """For every row: limits of its variances, and the score that a pair must exceed."""
+    """Limits of the variances of every row, and the score that a pair of the row must exceed."""
 
     low: FloatArray
     high: FloatArray
@@ -253,7 +253,7 @@ def _offer(tile, terms, order, bounds, seen, lists):
 
 @inner
 def _insert(lists, i, key, partner, score, variance):
-    """Put a pair into the list of row i, whose last entry drops out."""
+    """Insert a pair into the list of row i. The last entry is dropped."""
     k = lists.key.shape[1] - 1
     while k > 0 and lists.key[i, k - 1] < key:
         lists.key[i, k], lists.partner[i, k] = lists.key[i, k - 1], lists.partner[i, k - 1]

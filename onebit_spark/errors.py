@@ -23,6 +23,11 @@ def refuse(problems: Sequence[str]) -> None:
         raise RequestError("; ".join(problems))
 
 
+def counted(n: int, noun: str) -> str:
+    """1 rating, 2 ratings"""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def reason_of(error: BaseException) -> str:
     """One line about an exception: the root cause in a worker's traceback or in a Java stack."""
     name, text = type(error).__name__, str(error).split("\n\nJVM stacktrace:")[0]

@@ -34,14 +34,13 @@ from onebit_spark.core.model_info import (
     Who,
     digest,
     give_features,
-    prior_row,
 )
 from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.decide import Exchange
 from onebit_spark.engines.spark_engine import adopted_factors, factor_schema, factors_of, load_ratings, open_engine
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.in_process import info_of_fit
+from onebit_spark.in_process import info_of_fit, unrated_tables
 from onebit_spark.input.ratings import Columns, RatingCounts, SizeEstimate
 from onebit_spark.input.spark_ratings import check_columns, collected_features, type_of, with_weight
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
@@ -277,11 +276,6 @@ def fit_ratings(
     ``counted`` is the size of the ratings, if an earlier pass over them has counted it. All caches, broadcasts and
     files are released at the end, also after an error.
     """
-    if not hasattr(dataset, "sparkSession"):
-        raise RequestError(
-            f"a fit on Spark takes a Spark DataFrame, not a {type(dataset).__module__.partition('.')[0]} "
-            f"{type(dataset).__name__}: use spark.createDataFrame(ratings), or onebit_spark.fit_table(ratings)"
-        )
     timer, ratings = PhaseTimer(), with_weight(dataset, columns)
     spark, load = ratings.sparkSession, OneBitCompletionModel.load
     check_columns(ratings, columns)
@@ -344,11 +338,7 @@ class _ModelBuilder:
         info = info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, without, asdict(self.exchange))
         unrated: dict[Side, pa.Table] = {}
         if seconds is not None:
-            for side, coding in fit.codings.items():
-                prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
-                lines = self.features[side].unrated_lines(prior, coding, weights, info.draw_narrowing)
-                if lines is not None:
-                    unrated[side] = lines
+            unrated = unrated_tables(fit, self.features, info)
             n_rows, n_cols = (unrated[side].num_rows if side in unrated else 0 for side in SIDES)
             n_users, n_items = info.n_users + n_rows, info.n_items + n_cols
             info = replace(info, seconds=dict(seconds), n_users=n_users, n_items=n_items)

@@ -221,6 +221,19 @@ def info_of_fit(
     )
 
 
+def unrated_tables(
+    fit: CertifiedFit[Any], features: Mapping[Side, FitFeatures], info: ModelInfo
+) -> dict[Side, pa.Table]:
+    """The lines of the ids that have side features and no ratings, for the sides that have such ids."""
+    tables = {}
+    for side, coding in fit.codings.items():
+        prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
+        lines = features[side].unrated_lines(prior, coding, weights, info.draw_narrowing)
+        if lines is not None:
+            tables[side] = lines
+    return tables
+
+
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
@@ -417,14 +430,12 @@ class TableFit:
         unrated = {side: len(known.unrated_ids) for side, known in features.items()}
         info = info_of_fit(fit, engine, ratings.counts, self.columns, self.id_types, unrated, self.exchange)
         tables: dict[Who, pa.Table] = {}
+        more = {} if seconds is None else unrated_tables(fit, features, info)
         for who, side in SIDE_OF.items():
             posteriors = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
             tables[who] = factor_table(engine.ids[side], *map(engine.runner.lines, posteriors))
-            if side in fit.codings and seconds is not None:
-                prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
-                lines = features[side].unrated_lines(prior, fit.codings[side], weights, info.draw_narrowing)
-                if lines is not None:
-                    tables[who] = pa.concat_tables([tables[who], lines.cast(tables[who].schema)])
+            if side in more:
+                tables[who] = pa.concat_tables([tables[who], more[side].cast(tables[who].schema)])
         info = replace(info, n_users=len(tables["user"]), n_items=len(tables["item"]), seconds=seconds or {})
         users, items = (ModelSide.of(table, info, who) for who, table in tables.items())
         params = {f"{who}Col": info.columns[who] for who in SIDE_OF}

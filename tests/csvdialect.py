@@ -51,7 +51,7 @@ DIALECT = {  # name: (content by file, options, users or words)
     "another header": (
         {"a.csv": LIKED, "b.csv": "item,user,label\ntea,eve,0\n"},
         {},
-        "b.csv has another header line than the files before it",
+        "b.csv has another header line than other files",
     ),
     "another file": (
         {"a.csv": LIKED, "README.md": "# Ratings\n"},

@@ -29,7 +29,7 @@ from onebit_spark.cli.requests import (
 from onebit_spark.cli.running import failures_after
 from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import RequestError, counted
 from onebit_spark.input.ratings import INTEGRAL, Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import (
@@ -300,11 +300,6 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
                 f"The model has learnt almost only from {one['prior_fraction']:.0%} of the ratings, its prior's: a "
                 "fit without a prior split predicts better."
             )
-
-
-def counted(n: int, noun: str) -> str:
-    """1 rating, 2 ratings"""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:

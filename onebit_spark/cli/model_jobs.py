@@ -9,7 +9,6 @@ from typing import Any
 from onebit_spark.cli.fit_job import (
     Runtime,
     check_id_types,
-    counted,
     further_statements,
     print_summary,
     read_features,
@@ -17,6 +16,7 @@ from onebit_spark.cli.fit_job import (
 )
 from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PredictRequest, Target
+from onebit_spark.errors import counted
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.predictor import CertificateRequest
 

@@ -226,12 +226,12 @@ def _mixed(x):  # type: ignore[no-untyped-def]
 #
 # What a model was fitted on, in a few megabytes: the cells with the lowest hashes, each with its number of ratings.
 # A cell is kept if its hash is at most ``limit``, so two sketches can be compared and merged below the smaller of their
-# limits. The number of cells with exactly one rating tells how many ratings of a fresh sample fall on known cells (Good
-# and Turing). See docs/MATH.md, §9.7.
+# limits. The number of cells with exactly one rating predicts how many ratings of a fresh sample fall on known cells
+# (Good and Turing). See docs/MATH.md, §9.7.
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1  # smallest and largest hash
 KEPT = 2**20  # the cells of about so many ratings are kept: 16 MB
-ENOUGH = 30  # with fewer ratings a share says little
+ENOUGH = 30  # with fewer ratings a share means little
 ALLOWED_MARGIN = 0.01  # a share that exceeds the expected one by less is always accepted
 ALLOWED_STANDARD_ERRORS = 3.0  # the same, in standard errors
 UNLIKELY = 0.01  # few ratings, all on known cells: they are not fresh if this had a smaller chance in a fresh sample
@@ -278,7 +278,7 @@ class CellSketch:
     limit: int  # largest hash that is kept
     hashes: NDArray[np.int64]  # hashes of the cells, ascending
     ratings: NDArray[np.int64]  # number of ratings of each cell
-    complete: bool = True  # false if the model was also fitted to cells that the sketch does not know
+    complete: bool = True  # false if the model was also fitted to cells that the sketch does not hold
 
     @classmethod
     def of(cls, cells: NDArray[np.int64], limit: int = HIGHEST) -> CellSketch:

@@ -34,7 +34,7 @@ def checked_ratings(
 ) -> CheckedRatings:  # fmt: skip
     """The input of ``fit_arrays`` as index arrays and label bits, or one RequestError with all problems.
 
-    Ratings of weight 0 are dropped before anything else is looked at. ``settings`` are problems with the settings. They
+    Ratings of weight 0 are dropped before anything else is checked. ``settings`` are problems with the settings. They
     come first in the message.
     """
     problems = [str(problem) for problem in settings]

@@ -27,7 +27,7 @@ from onebit_spark.core.hashes import HASH_PARTS, CellSketch, cell_hashes, coin_d
 from onebit_spark.core.id_index import IdColumn, one_array, sum_by_id
 from onebit_spark.core.model_info import Who
 from onebit_spark.core.user_data import spark_name
-from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.errors import FitFailed, RequestError, counted
 from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, text_to_numbers
 from onebit_spark.platform.sessions import one_ahead
 
@@ -60,7 +60,7 @@ class Columns:
 
     @property
     def roles(self) -> dict[str, str]:
-        """What for ─► the name of the column."""
+        """Role ─► the name of the column."""
         roles = {"user": self.user, "item": self.item, "label": self.label, "weight": self.weight}
         return {role: name for role, name in roles.items() if name is not None}
 
@@ -101,7 +101,7 @@ def not_deterministic(what: str) -> FitFailed:
 
 
 def column_count_problem(n: int, column: str, role: str, columns: Sequence[str]) -> str | None:
-    """Why a table that has n such columns does not have just one; ``role`` says what it is for."""
+    """Why a table that has n such columns does not have just one; ``role`` names its purpose."""
     listed = f"(columns: {', '.join(columns)})"
     if n == 0:
         return f"there is no column {column!r}{role} {listed}"
@@ -189,7 +189,7 @@ def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, example
         outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
         defects["other"] = (outside, "set a threshold")
     problems = [
-        f"{totals[flag]:,} ratings with {meaning}, such as {examples(flag)}: {cure}"
+        f"{counted(totals[flag], 'rating')} with {meaning}, such as {examples(flag)}: {cure}"
         for flag, (meaning, cure) in defects.items()
         if totals[flag]
     ]
@@ -209,7 +209,7 @@ def as_examples(lines: Sequence[Sequence[object]]) -> str:
 def check_pairs(counts: Mapping[str, int], examples: Mapping[str, Sequence[Sequence[object]]]) -> None:
     """Refuse pairs with absent ids: column ─► how many, and three of them."""
     problems = [
-        f"{count:,} pairs with null or NaN in column {column!r}, such as {as_examples(examples[column])}"
+        f"{counted(count, 'pair')} with null or NaN in column {column!r}, such as {as_examples(examples[column])}"
         for column, count in counts.items()
         if count
     ]
@@ -233,12 +233,12 @@ def checked_lines(table: pa.Table, column: str, whose: str) -> pa.Table:
     ids = one_array(table[column])
     absent = pc.is_null(ids, nan_is_null=pa.types.is_floating(ids.type))
     if n_absent := pc.sum(absent).as_py():
-        raise RequestError(f"{whose} features: {n_absent:,} lines have no {column}: drop them")
+        raise RequestError(f"{whose} features: {counted(n_absent, 'line')} without {column}: drop them")
     different, (lines,) = sum_by_id(ids, np.ones(len(ids)))
     if len(twice := different.filter(pa.array(lines > 1))):
         examples = ", ".join(str(value) for value in twice.slice(0, EXAMPLES).to_pylist())
         raise RequestError(
-            f"{whose} features: {len(twice):,} ids have several lines, such as {examples}: keep one each"
+            f"{whose} features: {counted(len(twice), 'id')} with several lines, such as {examples}: keep one each"
         )
     return table
 
@@ -247,6 +247,7 @@ def checked_lines(table: pa.Table, column: str, whose: str) -> pa.Table:
 
 USER, ITEM, LABEL, WEIGHT = "__onebit_user", "__onebit_item", "__onebit_label", "__onebit_weight"
 HASH = "__onebit_hash"
+INSIDE = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}  # role of a column ─► its name inside
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -305,14 +306,12 @@ def count_labels(labels: pa.ChunkedArray, threshold: float | None) -> tuple[NDAr
     values = (labels.cast(pa.int8()) if pa.types.is_boolean(labels.type) else labels).to_numpy()  # null is NaN
     limit = np.float64(0.0 if threshold is None else threshold)  # so that numpy compares doubles, as Spark does
     above: NDArray[np.bool_] = values > limit
-    kinds = {name: int(np.count_nonzero(values == value)) for name, value in _VALUES.items()}
+    named = {"plus": 1, "minus": -1, "zero": 0}
+    kinds = {name: int(np.count_nonzero(values == value)) for name, value in named.items()}
     if values.dtype.kind == "f":
         kinds["bad_label"] = int(np.count_nonzero(np.isnan(values)))
     kinds["other"] = len(values) - sum(kinds.values())
     return above, {**dict.fromkeys(BIT, 0), **kinds, "n": len(values), "above": int(np.count_nonzero(above))}
-
-
-_VALUES = {"plus": 1, "minus": -1, "zero": 0}
 
 
 # ---- gathered in this process ----------------------------------------------------------------------------------------
@@ -449,14 +448,13 @@ class ArrowRatings:
 
     def __init__(self, table: ArrowTable, columns: Columns, by: str | None = None) -> None:
         self.columns = columns
-        roles = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}
-        names = {roles[role]: self._column(table, name, f" for the {role}") for role, name in columns.roles.items()}
+        names = {INSIDE[role]: self._column(table, name, f" for the {role}") for role, name in columns.roles.items()}
         if len({names[role] for role in (USER, ITEM, LABEL)}) < 3:
             raise RequestError("user, item and label must be three different columns")
         if by is not None:
             names[GROUP] = self._column(table, by, " to group by")
         self.table = table.named(names)
-        types = {role: spark_name(self.table.schema.field(roles[role]).type) for role in columns.roles}
+        types = {role: spark_name(self.table.schema.field(INSIDE[role]).type) for role in columns.roles}
         if problems := type_problems(columns, types):
             raise RequestError("; ".join(problems))
         self.id_types = {who: types[who] for who in ("user", "item")}
@@ -545,12 +543,12 @@ class _Keeping:
 
 
 def is_incomplete(ids: pa.ChunkedArray) -> bool:
-    """Whether some are null or NaN."""
+    """Whether some ids are null or NaN."""
     return bool(ids.null_count or (pa.types.is_floating(ids.type) and pc.any(pc.is_nan(ids)).as_py()))
 
 
 def without_zeros(given: pa.Table) -> pa.Table:
-    """Without the ratings of weight 0, which are as if they were not there."""
+    """The ratings without those of weight 0, which count as absent."""
     if WEIGHT not in given.schema.names:
         return given
     return given.filter(pc.fill_null(pc.not_equal(_weights(given[WEIGHT]), pa.scalar(0, pa.float32())), True))
@@ -578,7 +576,7 @@ def plain_numbers(given: pa.Table) -> pa.Table:
 
 
 def _weights(given: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As 32-bit floats. Text that is no number becomes null, and 1e39 infinite."""
+    """The weights as 32-bit floats. Text that is no number becomes null, and 1e39 infinite."""
     numbers = text_to_numbers(given) if pa.types.is_string(given.type) else given.cast(pa.float64())
     return numbers.cast(pa.float32(), safe=False)
 

@@ -57,6 +57,7 @@ from onebit_spark.input.ratings import (
     BIT,
     EXAMPLES,
     HASH,
+    INSIDE,
     INTEGRAL,
     ITEM,
     LABEL,
@@ -110,11 +111,13 @@ def missing(table: DataFrame, name: str) -> Column:
 
 def case_folding(table: DataFrame) -> Callable[[str], str]:
     """How the session compares column names."""
+    refuse_other_frames(table)
     return str if table.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
 
 
 def matching(table: DataFrame, column: str) -> list[StructField]:
     """The fields of this name. Whether case counts is a setting of the session."""
+    refuse_other_frames(table)
     fields = [field for field in table.schema if field.name.lower() == column.lower()]
     if [field.name for field in fields] == [column]:
         return fields  # whether or not case counts
@@ -123,7 +126,7 @@ def matching(table: DataFrame, column: str) -> list[StructField]:
 
 
 def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
-    """Why the table does not have just one such column, in words; ``role`` says what it is for."""
+    """Why the table does not have just one such column, in words; ``role`` names its purpose."""
     return column_count_problem(len(matching(table, column)), column, role, table.columns)
 
 
@@ -134,8 +137,19 @@ def type_of(table: DataFrame, column: str) -> DataType:
     return matching(table, column)[0].dataType
 
 
+def refuse_other_frames(table: DataFrame) -> None:
+    """Refuse what is no DataFrame of Spark, such as one of pandas."""
+    if not hasattr(table, "sparkSession"):
+        kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}".removeprefix("builtins ")
+        raise RequestError(
+            f"Spark takes a Spark DataFrame, not a {kind}: use spark.createDataFrame, or fit and predict without "
+            "Spark (onebit_spark.fit_table, onebit_spark.load)"
+        )
+
+
 def refuse_stream(table: DataFrame, what: str = "the ratings") -> None:
     """Refuse a streaming DataFrame where a whole table is needed."""
+    refuse_other_frames(table)
     if table.isStreaming:
         raise RequestError(
             f"{what} are a stream, which has no end: give a table, or the batches of the stream one by one, with "
@@ -411,7 +425,6 @@ RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
 MOST_HERE = 100  # files that one process reads
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
 TYPES = (*INTEGRAL, "float", "double", "boolean", "string")  # and decimals: those that no setting of Spark changes
-INSIDE = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}  # role of a column ─► its name inside
 FOOTER = schema_of("footer string")
 
 log = logging.getLogger("onebit_spark")
@@ -539,7 +552,7 @@ def _opened(path: str) -> DataFile:
 
 
 def _row_groups(footers: list[dict[str, Any]]) -> list[RowGroup]:
-    """Those of all files, in the order of the files; none if one of them cannot be read."""
+    """The row groups of all files, in the order of the files; none if a file cannot be read."""
     if problem := next((each["problem"] for each in footers if "problem" in each), None):
         log.info("ratings: Spark reads the files, for Arrow cannot: %s", problem)
         return []

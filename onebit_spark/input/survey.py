@@ -363,7 +363,7 @@ def survey_ratings(df: DataFrame, columns: Columns, collect_ids: bool = True) ->
     """Pack the ratings, validate them, and count those of every id.
 
     If ``collect_ids`` is true and the ids are few, the driver counts them.
-    A bundle's facts say how many defects it holds. Only if there are any does a second pass fetch examples.
+    The facts of a bundle count its defects. A second pass fetches examples only if there are any.
     """
     check_columns(df, columns)
     with ExitStack() as release:
@@ -399,7 +399,7 @@ def _surveyed(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitS
 def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> DataFrame:
     """One line per id of n ratings: the user or the item, its side, its ratings and its positive ratings.
 
-    By one shuffle of ids.
+    The counting takes one shuffle of the ids.
     """
     ids = [StructField(name, type_of(df, of)) for name, of in ((USER, columns.user), (ITEM, columns.item))]
     numbers = [StructField("side", IntegerType()), StructField("n", LongType()), StructField("above", LongType())]

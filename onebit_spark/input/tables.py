@@ -1,7 +1,7 @@
 """ArrowTable: a table in memory, or of Parquet, CSV or JSON lines files, read by Arrow in batches, in Spark's types.
 
-The files of a table are one file, a folder, or a pattern, local or by a URI that Arrow or fsspec knows. As in Spark,
-names that begin with a dot or an underscore are skipped, and a folder such as ``day=3`` is a column.
+The files of a table are one file, a folder, or a pattern, on a local disk or at a URI that Arrow or fsspec supports. As
+in Spark, names that begin with a dot or an underscore are skipped, and a folder such as ``day=3`` is a column.
 
 CSV follows RFC 4180 on both runtimes: fields may be quoted, a quote inside quotes is doubled, and a backslash is an
 ordinary character. There is a header line, the same in all files of a folder, and every line has as many fields as the
@@ -157,7 +157,7 @@ def _reader_of(path: str, format: str | None, options: Mapping[str, str]) -> tup
 
 ENDINGS = {"parquet": "parquet", "csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "ndjson": "json"}
 COMPRESSIONS = ("gz", "bz2", "zst", "lz4")
-OPTIONS_OF = {"tsv": {"sep": "\t"}}  # what a file extension says beside the format
+OPTIONS_OF = {"tsv": {"sep": "\t"}}  # options that a file extension implies
 DEFAULT = "parquet"
 PATTERN = re.compile(r"[*?\[]")
 NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # the folder that stands for null
@@ -184,7 +184,7 @@ def ending(name: str) -> str | None:
 
 
 def format_of(path: str, within: Iterable[str] = ()) -> Format:
-    """By the name of a file, or by the names of the files ``within`` a folder. Parquet if they have no extension.
+    """The format by the name of a file, or of the files ``within`` a folder; Parquet if they have no extension.
 
     Raises an Unreadable if the files within a folder have different extensions.
     """
@@ -219,7 +219,7 @@ class DataFile:
         return self.system.open_input_file(self.path)
 
     def stream(self) -> Any:
-        """The content from beginning to end, decompressed if the name says that it is compressed."""
+        """The content from beginning to end, decompressed if the file extension is that of a compression."""
         return self.system.open_input_stream(self.path)
 
     @contextmanager
@@ -242,7 +242,7 @@ def in_one_line(error: Exception) -> str:
 def data_files(path: str) -> Iterator[DataFile]:
     """The files of a table, in the order of their names; none if the path is an empty folder.
 
-    Raises FileNotFoundError if there is nothing.
+    Raises FileNotFoundError if nothing is there.
     """
     system, inside = file_system(path)
     places = [inside]
@@ -367,7 +367,7 @@ SPARK_CSV = {  # of Spark's reader: the dialect above
     "header": "true",
     "escape": '"',
     "mode": "FAILFAST",  # a line with too many or too few fields
-    "columnPruning": "false",  # or fields that are not asked for would not be counted
+    "columnPruning": "false",  # otherwise Spark would not count the fields of columns that are not read
     "unescapedQuoteHandling": "RAISE_ERROR",
 }
 
@@ -391,7 +391,7 @@ def csv_problems(options: Mapping[str, str]) -> list[str]:
 
 
 def option_problems(format: str, options: Mapping[str, str]) -> list[str]:
-    """Options that only Spark's readers know."""
+    """Problems with options that only Spark's readers have."""
     if format not in READERS:
         return [f"Arrow does not read the format {format}"]
     known = CSV_OPTIONS if format == "csv" else ()
@@ -420,7 +420,7 @@ def wrong_quotes(file: str) -> str:
 
 
 def wrong_header(file: str) -> str:
-    return f"the file {file} has another header line than the files before it: give all files the same columns in order"
+    return f"the file {file} has another header line than other files: give all files the same columns in order"
 
 
 def shared_name(names: Sequence[str]) -> str | None:

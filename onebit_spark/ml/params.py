@@ -1,7 +1,7 @@
 """The Params of the estimator and of its model, with their getters and setters.
 
-userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      a Param with its documentation
-rank, getRank, setRank = declared("rank", int)                                   documented by a setting of ``TABLES``
+userCol, getUserCol, setUserCol = declared("userCol", str, "column of the user ids")   a Param with its documentation
+maxRank, getMaxRank, setMaxRank = declared("maxRank", int)                             documented by its setting
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ CONVERTERS: dict[type, Callable[[Any], Any]] = {
     str: TypeConverters.toString, int: TypeConverters.toInt, float: TypeConverters.toFloat,
     bool: TypeConverters.toBoolean,
 }  # fmt: skip
+INT_OR_WORD: type[int | str] = int  # of a setting that also accepts words
+FLOAT_OR_WORD: type[float | str] = float
 
 REMOVED = {  # Params and methods of earlier versions, and what to do instead
     "blocksDir": "every fit reads the ratings; keep them as Parquet, which is read fastest",
@@ -75,80 +77,45 @@ def names_of_params() -> dict[str, str]:
     return {field: param for table in TABLES for field, param in param_names(table).items()}
 
 
-def text(name: str, meaning: str) -> tuple[Param[str], Callable[[Params], str], Callable[[S, str], S]]:
-    """A text that has a default."""
-    param: Param[str] = Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
-    return param, _getter(param), _setter(param)
+def declared(
+    name: str, kind: type[T], meaning: str | None = None
+) -> tuple[Param[T], Callable[[Params], T], Callable[[S, T], S]]:
+    """A Param that has a default, with its getter and setter. Without a ``meaning`` it is that of a setting."""
+    return _methods(name, kind, meaning)
 
 
-def optional_number(
-    name: str, meaning: str
-) -> tuple[Param[float], Callable[[Params], float | None], Callable[[S, float], S]]:
-    """A number without a default: it is None while it is unset."""
-    param: Param[float] = Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toFloat)
-    return param, _optional_getter(param), _setter(param)
+def optional(
+    name: str, kind: type[T], meaning: str | None = None
+) -> tuple[Param[T], Callable[[Params], T | None], Callable[[S, T], S]]:
+    """As ``declared``, but without a default: it is None while it is unset."""
+    return _methods(name, kind, meaning)
 
 
-def declared(name: str, kind: type[T]) -> tuple[Param[T], Callable[[Params], T], Callable[[S, T], S]]:
-    """The Param of a setting that has a default."""
-    param: Param[T] = _param(name)
-    return param, _getter(param), _setter(param)
+def _methods(name: str, kind: type, meaning: str | None) -> tuple[Param[Any], Callable[..., Any], Callable[..., Any]]:
+    """A Param with its getter and setter. ``explainParams`` prints its meaning, and what the value must be."""
+    convert = CONVERTERS[kind]
+    if meaning is None:
+        item = settings_with_params()[name]
+        meaning, convert = item.described(names_of_params()), CONVERTERS[item.kind]
+        if item.choices:
+            meaning += f": {', '.join(item.choices)}"
+        elif item.check is not None and item.kind is not bool:
+            meaning += f"; must {item.demand}"
+        if item.words:
+            convert = partial(_word_or, item.words, convert)
+    param: Param[Any] = Param(Params._dummy(), name, meaning, typeConverter=convert)
 
+    def get(params: Params) -> Any:
+        return params.getOrDefault(name) if params.isDefined(name) else None
 
-def optional(name: str, kind: type[T]) -> tuple[Param[T], Callable[[Params], T | None], Callable[[S, T], S]]:
-    """The Param of a setting without a default: it is None while it is unset."""
-    param: Param[T] = _param(name)
-    return param, _optional_getter(param), _setter(param)
+    def set_value(params: S, value: Any) -> S:
+        return params._set(**{name: value})
 
-
-def optional_or_word(
-    name: str,
-) -> tuple[Param[float | str], Callable[[Params], float | str | None], Callable[[S, float | str], S]]:
-    """As ``optional``, a number or one of the words of the setting."""
-    param: Param[float | str] = _param(name)
-    return param, _optional_getter(param), _setter(param)
-
-
-def declared_or_word(
-    name: str,
-) -> tuple[Param[int | str], Callable[[Params], int | str], Callable[[S, int | str], S]]:
-    """As ``declared``, a whole number or one of the words of the setting."""
-    param: Param[int | str] = _param(name)
-    return param, _getter(param), _setter(param)
-
-
-def _param(name: str) -> Param[Any]:
-    """The Param of a setting. ``explainParams`` tells its help, and what the value must be."""
-    item = settings_with_params()[name]
-    meaning, convert = item.described(names_of_params()), CONVERTERS[item.kind]
-    if item.choices:
-        meaning += f": {', '.join(item.choices)}"
-    elif item.check is not None and item.kind is not bool:
-        meaning += f"; must {item.demand}"
-    converter = partial(_word_or, item.words, convert) if item.words else convert
-    return Param(Params._dummy(), name, meaning, typeConverter=converter)
+    return param, _named(get, "get", param), _named(set_value, "set", param)
 
 
 def _word_or(words: tuple[str, ...], convert: Callable[[Any], Any], value: Any) -> Any:
     return value if value in words else convert(value)
-
-
-def _getter(param: Param[Any]) -> Callable[[Params], Any]:
-    return _named(lambda params: params.getOrDefault(param.name), "get", param)
-
-
-def _optional_getter(param: Param[Any]) -> Callable[[Params], Any]:
-    def get(params: Params) -> Any:
-        return params.getOrDefault(param.name) if params.isDefined(param.name) else None
-
-    return _named(get, "get", param)
-
-
-def _setter(param: Param[Any]) -> Callable[[S, Any], S]:
-    def set_value(params: S, value: Any) -> S:
-        return params._set(**{param.name: value})
-
-    return _named(set_value, "set", param)
 
 
 def _named(function: F, verb: str, param: Param[Any]) -> F:
@@ -172,17 +139,11 @@ def keyword_only(constructor: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def keyword_defaults(function: Callable[..., None]) -> dict[str, Any]:
-    """The defaults of a function's keyword arguments that are not None."""
-    parameters = signature(function).parameters.values()
-    return {one.name: one.default for one in parameters if one.default is not one.empty and one.default is not None}
-
-
-def documented_params(params: type[Params], constructor: Callable[..., None]) -> str:
-    """The section ``Parameters`` of a constructor whose keyword arguments are Params."""
+def documented_params(constructor: Callable[..., None]) -> str:
+    """The section ``Parameters`` of the constructor, whose keyword arguments are Params."""
     lines = []
     for name in list(signature(constructor).parameters)[1:]:
-        item, meaning = settings_with_params().get(name), getattr(params, name).doc
+        item, meaning = settings_with_params().get(name), getattr(FitParams, name).doc
         lines += item.documented(name, names_of_params()) if item else documented_parameter(name, "str", meaning)
     return "\n".join(["Parameters", "----------", *lines])
 
@@ -190,25 +151,25 @@ def documented_params(params: type[Params], constructor: Callable[..., None]) ->
 class PredictionParams(Params):
     """The column names that the estimator and its model share."""
 
-    userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")
-    itemCol, getItemCol, setItemCol = text("itemCol", "column of the item ids")
-    scoreCol, getScoreCol, setScoreCol = text(
-        "scoreCol", "output column of the score E[L]·E[R] (+ intercepts); empty: omitted"
+    userCol, getUserCol, setUserCol = declared("userCol", str, "column of the user ids")
+    itemCol, getItemCol, setItemCol = declared("itemCol", str, "column of the item ids")
+    scoreCol, getScoreCol, setScoreCol = declared(
+        "scoreCol", str, "output column of the score E[L]·E[R] (+ intercepts); empty: omitted"
     )
-    stdCol, getStdCol, setStdCol = text(
-        "stdCol", "output column of the score's spread in an approximate posterior, no error bar; empty: omitted"
+    stdCol, getStdCol, setStdCol = declared(
+        "stdCol", str, "output column of the score's spread in an approximate posterior, no error bar; empty: omitted"
     )
-    probabilityCol, getProbabilityCol, setProbabilityCol = text(
-        "probabilityCol", "output column of the probability of a positive label; empty: omitted"
+    probabilityCol, getProbabilityCol, setProbabilityCol = declared(
+        "probabilityCol", str, "output column of the probability of a positive label; empty: omitted"
     )
-    predictionCol, getPredictionCol, setPredictionCol = text(
-        "predictionCol", "output column of the predicted label, as a double; empty: omitted"
+    predictionCol, getPredictionCol, setPredictionCol = declared(
+        "predictionCol", str, "output column of the predicted label, as a double; empty: omitted"
     )
-    rawPredictionCol, getRawPredictionCol, setRawPredictionCol = text(
-        "rawPredictionCol", "output column of the score, for evaluators; empty: omitted"
+    rawPredictionCol, getRawPredictionCol, setRawPredictionCol = declared(
+        "rawPredictionCol", str, "output column of the score, for evaluators; empty: omitted"
     )
-    coldStartStrategy, getColdStartStrategy, setColdStartStrategy = text(
-        "coldStartStrategy", "pairs with an unknown id: prior (predict from the prior), drop (leave out), nan"
+    coldStartStrategy, getColdStartStrategy, setColdStartStrategy = declared(
+        "coldStartStrategy", str, "pairs with an unknown id: prior (predict from the prior), drop (leave out), nan"
     )
 
     def __init__(self) -> None:
@@ -250,9 +211,9 @@ class FitParams(PredictionParams):
     weightCol, getWeightCol, setWeightCol = optional("weightCol", str)
     loss, getLoss, setLoss = declared("loss", str)
     prior, getPrior, setPrior = declared("prior", str)
-    rank, getRank, setRank = declared_or_word("rank")
+    rank, getRank, setRank = declared("rank", INT_OR_WORD)
     maxRank, getMaxRank, setMaxRank = declared("maxRank", int)
-    likelihoodWeight, getLikelihoodWeight, setLikelihoodWeight = optional_or_word("likelihoodWeight")
+    likelihoodWeight, getLikelihoodWeight, setLikelihoodWeight = optional("likelihoodWeight", FLOAT_OR_WORD)
     alpha, getAlpha, setAlpha = optional("alpha", float)
     beta, getBeta, setBeta = optional("beta", float)
     fitIntercept, getFitIntercept, setFitIntercept = declared("fitIntercept", bool)
@@ -294,22 +255,24 @@ class FitParams(PredictionParams):
         certificatePriorSplit: float | None = None, certificateGrid: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._setDefault(**keyword_defaults(FitParams.__init__))
+        arguments = list(signature(FitParams.__init__).parameters.values())[1:]
+        self._setDefault(**{one.name: one.default for one in arguments if one.default is not None})
         self._set_given(**self._input_kwargs)
 
 
-FitParams.__init__.__doc__ = documented_params(FitParams, FitParams.__init__)
+FitParams.__init__.__doc__ = documented_params(FitParams.__init__)
 
 
 class AnswerParams(PredictionParams):
     """Params of a model with selective certificates."""
 
-    answeredCol, getAnsweredCol, setAnsweredCol = text(
+    answeredCol, getAnsweredCol, setAnsweredCol = declared(
         "answeredCol",
+        str,
         "output column: whether the model answers the pair, with a certified error rate; empty: omitted",
     )
-    maxError, getMaxError, setMaxError = optional_number(
-        "maxError", "the certified error rate of answeredCol; unset: the first that was requested"
+    maxError, getMaxError, setMaxError = optional(
+        "maxError", float, "the certified error rate of answeredCol; unset: the first that was requested"
     )
 
     def __init__(self) -> None:

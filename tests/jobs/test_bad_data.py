@@ -82,10 +82,10 @@ CASES = {
     ),
     "null ids": (
         "fit --ratings {}/null_ids",
-        "2 ratings with null or NaN in column 'user', such as (…1 ratings with null or NaN in column 'item'",
+        "2 ratings with null or NaN in column 'user', such as (…1 rating with null or NaN in column 'item'",
     ),
-    "null ids in csv": ("fit --ratings {}/gaps.csv --format csv", "1 ratings…'item'…'label'"),
-    "NaN ids": ("fit --ratings {}/nan_ids", "1 ratings with null or NaN in column 'user'"),
+    "null ids in csv": ("fit --ratings {}/gaps.csv --format csv", "1 rating…'item'…'label'"),
+    "NaN ids": ("fit --ratings {}/nan_ids", "1 rating with null or NaN in column 'user'"),
     "NaN labels": ("fit --ratings {}/nan_labels", "2 ratings with null or NaN in column 'label'"),
     "bad weights": (
         "fit --ratings {}/bad_weights --weight-col w",
@@ -117,7 +117,7 @@ CASES = {
     ),
     "pairs with nulls": (
         "fit --ratings {}/good --predict {}/null_ids --predictions {}/p2",
-        "2 pairs with null or NaN in column 'user', such as (None, y)…1 pairs…'item'",
+        "2 pairs with null or NaN in column 'user', such as (None, y)…1 pair with…'item'",
     ),
     "pairs of another type": (
         "fit --ratings {}/good --predict {}/integers --predictions {}/p3",
@@ -225,7 +225,7 @@ CASES = {
         "--ratings …/delta cannot be read as delta",
     ),
     "nested json": ("fit --ratings {}/nested.jsonl --format json", "'user'…struct<id:bigint>…cannot be an id"),
-    "gaps in json": ("fit --ratings {}/gaps.jsonl --format json", "1 ratings with null or NaN in column 'user'"),
+    "gaps in json": ("fit --ratings {}/gaps.jsonl --format json", "1 rating with null or NaN in column 'user'"),
     "missing json column": (
         "fit --ratings {}/gaps.jsonl --format json --label-col stars",
         "no column 'stars'; its columns are item, label, user",

@@ -195,7 +195,9 @@ def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(folder, re
     counted = figures(folder / "s.json")
     assert (counted["threshold"], counted["n"], counted["n_positive"]) == (3.5, 4, 2)
     assert (counted["n_unknown_user"], counted["n_unknown_item"]) == (2, 1)
-    assert "2 of them of a user that the model has never seen" in results["strangers"][1]
+    told = results["strangers"][1]
+    assert "2 of them of a user that the model has never seen" in told
+    assert f"auc        {counted['auc']:.4f}   exact\n" in told
 
 
 def test_what_a_fit_certifies(folder, results):

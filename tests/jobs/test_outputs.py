@@ -91,7 +91,7 @@ FULL = (
     "error: the disk is full: free some space on the disk of the output, or of temporary files "
     f"({tempfile.gettempdir()})"
 )
-OPEN = Location._open
+OPEN, PARQUET_WRITER = Location._open, pq.ParquetWriter
 
 
 def content(folder):
@@ -169,8 +169,10 @@ def open_on_full_disk(location, path):
     location._files = FullDisk(location._files)
 
 
-@pytest.mark.parametrize("job", ["predict", "evaluate"])
-def test_a_full_disk_leaves_the_old_output(spark, tmp_path, monkeypatch, job):
+@pytest.mark.parametrize(("job", "runtime"), [("predict", "spark"), ("evaluate", "spark"), ("predict", "local")])
+def test_a_full_disk_leaves_the_old_output(request, tmp_path, monkeypatch, job, runtime):
+    if runtime == "spark":
+        request.getfixturevalue("spark")
     pairs = FOLDERS / "logistic-1-predictions"
     table = pq.read_table(pairs).replace_schema_metadata(None)  # Spark would read the columns from there
     ratings = write(tmp_path / "ratings", table.select(["user", "item"]).append_column("label", table["prediction"]))
@@ -182,13 +184,15 @@ def test_a_full_disk_leaves_the_old_output(spark, tmp_path, monkeypatch, job):
     arguments = ["--model", FOLDERS / "logistic-1", "--pairs" if job == "predict" else "--ratings", ratings]
     before = content(output) or output.read_text()
     with monkeypatch.context() as patch:
-        if job == "predict":
+        if runtime == "local":
+            patch.setattr("pyarrow.parquet.ParquetWriter", lambda _, schema: PARQUET_WRITER("/dev/full", schema))
+        elif job == "predict":
             patch.setattr("pyspark.sql.DataFrameWriter.parquet", full_disk)
         else:
             patch.setattr(Location, "_open", open_on_full_disk)
-        code, _, err = run_here(job, *arguments, "--output", output, "--overwrite")
+        code, _, err = run_here(job, *arguments, "--output", output, "--overwrite", runtime=runtime)
     assert (code, err.splitlines()[-1]) == (1, FULL)
     assert (content(output) or output.read_text()) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "ratings"]
-    assert run_here(job, *arguments, "--output", output, "--overwrite")[0] == 0
+    assert run_here(job, *arguments, "--output", output, "--overwrite", runtime=runtime)[0] == 0
     assert (content(output) or output.read_text()) != before

@@ -110,7 +110,7 @@ def test_bad_data_ends_with_one_line_after_spark_stopped(folder, ratings):
     assert done.returncode == 2
     last = done.stdout.splitlines()[-1]
     assert last.startswith("error: 2 ratings with null or NaN in column 'label', such as (")
-    assert "1 ratings with label outside" in last
+    assert "1 rating with label outside" in last
     assert "Traceback" not in done.stdout
     assert not (folder / "none").exists()
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from modelfolders import FOLDERS
 
 from onebit_spark import RequestError
 from onebit_spark.core import model_selection
@@ -128,9 +129,16 @@ def test_a_rating_more_is_another_fit(ratings, tmp_path):
         estimator(tmp_path, resume=True).fit(doubled(second))
 
 
-def test_only_spark_dataframes_are_fitted():
-    with pytest.raises(RequestError, match=r"takes a Spark DataFrame, not a pandas DataFrame: use spark\.create"):
-        OneBitCompletion(rank=2).fit(pd.DataFrame({"user": [1], "item": [2], "label": [1]}))
+def test_only_spark_dataframes_are_taken(spark):
+    model = OneBitCompletionModel.load(str(FOLDERS / "logistic-1"))
+    calls = OneBitCompletion(rank=2).fit, model.transform, model.certify, model.foldIn, model.update, model.calibrate
+    for call in (*calls, lambda frame: model.recommendForAllUsers(2, excludeSeen=frame)):
+        for frame, kind in (
+            (pd.DataFrame({"user": ["a"], "item": [2], "label": [1]}), "pandas DataFrame"),
+            ({}, "dict"),
+        ):
+            with pytest.raises(RequestError, match=rf"a Spark DataFrame, not a {kind}: use spark\.createDataFrame"):
+                call(frame)
 
 
 def test_an_initial_model_has_at_most_the_largest_rank(ratings):

@@ -91,5 +91,5 @@ def test_ratings_that_occur_twice_are_seen(spark, table, worker_limit):
 
 def test_bad_ratings_are_refused(spark):
     bad = spark.createDataFrame(pa.table({"user": [1, 2], "item": [1, 2], "label": [1, 7]}))
-    with pytest.raises(RequestError, match="1 ratings with label outside"), spark_validation(bad, Columns(), 2, 1, 10):
+    with pytest.raises(RequestError, match="1 rating with label outside"), spark_validation(bad, Columns(), 2, 1, 10):
         pass

@@ -102,11 +102,13 @@ def test_ids_without_ratings_are_predicted_from_their_features(spark, model, num
     assert model.info.side_features["user"]["newcomers"] == 1
 
 
-def test_later_ids_and_fold_in(spark, ratings, user_features, model, numbers, tmp_path):
+def test_later_ids_and_fold_in(spark, ratings, user_features, model, numbers, tmp_path, caplog):
     model.write().save(str(tmp_path / "model"))
     loaded = OneBitCompletionModel.load(str(tmp_path / "model"))
-    later = spark.createDataFrame([("new", float(numbers[0][-1, 0]), float(numbers[0][-1, 1]))], user_features.schema)
+    first, second = map(float, numbers[0][-1])
+    later = spark.createDataFrame([("new", first, second), ("7", None, second)], user_features.schema)
     grown = loaded.foldInFeatures(later)
+    assert "1 of 2 values are null, NaN or infinite and count as the mean" in caplog.text
     same = grown.users.filter(F.col("id").isin("new", str(N_USERS))).select("mean", "intercept", "covariance").collect()
     assert len(same) == 2
     assert same[0] == same[1]
@@ -161,8 +163,8 @@ def test_vectors_and_arrays_are_the_same_features(spark, ratings, numbers):
 @pytest.mark.parametrize(
     ("lines", "schema", "message"),
     [
-        ([("1", 2.0), ("1", 3.0)], "user string, a double", "1 ids have several lines, such as 1"),
-        ([(None, 2.0), ("1", 3.0)], "user string, a double", "1 lines have no user"),
+        ([("1", 2.0), ("1", 3.0)], "user string, a double", "1 id with several lines, such as 1"),
+        ([(None, 2.0), ("1", 3.0)], "user string, a double", "1 line without user"),
         ([(1, 2.0)], "user int, a double", "column 'user' is of type int, but user ids are of type string"),
         ([("1", 2.0)], "who string, a double", "there is no column 'user'"),
         ([("1", 2.0), ("2", 2.0)], "user string, a double", "no column is left: a is left out: it has only one value"),

@@ -89,7 +89,7 @@ def test_zero_certifies_and_calibrates_nothing(spark, ratings, model):
     calibrated, expected = (model.calibrate(frame).info.calibration for frame in (both, plain))
     assert calibrated == expected
     assert model.diagnose(both).info.diagnostics["n"] == good.count()
-    with pytest.raises(RequestError, match="1 ratings with a negative or infinite weight"):
+    with pytest.raises(RequestError, match="1 rating with a negative or infinite weight"):
         model.calibrate(good.unionByName(good.limit(1).withColumn("w", F.lit(-1.0))))
 
 

@@ -529,19 +529,19 @@ BAD = {
     "ids": (
         table_of([1, None, None, 2], ["x", "y", None, "z"], [1, 0, 1, 0]),
         ["2 ratings with null or NaN in column 'user', such as (None, y, 0), (None, None, 1): drop them",
-         "1 ratings with null or NaN in column 'item', such as (None, None, 1)"],
+         "1 rating with null or NaN in column 'item', such as (None, None, 1)"],
     ),
-    "NaN": (table_of([1.0, float("nan")], ["x", "y"], [1, 0]), ["1 ratings with null or NaN in column 'user'"]),
+    "NaN": (table_of([1.0, float("nan")], ["x", "y"], [1, 0]), ["1 rating with null or NaN in column 'user'"]),
     "labels": (
         table_of([1, 2, 3, 4], ["x"] * 4, [1.0, None, float("nan"), 0.0]),
         ["2 ratings with null or NaN in column 'label', such as (2, x, None), (3, x, nan)"],
     ),
     "words": (
         table_of([1, 2, 3, 4, 5], ["x"] * 5, ["1", "yes", "no", None, "maybe"]),
-        ["1 ratings with null or NaN in column 'label', such as (4, x, None)",
+        ["1 rating with null or NaN in column 'label', such as (4, x, None)",
          "3 ratings with no number in column 'label', such as (2, x, yes), (3, x, no), (5, x, maybe): labels are"],
     ),
-    "outside": (table_of([1, 2, 3], ["x"] * 3, [1, 2, 0]), ["1 ratings with label outside {−1, 1}", "(2, x, 2)"]),
+    "outside": (table_of([1, 2, 3], ["x"] * 3, [1, 2, 0]), ["1 rating with label outside {−1, 1}", "(2, x, 2)"]),
     "mixed": (table_of([1, 2, 3], ["x"] * 3, [1, -1, 0]), ["labels mix −1 (1) and 0 (1)"]),
     "one class": (table_of([1, 2], ["x"] * 2, [1, 1]), ["all 2 labels in column 'label' are positive: both classes"]),
     "empty": (table_of([1], ["x"], [1]).slice(1), ["there is no rating: the input is empty"]),

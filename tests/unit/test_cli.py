@@ -1,5 +1,6 @@
 """Arguments: refused in one last line with exit code 2, every problem named; and how a job ends that cannot work."""
 
+import errno
 import logging
 import re
 import signal
@@ -417,6 +418,9 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
 """
 
 
+NO_SPACE, FULL = "No space left on device", "the disk is full: free some space on the disk of "
+
+
 class Py4JJavaError(Exception):
     pass
 
@@ -431,6 +435,11 @@ class Py4JJavaError(Exception):
         (RuntimeError(WORKER.replace("ZeroDivisionError", "onebit_spark.errors.FitFailed")), "division by zero"),
         (RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway"), "Spark did not start"),
         (ConnectionRefusedError("x"), "Spark's driver ended unexpectedly"),
+        (
+            Py4JJavaError(JAVA + f"Caused by: java.io.IOException: {NO_SPACE}"),
+            FULL + "the output, or on that of spark.",
+        ),
+        (OSError(errno.ENOSPC, NO_SPACE, "/m/users"), FULL + "/m/users"),
         (KeyError("a\nb"), r"KeyError: 'a\nb'"),
         (MemoryError(), "MemoryError"),
         (OSError("x" * 2000), "OSError: xxx"),

@@ -114,6 +114,14 @@ def test_spark_submit_takes_it(command):
     assert {word for word in before.split() if word.startswith("--")} <= SUBMIT
 
 
+def test_hints_do_not_install_from_an_index():
+    """The package is not published: a hint names the clone."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "onebit_spark").rglob("*.py")]
+    asked = {word for text in sources for word in re.findall(r"pip install '(.*?)'", text)}
+    assert asked
+    assert all(word.startswith(".[") for word in asked)
+
+
 def test_make_targets():
     targets = set(re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     asked = {

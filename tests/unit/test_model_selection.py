@@ -1,6 +1,7 @@
 """A tenth of the ratings chooses rank, κ, implicit features and length; posteriors with more and fewer factors."""
 
 import math
+import re
 import warnings
 from dataclasses import replace
 from itertools import product
@@ -12,6 +13,7 @@ from fitting import assert_same_bits, simulated
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certified_fit import prior_cost
+from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.core import model_selection
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
@@ -333,6 +335,9 @@ def test_the_table_of_trials():
             pytest.approx(entry["weight"], rel=0.01),
         )
         assert float(loss) == pytest.approx(entry["loss"], abs=1e-4)
+    summary = list(fit_summary(fit.info, fit.certificate))
+    assert {f"    {line}" for line in (header, *lines)} <= set(summary)
+    assert re.match(r"Converged after \d+ iterations: these used all ratings; \d+ before used nine tenths", summary[1])
 
 
 def test_hinge_chooses_its_rank_alone():

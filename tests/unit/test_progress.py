@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from onebit_spark.cli import progress as module
-from onebit_spark.cli.fit_job import counted
 from onebit_spark.cli.progress import Progress, TaskProgress
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import Iteration
+from onebit_spark.errors import counted
 from onebit_spark.in_process import fit_arrays
 from onebit_spark.simulate import simulate
 

@@ -8,11 +8,12 @@ import subprocess
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.prediction import reliability
-from onebit_spark.report import report
+from onebit_spark.report import plots, report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -99,6 +100,11 @@ def test_plots_have_titles_words_for_axes_and_a_text_for_those_who_do_not_see_th
     assert len(alts) == len(titles)
     assert f"the objective fell from {info.objective_history[0]:,.6g} to" in alts[0]
     assert "12.3% are on the wrong side of 0" in alts[3]
+    axes = [Figure().add_subplot() for _ in titles]
+    for plot, where in zip(plots(info), axes, strict=True):
+        plot.draw(where)
+    assert [where.get_ylabel() for where in axes[:2]] == ["objective above its last value", "scale of a factor"]
+    assert all(where.get_xlabel() and where.get_ylabel() for where in axes)
 
 
 def test_orange_bars_are_explained_where_there_are_some(info):

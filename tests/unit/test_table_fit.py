@@ -1,10 +1,12 @@
 """fit_table: the fit of fit_arrays, by ids of every type, as the class that load gives; folders, certificates."""
 
+import importlib
 import json
 from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
@@ -148,13 +150,14 @@ def test_its_own_ratings_certify_nothing(likes, tmp_path):
     assert [item.name for item in others] == ["selective"]
 
 
-def test_side_features(likes, ratings):
+def test_side_features(likes, caplog):
     """Ids without ratings are known by their features; other ids can be folded in by theirs."""
     ages = pa.table({"user": names("u", range(40)), "age": [float(n % 7) for n in range(40)]})
     model = fit_table(likes, QUICK, user_features=ages)
     assert model.info.n_users == 40
     assert model.info.side_features["user"]["newcomers"] == 40 - len(set(likes["user"].to_pylist()))
-    more = model.fold_in_features(pa.table({"User": ["new", "u01"], "AGE": [3.0, 0.0]}))
+    more = model.fold_in_features(pa.table({"User": ["new", "u01"], "AGE": [3.0, None]}))
+    assert caplog.messages == ["user features: age: 1 of 2 values are null, NaN or infinite and count as the mean"]
     assert (more.info.n_users, more.info.side_features["user"]["newcomers"]) == (41, 13)
     same_age = "u38"  # without ratings, of the age 3
     np.testing.assert_allclose(more.score("new", "i01"), model.score(same_age, "i01"), rtol=1e-6)
@@ -163,7 +166,7 @@ def test_side_features(likes, ratings):
         model.fold_in_features(pa.table({"user": ["new"]}))
     with pytest.raises(RequestError, match="the model was fitted without item features"):
         model.fold_in_features(ages, "item")
-    with pytest.raises(RequestError, match="2 ids have several lines, such as u00, u01"):
+    with pytest.raises(RequestError, match="2 ids with several lines, such as u00, u01"):
         fit_table(likes, QUICK, user_features=pa.concat_tables([ages, ages.slice(0, 2)]))
     with pytest.raises(RequestError, match="column 'user' is of type bigint, but user ids are of type string"):
         fit_table(likes, QUICK, user_features=pa.table({"user": [1], "age": [1]}))
@@ -307,7 +310,7 @@ def test_folded_in_ratings_do_not_certify(model):
 
 @pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars"])
 def test_transform_gives_the_kind_of_table_that_it_got(model, library):
-    package = pytest.importorskip(library)
+    package = importlib.import_module(library)
     make = package.table if library == "pyarrow" else package.DataFrame
     pairs = {"user": ["u03", "nobody"], "item": ["i01", "i02"], "more": [1.5, 2.5]}
     found, expected = model.transform(make(pairs)), model.predictions(pairs["user"], pairs["item"])
@@ -316,6 +319,13 @@ def test_transform_gives_the_kind_of_table_that_it_got(model, library):
     assert len(replace(model, cold_start="drop").transform(make(pairs))) == 1
     with pytest.raises(RequestError, match="output column 'std' is already there: drop or rename it"):
         model.transform(make({**pairs, "std": [1, 2]}))
+
+
+def test_scores_and_labels_need_no_variances(model, monkeypatch):
+    expected = model.predictions("u03", model.items.ids)
+    monkeypatch.setattr("onebit_spark.core.prediction.variance", None)
+    for name, values in (("score", model.score), ("prediction", model.predict)):
+        np.testing.assert_array_equal(values("u03", model.items.ids), expected[name])
 
 
 def test_unknown_ids_get_no_recommendations_and_a_warning(model, caplog):
@@ -499,9 +509,13 @@ def test_ids_that_no_column_can_hold():
         fit_table(pa.table({"user": times, **labels}), QUICK)
 
 
-def test_a_lazy_frame_is_collected():
-    class LazyFrame:
-        def collect(self):
-            return pa.table({"user": [1], "item": [2], "label": [1]})
-
-    assert ArrowTable.of(LazyFrame()).table().num_rows == 1
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(list("abcdefgh"))], ids=["Categorical", "Enum"])
+def test_frames_of_polars(kind):
+    """A LazyFrame is collected."""
+    users = pl.Series(["abcdefgh"[k] for k in SMALL], dtype=kind)
+    frame = pl.DataFrame({"user": users, "item": [k % 7 for k in range(40)], "label": [k % 2 for k in range(40)]})
+    model = fit_table(frame.lazy(), QUICK)
+    found = model.transform(frame)
+    assert found["user"].dtype == users.dtype
+    assert found["score"].to_list() == model.transform(frame.to_arrow())["score"].to_pylist()
+    assert model.recommend(users[:1], 2).num_rows == 2

@@ -70,6 +70,13 @@ def test_equals_sorting_all_pairs(seed, shape, rank, n, kind, intercept, ranking
         np.testing.assert_allclose(best.variance[i][: len(found)], variance[i, found], rtol=1e-4, atol=1e-6)
 
 
+def test_one_row_needs_no_terms_of_all_partners(monkeypatch):
+    rng, roles, terms = np.random.default_rng(0), [], top_n._variance_terms
+    monkeypatch.setattr(top_n, "_variance_terms", lambda side, role: roles.append(role) or terms(side, role))
+    best_partners(*(posterior(rng, n, 2, "covariance", True) for n in (1, 30)), 3, Ranking(0.0))
+    assert roles == ["row"]
+
+
 @pytest.mark.parametrize("kind", ["spread", "covariance"])
 @pytest.mark.parametrize("intercept", [True, False])
 def test_a_variance_is_a_product_within_its_limits(kind, intercept):

@@ -10,6 +10,8 @@ DIALECT = {  # name: (content by file, options, users or words)
         {},
         ['a"b', "d\\e", "c\\", 'f"g'],
     ),
+    "text after quotes": ({"a.csv": f'{LIKED}"b"b,tea,0\n'}, {}, "a.csv has text after a closing quote"),
+    "a backslash": ({"a.csv": f'{LIKED}"a\\"b",tea,0\n'}, {}, "a.csv has text after a closing quote"),
     "blanks": ({"a.csv": "\ufeffuser,item,label\r\n ann ,tea,1\r\n  \r\n"}, {}, [" ann "]),
     "a column without a name": ({"a.csv": ",user,item,label\n0,ann,tea,1\n"}, {}, ["ann"]),
     "a fourth field": ({"a.csv": f"{LIKED}bob,tea,0,9\n"}, {}, "more or fewer fields than its header: 'bob,tea,0,9'"),

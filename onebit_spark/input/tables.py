@@ -18,7 +18,7 @@ import math
 import os
 import posixpath
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -450,6 +450,7 @@ class CsvReader:
         )
         self._encoding = given.get("encoding", given.get("charset", "utf8"))
         self._nulls = ["", *([given["nullvalue"]] if "nullvalue" in given else [])]
+        self._well_quoted: set[str] = set()  # files whose quotes were checked
         self.files = [file for file in files if self._first_line(file)]
         if not self.files:
             raise Unreadable(EMPTY_CSV)
@@ -466,12 +467,33 @@ class CsvReader:
         """The fields of the first line; an empty list if there is none."""
         if not file.size:
             return []
+        with file.explained(), self._lines(file) as lines:
+            return next((line for line in lines if any(map(str.strip, line))), [])
+
+    @contextmanager
+    def _lines(self, file: DataFile, strict: bool = False) -> Iterator[Iterator[list[str]]]:
+        """The fields of the lines, read by Python. A strict reader refuses text after a closing quote."""
         encoding = "utf-8-sig" if self._encoding.lower().replace("-", "") == "utf8" else self._encoding
-        with file.explained(), io.TextIOWrapper(file.stream(), encoding, errors="replace", newline="") as text:
+        with io.TextIOWrapper(file.stream(), encoding, errors="replace", newline="") as text:
             quote: Any = self._parse.quote_char or None
             style: Any = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
-            lines = csv.reader(text, delimiter=self._parse.delimiter, quotechar=quote, quoting=style)
-            return next((line for line in lines if any(map(str.strip, line))), [])
+            yield csv.reader(text, delimiter=self._parse.delimiter, quotechar=quote, quoting=style, strict=strict)
+
+    def _check_quotes(self, file: DataFile) -> None:
+        """Refuse text after a closing quote, as Spark does. Arrow would append it to the field."""
+        quote: Any = self._parse.quote_char
+        if not quote or self._parse.escape_char or file.uri in self._well_quoted:
+            return
+        with file.stream() as stream:
+            quoted = any(quote.encode() in block for block in iter(lambda: stream.read(BLOCK), b""))
+        if quoted:
+            try:
+                with self._lines(file, strict=True) as lines:
+                    deque(lines, maxlen=0)
+            except csv.Error as problem:
+                if "expected after" in str(problem):
+                    raise RequestError(wrong_quotes(file.uri)) from None
+        self._well_quoted.add(file.uri)
 
     def schema(self) -> pa.Schema:
         kinds = self._inferred() if self._infer else {}
@@ -497,6 +519,7 @@ class CsvReader:
             raise RequestError(wrong_header(file.uri))
         if len(own) != len(self._names):
             raise RequestError(wrong_line(file.uri, self._parse.delimiter.join(own)))
+        self._check_quotes(file)
         options = pacsv.ReadOptions(
             block_size=BLOCK, encoding=self._encoding, column_names=self._columns,
             skip_rows_after_names=int(self._header),

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from csvdialect import DIALECT, LIKED, written
+from csvdialect import DIALECT, written
 
 from onebit_spark import RequestError
 from onebit_spark.cli.requests import FitRequest, parse
@@ -34,12 +34,6 @@ def test_the_same_users_or_the_same_refusal(spark, tmp_path, name):
         return
     with pytest.raises(RequestError, match=re.escape(expected)):
         by_spark(spark, path, options)
-
-
-def test_text_after_a_closing_quote(spark, tmp_path):
-    (tmp_path / "a.csv").write_text(f'{LIKED}"b"b,tea,0\n')
-    with pytest.raises(RequestError, match=r"a\.csv has text after a closing quote"):
-        by_spark(spark, str(tmp_path / "a.csv"), {})
 
 
 @pytest.mark.parametrize(("infer", "coding"), [("false", "binary"), pytest.param("true", "boolean", marks=SLOW)])

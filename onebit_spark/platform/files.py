@@ -237,7 +237,9 @@ class HadoopLocation(Location):
         self._files.delete(self._path, True)
 
     def move_to(self, target: Location) -> None:
-        if not self._files.rename(self._path, target._path):
+        if self.scheme == "file":  # not by Hadoop, which would move the checksum file beside it, too
+            Location(None, self.uri).move_to(Location(None, target.uri))
+        elif not self._files.rename(self._path, target._path):
             raise OSError(f"could not move {self.uri} to {target.uri}")
 
     @_explaining

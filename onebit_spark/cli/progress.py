@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
@@ -62,7 +63,7 @@ def bar(total: int | None, name: str, stream: TextIO, form: str) -> Any:
     return tqdm(total=total, desc=name, file=stream, bar_format=form, mininterval=0)
 
 
-class _Display:
+class _Display(ABC):
     """Shows how many steps are ``done``: by a bar, or by lines, the last of which is never skipped."""
 
     done: int
@@ -87,8 +88,9 @@ class _Display:
         print(self._line(), file=self.stream, flush=True)
         self._shown, self._shown_at = self.done, time.monotonic()
 
+    @abstractmethod
     def _line(self) -> str:
-        raise NotImplementedError
+        """The line that describes the state."""
 
 
 class TaskProgress(_Display):

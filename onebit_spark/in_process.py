@@ -36,6 +36,7 @@ from onebit_spark.core.model_info import (
     give_features,
     prior_row,
     scale_fields,
+    threshold_fields,
 )
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
@@ -213,7 +214,7 @@ def info_of_fit(
         **scale_fields(scales, config.intercepts),
         side_features=features or None,
         draw_narrowing=None if fit.drawn is None else NARROWING,
-        confidences=None if fit.confidence_thresholds is None else fit.confidence_thresholds.as_dict(),
+        confidences=None if fit.thresholds is None else threshold_fields(fit.thresholds),
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
         choice=fit.choice.as_dict(),
         calibration=None if fit.choice.calibration is None else asdict(fit.choice.calibration),

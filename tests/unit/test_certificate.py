@@ -15,10 +15,12 @@ from onebit_spark.certificate.certificates import (
     DRAWS_SHARE,
     KEPT_CELLS,
     START,
+    CallRequest,
     Certificate,
     Group,
     HeldOut,
     HeldOutCounts,
+    call_certificates,
     certifiable,
     certificate_document,
     fewest_answered,
@@ -30,7 +32,6 @@ from onebit_spark.certificate.certificates import (
     last_passed,
     prior_split_certificate,
     request_problems,
-    selective_certificates,
 )
 from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.core.randomness import Draws, GibbsErrors, Split
@@ -456,6 +457,11 @@ def test_delta_is_over_all_requests_met_or_not(repeats):
     assert np.mean(met) <= most(repeats) < np.mean(np.reshape(alone, (repeats, 4)).any(axis=1))
 
 
+def selective_certificates(thresholds, held, terms, requests):
+    asked = [CallRequest("answered", request_) for request_ in requests]
+    return call_certificates({"answered": thresholds}, {"answered": held}, terms, asked)
+
+
 def _sample(n=4000, curve="rising", seed=5):
     level, wrong = drawn(np.random.default_rng(seed), CURVES[curve], n)
     return level, 1, wrong, np.random.default_rng(0).random(n) < 0.4
@@ -515,8 +521,9 @@ def test_groups_share_delta_and_small_ones_are_named():
     held = {Group("age", name): HeldOut.counted(*_sample(n, seed=n), LEVELS) for name, n in (("old", 3000), ("new", 4))}
     held[Group("age", None)] = HeldOut.counted(*_sample(2000, seed=1), LEVELS)
     whole = HeldOut.counted(*_sample(5004), LEVELS)
-    counts = HeldOutCounts(whole, held)
-    first, *found = held_out_certificates(THRESHOLDS, counts, Terms(delta=0.1, grid=2), [0.2, 0.3])
+    counts = HeldOutCounts({"answered": whole}, {group: {"answered": one} for group, one in held.items()})
+    requests = [CallRequest("answered", r) for r in (0.2, 0.3)]
+    first, *found = held_out_certificates({"answered": THRESHOLDS}, counts, Terms(delta=0.1, grid=2), requests)
     assert (first.name, first.n) == ("holdout", 5004)
     listed = [(item.name, (item.inputs["group"] or {}).get("value"), item.inputs.get("request")) for item in found]
     assert listed == [

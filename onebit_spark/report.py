@@ -122,20 +122,18 @@ def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[t
         off_majority = (n_negative if info.majority > 0 else n_positive) / (n_positive + n_negative)
         yield f"{off_majority:.1%}", "of the same ratings are wrong if the majority class is always predicted"
         if off_majority < SKEWED and "average_precision" in seen:
-            yield rare_class(seen, n_positive / seen["n"])
+            yield rare_class(seen, n_positive / (n_positive + n_negative))
         yield f"{seen['calibration_error']:.3f}", "average error of the probabilities"
     yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
     for one in headlines(certificate) if certificate else ():
-        confidence = f"certified with confidence {100 * (1 - one['delta']):.6g}%"
-        if not one["vacuous"] and one["name"] == PRECISION:
-            words = (
-                f"of the pairs called {one['class']} are {one['class']}, at least {one['found_limit']:.1%} of all such"
-            )
-            yield f"≥ {one['bound']:.1%}", f"{words}: {confidence}"
-        elif not one["vacuous"]:
-            of_predictions = one["name"] in OF_PREDICTIONS
-            whose = "the model's predictions" if of_predictions else "draws from the posterior, not predictions"
-            yield f"≤ {one['bound']:.1%}", f"errors of {whose}: {confidence}"
+        figure, what = f"≤ {one['bound']:.1%}", "errors of draws from the posterior, not predictions"
+        if one["name"] == PRECISION:
+            name, figure = one["class"], f"≥ {one['bound']:.1%}"
+            what = f"of the pairs called {name} are {name}, at least {one['found_limit']:.1%} of all {name}s"
+        elif one["name"] in OF_PREDICTIONS:
+            what = "errors of the model's predictions"
+        if not one["vacuous"]:
+            yield figure, f"{what}: certified with confidence {100 * (1 - one['delta']):.6g}%"
 
 
 def rare_class(figures: Mapping[str, Any], positive: float) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -35,7 +36,11 @@ def simulated(positive: float = 0.02, shape: tuple[int, int] = (2000, 1000), n: 
     return Ratings(rows, cols, np.where(u > np.quantile(u, 1 - positive), 1, -1).astype(np.int8))
 
 
-DATA = {"movielens-1m": partial(movielens_1m, 4.5), "senate": senate, "simulated": simulated}
+DATA: dict[str, Callable[[], Ratings]] = {
+    "movielens-1m": partial(movielens_1m, 4.5),
+    "senate": senate,
+    "simulated": simulated,
+}
 
 
 def measure(fit: FittedModel, certifying: Ratings, fresh: Ratings, request: float) -> tuple[float, float, float, float]:

@@ -36,7 +36,6 @@ from onebit_spark.core.model_info import (
     give_features,
     prior_row,
     scale_fields,
-    threshold_fields,
 )
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
@@ -181,6 +180,7 @@ def info_of_fit(
 ) -> ModelInfo:  # fmt: skip
     """The content of ``metadata.json`` after a fit; ``unrated`` counts the ids with side features and no ratings."""
     scales, config = fit.scales, fit.choice.config
+    kept = None if fit.thresholds is None else {str(call): each.as_dict() for call, each in fit.thresholds.items()}
     n_users, n_items = (engine.count(side) for side in SIDES)
     row_norms, col_norms = (engine.column_norms(side, fit.posterior[side]) for side in SIDES)
     features: dict[str, dict[str, Any]] = {
@@ -214,7 +214,7 @@ def info_of_fit(
         **scale_fields(scales, config.intercepts),
         side_features=features or None,
         draw_narrowing=None if fit.drawn is None else NARROWING,
-        confidences=None if fit.thresholds is None else threshold_fields(fit.thresholds),
+        confidences=None if kept is None else {**kept.pop("answered"), **kept},
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
         choice=fit.choice.as_dict(),
         calibration=None if fit.choice.calibration is None else asdict(fit.choice.calibration),

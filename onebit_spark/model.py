@@ -182,9 +182,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return [item["request"] for item in ungrouped_certificates(self.certificate)]
 
     def calls(self, score: Column, std: Column) -> dict[Call, Column]:
-        """What the model says of pairs with these scores and standard deviations, by its certificates.
-
-        Whether they are answered under ``maxError``, and called positive or negative under ``minPrecision``.
+        """Whether pairs with these scores and standard deviations are answered (``maxError``), or called positive or
+        negative (``minPrecision``), for what is certified.
         """
         certified = (call for call in TOWARDS if ungrouped_certificates(self.certificate, call))
         return {call: called(self.info, call, self._threshold(call), score, std) for call in certified}

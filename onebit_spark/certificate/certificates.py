@@ -320,8 +320,7 @@ class HeldOut:
 
     def times(self, factor: float) -> HeldOut:
         """So many times as many ratings, of which the same shares are called and wrong."""
-        answered, wrong = ((factor * each).astype(np.int64) for each in (self.answered, self.wrong))
-        return HeldOut(answered, wrong, self.majority_error)
+        return replace(self, answered=(factor * self.answered).astype(int), wrong=(factor * self.wrong).astype(int))
 
 
 def fewest_answered(request: float, delta: float) -> int:
@@ -439,8 +438,7 @@ def _certificate(
     if level is None:
         # The smallest larger error rate that would pass. It is chosen on these ratings, so it is not a certificate.
         rates = [error for error in MORE_HINTS if error < 1 - inputs["class_share"]] if precise else HINTS
-        larger = (error for error in rates if error > asked.error + 1e-9)
-        hint = next((error for error in larger if passed(error) is not None), None)
+        hint = next((error for error in rates if error > asked.error + 1e-9 and passed(error) is not None), None)
         inputs["hint"] = round(1 - hint, 2) if precise and hint is not None else hint
     if level is None and precise:
         enough = (factor for factor in MORE_RATINGS if passed(asked.error, held.times(factor)) is not None)

@@ -158,10 +158,8 @@ class Flag:
         """The text of a flag, or a value of a config file, in the right type. A ValueError says what it must be."""
         if self.kind is dict:
             return _key_values(raw)
-        if self.kind is tuple:
-            return _numbers(raw)
-        if self.kind is list:
-            return _as_list(raw)
+        if self.kind in (tuple, list):
+            return _numbers(raw) if self.kind is tuple else raw if isinstance(raw, list) else [raw]
         value = raw
         if isinstance(raw, str) and raw in self.words:
             return raw
@@ -318,13 +316,9 @@ def _key_values(raw: Any) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
 
-def _as_list(raw: Any) -> list[Any]:
-    return raw if isinstance(raw, list) else [raw]
-
-
 def _numbers(raw: Any) -> tuple[float, ...]:
     """From "0.1,0.05" on the command line, or a number or a list of numbers in the config file."""
-    parts = raw.split(",") if isinstance(raw, str) else _as_list(raw)
+    parts = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, list) else [raw]
     try:
         if any(isinstance(part, bool) for part in parts):
             raise ValueError

@@ -33,7 +33,7 @@ from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.id_index import IdIndex, one_array, wide
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
-from onebit_spark.core.prediction import EVERYTHING, Calibration, Call, ConfidenceThresholds, Thresholds
+from onebit_spark.core.prediction import EVERYTHING, Calibration, Call, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.errors import RequestError
 
@@ -240,12 +240,6 @@ class ModelInfo:
             value = getattr(self, name)
             if value is not None and not (set(value) >= needed if more else set(value) == needed):
                 yield f"{name} must hold {', '.join(sorted(needed))}, not {value}"
-
-
-def threshold_fields(thresholds: Thresholds) -> dict[str, Any]:
-    """``ModelInfo.confidences``."""
-    by_class: dict[str, Any] = {call: kept.as_dict() for call, kept in thresholds.items() if call != "answered"}
-    return {**thresholds["answered"].as_dict(), **by_class}
 
 
 def scale_fields(scales: HyperPosterior, intercepts: bool) -> dict[str, Any]:

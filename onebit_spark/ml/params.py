@@ -17,7 +17,7 @@ from pyspark.ml.util import DefaultParamsReader
 
 from onebit_spark.core.config import Execution, FitConfig, Labels, Setting, Terms, documented_parameter, param_names
 from onebit_spark.core.config import declared as settings_of
-from onebit_spark.core.prediction import Call
+from onebit_spark.core.prediction import TOWARDS, Call
 from onebit_spark.errors import refuse
 from onebit_spark.predictor.fitted_model import COLD_START
 
@@ -292,6 +292,5 @@ class AnswerParams(PredictionParams):
 
     def callColumns(self) -> dict[Call, str]:
         """The names of the columns of calls."""
-        return {
-            "answered": self.getAnsweredCol(), "positive": self.getPositiveCol(), "negative": self.getNegativeCol()
-        }  # fmt: skip
+        names = self.getAnsweredCol(), self.getPositiveCol(), self.getNegativeCol()
+        return dict(zip(TOWARDS, names, strict=True))

@@ -256,10 +256,9 @@ def measure(
     """All figures of metrics.json, and the counts for certificates, in one pass.
 
     Up to ``COLLECT_LIMIT`` ratings, the driver collects the scores, and the AUC is exact (``auc_error`` is 0). For more
-    ratings, Spark computes sums and a histogram of the scores, and the AUC is off by at most ``auc_error``; the average
-    precision takes the scores within a bin as equal. The error is that of ``prediction``: a score of exactly 0 counts
-    as the majority label of the training data. ``counts`` is the result of ``check_ratings`` on the same ratings;
-    ``by`` is a column to group them by.
+    ratings, Spark computes sums and a histogram of the scores, and the AUC is off by at most ``auc_error``. The error
+    is that of ``prediction``: a score of exactly 0 counts as the majority label of the training data. ``counts`` is the
+    result of ``check_ratings`` on the same ratings; ``by`` is a column to group them by.
     """
     group = None if by is None else F.col(quoted(by)).cast("string")
     if counts.n <= COLLECT_LIMIT:

@@ -93,7 +93,7 @@ def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
         off = f"within {figures['auc_error']:.0e}, from a histogram" if figures["auc_error"] else "exact"
         yield f"auc        {figures['auc']:.4f}   {off}"
     figure, meaning = rare_class(figures, figures["n_positive"] / figures["n"])
-    yield f"precision  {figure}   {meaning}"
+    yield f"rare class {figure}   {meaning}"
     for name in ("log_loss", "brier", "hinge_loss"):
         yield f"{name:<10} {figures[name]:.4f}"
     yield f"calibration error {figures['calibration_error']:.4f}: mean distance of probabilities from frequencies"

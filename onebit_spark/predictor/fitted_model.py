@@ -347,9 +347,8 @@ class FittedModel:
         return self.called("answered", users, items, certificate)
 
     def called(self, call: Call, users: Any, items: Any, certificate: Certificate | None = None) -> NDArray[np.bool_]:
-        """Which pairs the model calls "positive" (or "negative") under a certified precision, as ``answered``.
-
-        The default is the model's own certificate, for ``min_precision``.
+        """Which pairs the model calls "positive" or "negative" under a certified precision: as ``answered``, for
+        ``min_precision``.
         """
         threshold = self._threshold(call) if certificate is None else certificate.inputs["threshold"]
         _, rows, cols = self.pairs(users, items)

@@ -89,6 +89,7 @@ bench: setup
 	$(RUN) $(BIN)/python benchmarks/peers.py
 	$(RUN) $(BIN)/python benchmarks/certificate.py
 	$(RUN) $(BIN)/python benchmarks/selective.py
+	$(RUN) $(BIN)/python benchmarks/precision.py
 	$(RUN) $(BIN)/python benchmarks/serving.py foldin
 	$(RUN) $(BIN)/python benchmarks/serving.py recommend
 	$(RUN) $(BIN)/python benchmarks/serving.py calibration

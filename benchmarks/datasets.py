@@ -32,11 +32,11 @@ def movielens_100k() -> Ratings:
     return _indexed(table[:, 0], table[:, 1], table[:, 2] > 3.5)
 
 
-def movielens_1m() -> Ratings:
-    """Harper and Konstan (2015); good = rating > 3.5."""
+def movielens_1m(above: float = 3.5) -> Ratings:
+    """Harper and Konstan (2015); good = rating > 3.5, or above another number."""
     table = pq.read_table(folder() / "ml-1m" / "ratings.parquet")
     user, item, rating = (table[name].to_numpy() for name in ("user", "item", "rating"))
-    return _indexed(user, item, rating > 3.5)
+    return _indexed(user, item, rating > above)
 
 
 def senate() -> Ratings:

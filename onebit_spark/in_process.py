@@ -180,6 +180,7 @@ def info_of_fit(
 ) -> ModelInfo:  # fmt: skip
     """The content of ``metadata.json`` after a fit; ``unrated`` counts the ids with side features and no ratings."""
     scales, config = fit.scales, fit.choice.config
+    kept = None if fit.thresholds is None else {str(call): each.as_dict() for call, each in fit.thresholds.items()}
     n_users, n_items = (engine.count(side) for side in SIDES)
     row_norms, col_norms = (engine.column_norms(side, fit.posterior[side]) for side in SIDES)
     features: dict[str, dict[str, Any]] = {
@@ -213,7 +214,7 @@ def info_of_fit(
         **scale_fields(scales, config.intercepts),
         side_features=features or None,
         draw_narrowing=None if fit.drawn is None else NARROWING,
-        confidences=None if fit.confidence_thresholds is None else fit.confidence_thresholds.as_dict(),
+        confidences=None if kept is None else {**kept.pop("answered"), **kept},
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
         choice=fit.choice.as_dict(),
         calibration=None if fit.choice.calibration is None else asdict(fit.choice.calibration),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,13 +36,14 @@ from onebit_spark.certificate.certificates import (
     OF_PREDICTIONS,
     SELECTIVE,
     Certificate,
-    answering_threshold,
+    calling_threshold,
     certificate_document,
     headline_of,
     ungrouped_certificates,
 )
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.model_info import DIRECTIONS, METADATA, ModelInfo, Who, factor_columns, feature_effects
+from onebit_spark.core.prediction import TOWARDS, Call
 from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import RatingCounts
@@ -54,10 +54,10 @@ from onebit_spark.ml.recommend import recommend
 from onebit_spark.ml.scoring import (
     SparkFactors,
     calibrate,
+    called,
     certify,
     check_request,
     checked_ratings,
-    confidence,
     diagnose,
     sketch_of,
 )
@@ -155,7 +155,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         if self.getColdStartStrategy() == "drop":
             scored = scored.where(known_pair)
         elif self.getColdStartStrategy() == "nan":
-            unknown = {self.getAnsweredCol(): F.lit(False)}
+            unknown = dict.fromkeys(self.callColumns().values(), F.lit(False))
             outputs = [
                 (name, F.when(known_pair, value).otherwise(unknown.get(name, F.lit(float("nan")))))
                 for name, value in outputs
@@ -172,8 +172,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             (self.getPredictionCol(), scored["prediction"]),
             (self.getRawPredictionCol(), scored["score"]),
         ]
-        if self.certifiedErrors and self.getAnsweredCol():
-            named.append((self.getAnsweredCol(), self.answers(scored["score"], scored["std"])))
+        names, calls = self.callColumns(), self.calls(scored["score"], scored["std"])
+        named += [(names[call], made) for call, made in calls.items()]
         return [(name, column) for name, column in named if name]
 
     @property
@@ -181,12 +181,15 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """The error rates that were requested, also those that could not be met."""
         return [item["request"] for item in ungrouped_certificates(self.certificate)]
 
-    def answers(self, score: Column, std: Column) -> Column:
-        """Whether pairs with these scores and standard deviations are answered under ``maxError``."""
-        threshold = answering_threshold(self.certificate, self.getMaxError())
-        if math.isinf(threshold):  # the request was not met
-            return F.lit(False)
-        return confidence(self.info, score, std) >= threshold
+    def calls(self, score: Column, std: Column) -> dict[Call, Column]:
+        """Whether pairs with these scores and standard deviations are answered (``maxError``), or called positive or
+        negative (``minPrecision``), for what is certified.
+        """
+        certified = (call for call in TOWARDS if ungrouped_certificates(self.certificate, call))
+        return {call: called(self.info, call, self._threshold(call), score, std) for call in certified}
+
+    def _threshold(self, call: Call) -> float:
+        return calling_threshold(self.certificate, call, self.getMaxError(), self.getMinPrecision())
 
     def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
         """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
@@ -260,7 +263,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def _recommended(
         self, who: Who, n: int, z: float | None, seen: DataFrame | None, answered: bool, subset: DataFrame | None = None
     ) -> DataFrame:
-        floor = answering_threshold(self.certificate, self.getMaxError()) if answered else None
+        floor = self._threshold("answered") if answered else None
         return recommend(self.factors, who, n, z, seen, floor, subset)
 
     # ---- new users and items -----------------------------------------------------------------------------------------
@@ -388,7 +391,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     def certify(
         self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,
-        certificateGrid: int = 1,
+        certificateGrid: int = 1, minPrecision: Any = (),
     ) -> OneBitCompletionModel:  # fmt: skip
         """This model with an upper limit on the error rate of its predictions: see ``headline``.
 
@@ -408,8 +411,13 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             A column of ``ratings``. Certify within each of its groups as well; the groups share δ.
         certificateGrid : int
             Number of models or settings that were compared on these ratings.
+        minPrecision : float, str or sequence
+            Precisions, such as 0.9 for positives, "negative:0.99" for negatives. The model then has columns
+            ``positive`` and ``negative``; at least these shares of the pairs that it calls so are (§10.6). The requests
+            share δ. The Param ``minPrecision`` selects one for each column; by default it is the first. If a precision
+            cannot be met, no pair is called so. The thresholds of groups are reported but not applied.
         """
-        request = CertificateRequest.of(maxError, delta, by, certificateGrid)
+        request = CertificateRequest.of(maxError, delta, by, certificateGrid, minPrecision)
         return self.withCertificates(self._certified(ratings, request), OF_PREDICTIONS)
 
     def certifySelective(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onebit_spark.certificate.certificates import OF_PREDICTIONS
+from onebit_spark.certificate.certificates import OF_PREDICTIONS, PRECISION, SKEWED, headlines
 from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, feature_effects
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
@@ -121,15 +121,29 @@ def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[t
         n_positive, n_negative = (sum(seen["scores"][label]) for label in ("positive", "negative"))
         off_majority = (n_negative if info.majority > 0 else n_positive) / (n_positive + n_negative)
         yield f"{off_majority:.1%}", "of the same ratings are wrong if the majority class is always predicted"
+        if off_majority < SKEWED and "average_precision" in seen:
+            yield rare_class(seen, n_positive / (n_positive + n_negative))
         yield f"{seen['calibration_error']:.3f}", "average error of the probabilities"
     yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
-    for one in certificate["certificates"] if certificate else ():
-        if one["name"] == certificate["headline"] and not one["vacuous"] and not one.get("group"):  # type: ignore[index]
-            of_predictions = one["name"] in OF_PREDICTIONS
-            whose = "the model's predictions" if of_predictions else "draws from the posterior, not predictions"
-            confidence = f"{100 * (1 - one['delta']):.6g}%"
-            yield f"≤ {one['bound']:.1%}", f"errors of {whose}: certified with confidence {confidence}"
-            return
+    for one in headlines(certificate) if certificate else ():
+        figure, what = f"≤ {one['bound']:.1%}", "errors of draws from the posterior, not predictions"
+        if one["name"] == PRECISION:
+            name, figure = one["class"], f"≥ {one['bound']:.1%}"
+            what = f"of the pairs called {name} are {name}, at least {one['found_limit']:.1%} of all {name}s"
+        elif one["name"] in OF_PREDICTIONS:
+            what = "errors of the model's predictions"
+        if not one["vacuous"]:
+            yield figure, f"{what}: certified with confidence {100 * (1 - one['delta']):.6g}%"
+
+
+def rare_class(figures: Mapping[str, Any], positive: float) -> tuple[str, str]:
+    """The average precision of the rarer class, given the share of positives, and what it means."""
+    name, prefix, share = ("positive", "", positive) if positive <= 0.5 else ("negative", "negative_", 1 - positive)
+    precision, recall, area = (figures[f"{prefix}{figure}"] for figure in ("precision", "recall", "average_precision"))
+    if area is None:
+        return "none", f"average precision: no rating is {name}"
+    called = f"precision {precision:.1%}, recall {recall:.1%}" if precision is not None else "but none is predicted so"
+    return f"{area:.4f}", f"average precision for {name}s, in random order {share:.4f}; predicted {name}: {called}"
 
 
 def _notes(info: ModelInfo) -> Iterable[str]:
@@ -156,7 +170,7 @@ def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterabl
     yield "<h2>Certified limits on its errors</h2>"
     for one in sorted(certificate["certificates"], key=lambda one: one["name"] != certificate["headline"]):
         name = escape(str(one["name"]).replace("_", " "))
-        bound = "not met" if one["name"] == "selective" and one["threshold"] is None else f"{one['bound']:.3f}"
+        bound = "not met" if one.get("threshold", 0) is None else f"{one['bound']:.3f}"
         yield f"<p><b>{name}, {bound}.</b> {escape(str(one['statement']))}</p>"
 
 
@@ -300,6 +314,17 @@ def plots(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> It
             f"Line plot: the error rate rises to {seen['error']:.1%} as the share of answered pairs rises to 100%.",
             partial(_risk_coverage, points, seen["risk_coverage"]),
         )
+    for name in ("positive", "negative") if "calls" in seen else ():
+        points = [item for item in certificates if item.get("class") == name and not item["group"]]
+        if points or (name == "positive") == (info.majority < 0):
+            certified = " Dotted: the requested precision. Orange points: certified." if points else ""
+            yield Plot(
+                f"Calling pairs {name}",
+                f"Precision and recall if only the surest pairs are called {name}, on {source}. Dashed: in random "
+                f"order.{certified}",
+                f"Line plot: how the precision of calling pairs {name} falls as the recall rises to 100%.",
+                partial(_precision_recall, points, name, seen["calls"]),
+            )
 
 
 def _objective(info: ModelInfo, axes: Axes) -> None:
@@ -389,6 +414,26 @@ def _risk_coverage(points: Sequence[Mapping[str, Any]], curve: Mapping[str, Any]
         axes.annotate(f"{asked}: {share:.0%}", (share, item["request"]), **place, **beside)
     axes.set(xlim=(0, 1.02), xlabel="share answered", ylabel="error among the answered")
     axes.set_ylim(0, 1.15 * max(errors[shown].max(), *(item["request"] for item in points), 0.01))
+
+
+def _precision_recall(points: Sequence[Mapping[str, Any]], name: str, calls: Mapping[str, Any], axes: Axes) -> None:
+    """Draw the curve of a class, from the surest call on, and ``points``, its certificates."""
+    surest_first = slice(None, None, -1 if name == "positive" else 1)
+    found = np.cumsum(calls[name][surest_first])
+    n = np.cumsum(np.add(calls["positive"], calls["negative"])[surest_first])
+    shown = n >= min(50, n[-1])  # for fewer calls the precision is too noisy
+    axes.plot((found / max(found[-1], 1))[shown], (found / n)[shown], color=BLUE, linewidth=1.5)
+    axes.axhline(found[-1] / n[-1], color=GREY, linewidth=0.8, linestyle="--")
+    beside: dict[str, Any] = {"textcoords": "offset points", "color": ORANGE, "fontsize": 8, "xytext": (4, 3)}
+    for item in points:
+        recall, asked = item["found_share"], f"≥ {100 * item['request']:.3g}%"
+        axes.axhline(item["request"], color=ORANGE, linewidth=0.8, linestyle=":")
+        if item["threshold"] is None:
+            axes.annotate(f"{asked}: not met", (0, item["request"]), **beside)
+            continue
+        axes.plot(recall, 1 - item["errors"] / item["n_answered"], color=ORANGE, marker="o", markersize=5)
+        axes.annotate(f"{asked}: {recall:.0%}", (recall, item["request"]), **beside)
+    axes.set(xlim=(0, 1.02), ylim=(0, 1.05), xlabel="recall", ylabel="precision")
 
 
 def _wider(scores: dict[str, Any]) -> dict[str, Any]:

@@ -76,6 +76,7 @@ def _figures(info: ModelInfo, certificate: dict[str, Any]) -> Iterator[tuple[str
     for item in certificate["certificates"]:
         if not item.get("group"):  # certificates of groups are in the file
             request = f"_{item['request']:g}" if item.get("request") is not None else ""
+            request = f"_negative{request}" if item.get("class") == "negative" else request
             yield f"bound_{item['name']}{request}", item["bound"]
 
 

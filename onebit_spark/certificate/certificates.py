@@ -1,12 +1,14 @@
 """The certificates: every bound that applies, with its inputs and a sentence for people.
 
 Of a fit: ``gibbs_certificates``, ``theorem1_certificate``, ``prior_split_certificate``. Of held-out ratings:
-``held_out_certificates``, for all predictions, for those that are sure enough, and within groups.
+``held_out_certificates``, for all predictions, for those that are sure enough, for the pairs that are called positive
+or negative, and within groups.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -17,15 +19,16 @@ from scipy.special import betainc
 
 from onebit_spark.certificate import bounds
 from onebit_spark.core.config import Terms
-from onebit_spark.core.prediction import ConfidenceThresholds
+from onebit_spark.core.prediction import Call, ConfidenceThresholds, Thresholds
 from onebit_spark.core.randomness import Draws, GibbsErrors
 from onebit_spark.core.solver import Iteration
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import RequestError, refuse
 
 NARROWING = 64**-0.5  # t^{−½}: spreads of a learnt prior divided by those of its fit (``certified_fit``)
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("holdout", "prior_split", "seeger")  # the headline is the first of these that was asked for
-OF_PREDICTIONS = ("holdout", "selective")  # these bound the errors of ``prediction``, the others the errors of draws
+OF_PREDICTIONS = ("holdout", "selective", "precision")  # of what a model says of pairs; the others are about draws
+SKEWED = 0.15  # below this error of the majority class, the headline is not the error rate alone
 
 GIBBS = "Gibbs: the sign of a fresh random draw of the score, as `sample` makes it"
 MEAN = "mean predictor: the sign of the score, as `prediction` gives it"
@@ -40,9 +43,9 @@ KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """One upper limit on the error rate."""
+    """One upper limit on the error rate, or one lower limit on the precision."""
 
-    name: str  # "holdout", "selective", "seeger", "catoni", "theorem1" or "prior_split"
+    name: str  # "holdout", "selective", "precision", "seeger", "catoni", "theorem1" or "prior_split"
     bound: float  # the limit
     bounds: str  # the predictor whose errors are limited, in words
     over: str  # the distribution of ratings that it is about, in words
@@ -54,7 +57,9 @@ class Certificate:
 
     @property
     def vacuous(self) -> bool:
-        """Whether a coin or the majority class is as good as the bound (docs/MATH.md, §9.8)."""
+        """Whether a coin or the majority class is as good as the bound (docs/MATH.md, §9.8); or calling every pair."""
+        if self.name == PRECISION:
+            return not self.bound > self.inputs["class_share"]
         return not self.bound < min(0.5, self.majority_error)
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,10 +93,20 @@ def certificate_document(certificates: Iterable[Mapping[str, Any]]) -> dict[str,
     return {"headline": next((name for name in HEADLINES if name in names), None), "certificates": items}
 
 
+def headlines(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The certificates of the headline, from the content of ``certificate.json``.
+
+    Where one class is rare, an error rate says little: certified precisions are then part of the headline.
+    """
+    whole = [item for item in content["certificates"] if not item.get("group")]
+    first = [item for item in whole if item["name"] == content["headline"]][:1]
+    skewed = first and first[0].get("majority_error", 1.0) < SKEWED
+    return [*first, *(item for item in whole if skewed and item["name"] == PRECISION)]
+
+
 def headline_of(content: Mapping[str, Any]) -> str | None:
-    """The sentence of the headline, from the content of ``certificate.json``."""
-    whole = (item for item in content["certificates"] if not item.get("group"))
-    return next((item["statement"] for item in whole if item["name"] == content["headline"]), None)
+    """The sentences of the headline."""
+    return " ".join(item["statement"] for item in headlines(content)) or None
 
 
 def theorem1_certificate(
@@ -218,23 +233,52 @@ def _stated(seen: float | None, **fields: Any) -> Certificate:
     return replace(item, statement=f"{text}. {majority}")
 
 
-# ---- held-out ratings: the selective certificate ---------------------------------------------------------------------
+# ---- held-out ratings: a fixed sequence of thresholds ----------------------------------------------------------------
 
-# The selective certificate (docs/MATH.md, §10): on which pairs is the error rate at most r, and how many are they?
+# Selective certificates and certified precisions (docs/MATH.md, §10): on which pairs is at most a share r of the calls
+# wrong, and how many are they?
 #
-# Level t answers a pair if its confidence |z| is at least the threshold of the level. R(t) is the error rate among the
-# answered pairs. Of the n_t held-out ratings that level t answers, k_t are wrong. No threshold depends on these
-# ratings, so given n_t, k_t is Binomial(n_t, R(t)). R(t) ≤ r holds with confidence 1 − δ if
-# P(Binomial(n_t, r) ≤ k_t) ≤ δ.
+#     call        made where    wrong where                      request
+#     answered    |z| ≥ t       the prediction is not the label  an error rate r
+#     positive     z ≥ t        the label is negative            a precision π = 1 − r
+#     negative    −z ≥ t        the label is positive            a precision π = 1 − r
+#
+# R(t) is the share of wrong ones among the calls of level t. Of the n_t held-out ratings that level t calls, k_t are
+# wrong. No threshold depends on these ratings, so given n_t, k_t is Binomial(n_t, R(t)). R(t) ≤ r holds with confidence
+# 1 − δ if P(Binomial(n_t, r) ≤ k_t) ≤ δ.
 #
 # Fixed-sequence test: begin at a high level, go down one by one, stop at the first that fails, keep the last that
 # passed. The result is wrong only if the *first* level of the sequence with R(t) > r passes. This has probability δ at
 # most. So one δ is enough for all levels, for any shape of R(t). Several requests and groups share δ.
 
-SELECTIVE = "selective"
+SELECTIVE, PRECISION = "selective", "precision"
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"
-START = 10.0  # the first level of the test should answer so many times the least number that can pass
+CALLED = "the class, where the signed confidence reaches the threshold (column `{}`)"
+START = 10.0  # the first level of the test should call so many times the least number that can pass
 HINTS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
+MORE_HINTS = (*HINTS, 0.5, 0.6, 0.7, 0.8, 0.9)  # for a precision
+MORE_RATINGS = 1.25 ** np.arange(1, 21)  # so many times the held-out ratings might be enough
+PRECISE = re.compile(r"(?:(positive|negative):)?(0?\.\d*[1-9]\d*)")  # a precision strictly between 0 and 1
+
+
+@dataclass(frozen=True)
+class CallRequest:
+    """The wanted quality of a call: an error rate of the answers, or a precision of a class."""
+
+    call: Call
+    value: float
+
+    @property
+    def name(self) -> str:
+        return SELECTIVE if self.call == "answered" else PRECISION
+
+    @property
+    def error(self) -> float:
+        """r, the largest share of wrong calls."""
+        return self.value if self.call == "answered" else 1.0 - self.value
+
+    def __str__(self) -> str:
+        return f"negative:{self.value:g}" if self.call == "negative" else f"{self.value:g}"
 
 
 @dataclass(frozen=True)
@@ -250,16 +294,16 @@ class Group:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Counts of held-out ratings per confidence level."""
+    """Counts of held-out ratings per level of a call."""
 
-    answered: NDArray[np.int64]  # n_t, the ratings that each level answers
+    answered: NDArray[np.int64]  # n_t, the ratings that each level calls
     wrong: NDArray[np.int64]  # k_t, the wrong ones among them
     majority_error: float  # of always predicting the majority class of the training data
 
     @classmethod
     def counted(cls, level: NDArray[Any], n: Any, wrong: Any, off_majority: Any, levels: int) -> HeldOut:
-        """Count lines of n ratings, of which the highest of ``levels`` that answers them, the wrong predictions, and
-        the labels that are not the majority class are given.
+        """Count lines of n ratings, of which the highest of ``levels`` that calls them, the wrong calls, and the labels
+        that are not the majority class are given.
         """
         total, off = np.sum(np.broadcast_to(n, level.shape)), np.sum(off_majority)
         by_level = (np.bincount(level, np.broadcast_to(each, level.shape), levels) for each in (n, wrong))
@@ -274,10 +318,35 @@ class HeldOut:
     def errors(self) -> int:
         return int(self.wrong[0])
 
+    def times(self, factor: float) -> HeldOut:
+        """So many times as many ratings, of which the same shares are called and wrong."""
+        return replace(self, answered=(factor * self.answered).astype(int), wrong=(factor * self.wrong).astype(int))
+
 
 def fewest_answered(request: float, delta: float) -> int:
-    """The smallest number of answered ratings that can pass, without any error: (1 − r)^n ≤ δ."""
+    """The smallest number of called ratings that can pass, without any error: (1 − r)^n ≤ δ."""
     return math.ceil(math.log(delta) / math.log1p(-request) - 1e-9)
+
+
+def precision_requests(given: Any) -> list[CallRequest]:
+    """The precisions in 0.9, in "0.9,negative:0.99" or in a sequence of such; without a class, of positives.
+
+    >>> precision_requests([0.9, "negative:0.99"])
+    [CallRequest(call='positive', value=0.9), CallRequest(call='negative', value=0.99)]
+    """
+    found = (PRECISE.fullmatch(text) for text in _texts(given))
+    return [CallRequest("negative" if one[1] == "negative" else "positive", float(one[2])) for one in found if one]
+
+
+def precision_problems(given: Any) -> list[str]:
+    """All problems with the requested precisions, in words."""
+    must = "must hold precisions strictly between 0 and 1, such as 0.9 or negative:0.99"
+    return [f"{must}, not {text!r}" for text in _texts(given) if not PRECISE.fullmatch(text)]
+
+
+def _texts(given: Any) -> list[str]:
+    joined = given if isinstance(given, str) else ",".join(map(str, np.atleast_1d(given)))
+    return [text.strip() for text in joined.split(",") if text.strip()]
 
 
 def request_problems(requests: Iterable[Any]) -> list[str]:
@@ -289,23 +358,25 @@ def request_problems(requests: Iterable[Any]) -> list[str]:
     ]
 
 
-def first_level(shares: Sequence[float], n: int, request: float, delta: float) -> int | None:
+def first_level(shares: Sequence[float], n: int, request: float, delta: float, class_share: float = 1.0) -> int | None:
     """The level where the test on n ratings begins, from the shares of the fitted ratings. None if n is too small.
 
-    It is the highest level that should answer min(10·fewest, √(n·fewest)) ratings. With five times ``fewest``, the test
-    fails by chance too often: if R(t) = r/2 there, it passes in 70% of the cases, and in 93% with ten times. The model
-    is also less confident on held-out ratings than on fitted ones, so fewer are answered than expected.
+    It is the highest level that should call min(10·fewest, √(n·class_share·fewest)) ratings. With five times
+    ``fewest``, the test fails by chance too often: if R(t) = r/2 there, it passes in 70% of the cases, and in 93% with
+    ten times. The model is also less confident on held-out ratings than on fitted ones, so fewer are called than
+    expected. Of a rare class, only about n·class_share calls can be right.
     """
     fewest = fewest_answered(request, delta)
-    if n < fewest:
-        return None
-    wanted = min(START * fewest, math.sqrt(n * fewest))
-    return int(np.flatnonzero(n * np.asarray(shares) >= wanted)[-1])
+    wanted = max(fewest, min(START * fewest, math.sqrt(n * class_share * fewest)))
+    levels = np.flatnonzero(n * np.asarray(shares) >= wanted)
+    return int(levels[-1]) if len(levels) else None
 
 
-def last_passed(shares: Sequence[float], held: HeldOut, request: float, delta: float) -> int | None:
-    """The last level that passes the fixed-sequence test; None if the first one fails."""
-    start = first_level(shares, held.n, request, delta)
+def last_passed(
+    shares: Sequence[float], held: HeldOut, request: float, delta: float, class_share: float = 1.0
+) -> int | None:
+    """The last level that passes the fixed-sequence test of the error rate ``request``; None if the first one fails."""
+    start = first_level(shares, held.n, request, delta, class_share)
     if start is None:
         return None
     down = slice(start, None, -1)
@@ -317,28 +388,39 @@ def last_passed(shares: Sequence[float], held: HeldOut, request: float, delta: f
     return start - steps + 1 if steps else None
 
 
-def selective_certificates(
-    thresholds: ConfidenceThresholds,
-    held: HeldOut,
-    terms: Terms,
-    requests: Sequence[float],
-    groups: int = 1,
-    group: Group | None = None,
-) -> list[Certificate]:
+def found_limit(found: int, n: int, delta: float) -> float:
+    """A lower limit of the share of a class that is called, at all thresholds at once: found/n − √(log(1/δ)/2n).
+
+    The threshold was chosen on the same ratings, so a limit for one fixed threshold (Clopper–Pearson) would not be
+    enough. This is the inequality of Dvoretzky, Kiefer and Wolfowitz for δ ≤ ½, with Massart's constant.
+    """
+    return max(found / n - math.sqrt(-math.log(delta) / (2 * n)), 0.0) if n else 0.0
+
+
+def call_certificates(
+    thresholds: Thresholds, held: Mapping[Call, HeldOut], terms: Terms, requests: Sequence[CallRequest],
+    groups: int = 1, group: Group | None = None,
+) -> list[Certificate]:  # fmt: skip
     """One certificate per request. Requests, groups and compared settings share δ."""
     requests = list(dict.fromkeys(requests))
     sharing = len(requests) * groups
-    return [_certificate(thresholds, held, terms, request, sharing, group) for request in requests]
+    return [_certificate(thresholds[asked.call], held[asked.call], terms, asked, sharing, group) for asked in requests]
 
 
 def _certificate(
-    thresholds: ConfidenceThresholds, held: HeldOut, terms: Terms, request: float, sharing: int, group: Group | None
-) -> Certificate:
-    share = terms.delta / (terms.grid * sharing)
-    level = last_passed(thresholds.shares, held, request, share)
+    thresholds: ConfidenceThresholds, held: HeldOut, terms: Terms, asked: CallRequest, sharing: int,
+    group: Group | None,
+) -> Certificate:  # fmt: skip
+    precise, share = asked.name == PRECISION, terms.delta / (terms.grid * sharing)
+    tested = share / 2 if precise else share  # the other half is for the share that is found
+
+    def passed(error: float, held: HeldOut = held) -> int | None:
+        return last_passed(thresholds.shares, held, error, tested, thresholds.class_share)
+
+    level = passed(asked.error)
     n_answered, errors = (0, 0) if level is None else (int(held.answered[level]), int(held.wrong[level]))
-    inputs = {
-        "request": request,
+    inputs: dict[str, Any] = {
+        "request": asked.value,
         "requests": sharing,
         "threshold": None if level is None else thresholds.values[level],
         "answered_share": n_answered / held.n,
@@ -348,15 +430,23 @@ def _certificate(
         "delta_share": share,
         "grid": terms.grid,
     }
+    if precise:
+        found, n_class = n_answered - errors, held.n - held.errors
+        limit = found_limit(found, n_class, share / 2)
+        inputs |= {"class": asked.call, "n_class": n_class, "class_share": n_class / held.n}
+        inputs |= {"found_share": found / max(n_class, 1), "found_limit": limit}
     if level is None:
-        # The smallest larger request that would pass. It is chosen on these ratings, so it is not a certificate.
-        larger = (other for other in HINTS if other > request)
-        passing = (other for other in larger if last_passed(thresholds.shares, held, other, share) is not None)
-        inputs["hint"] = next(passing, None)
+        # The smallest larger error rate that would pass. It is chosen on these ratings, so it is not a certificate.
+        rates = [error for error in MORE_HINTS if error < 1 - inputs["class_share"]] if precise else HINTS
+        hint = next((error for error in rates if error > asked.error + 1e-9 and passed(error) is not None), None)
+        inputs["hint"] = round(1 - hint, 2) if precise and hint is not None else hint
+    if level is None and precise:
+        enough = (factor for factor in MORE_RATINGS if passed(asked.error, held.times(factor)) is not None)
+        inputs["more_needed"] = next((math.ceil((factor - 1) * n_class) for factor in enough), None)
     bare = Certificate(
-        name=SELECTIVE,
-        bound=1.0 if level is None else request,
-        bounds=ANSWERED,
+        name=asked.name,
+        bound=asked.value if level is not None else 0.0 if precise else 1.0,
+        bounds=CALLED.format(asked.call) if precise else ANSWERED,
         over=UNSEEN,
         delta=terms.delta,
         n=held.n,
@@ -364,41 +454,60 @@ def _certificate(
         statement="",
         inputs=inputs,
     )
-    text = _unmet(bare, share) if level is None else _met(bare)
+    text = _unmet(bare, fewest_answered(asked.error, tested)) if level is None else _met(bare)
     return replace(bare, statement=text if group is None else f"Where {group}: {text[0].lower()}{text[1:]}")
 
 
 def _met(item: Certificate) -> str:
     """The sentence of a request that was met. It names the threshold of a group: the model does not apply that."""
-    inputs = item.inputs
-    if inputs["group"] is None:
-        which, share = "that it answers", f"it answered {inputs['answered_share']:.1%} of {item.n:,}"
+    inputs, name = item.inputs, item.inputs.get("class")
+    share, wrong = f"{inputs['answered_share']:.1%} of {item.n:,}", inputs["errors"] / inputs["n_answered"]
+    if inputs["group"] is not None:
+        which, seen = f"with a confidence of {inputs['threshold']:.4g} or more", f"it had this confidence on {share}"
+        which = which if name is None else f"{which} for {name}"
+    elif name is None:
+        which, seen = "that it answers", f"it answered {share}"
     else:
-        which = f"with a confidence of {inputs['threshold']:.4g} or more"
-        share = f"it had this confidence on {inputs['answered_share']:.1%} of {item.n:,}"
-    wrong = inputs["errors"] / inputs["n_answered"]
-    text = (
-        f"With {_percent(1 - item.delta)} confidence, at most {_percent(inputs['request'])} of the predictions {which} "
-        f"are wrong, on ratings like those that were kept out; {share}, and {wrong:.1%} of these were wrong."
-    )
+        which, seen = f"that it calls {name}", f"it called {share} {name}"
+    text = f"With {_percent(1 - item.delta)} confidence, at "
+    if name is None:
+        text += (
+            f"most {_percent(inputs['request'])} of the predictions {which} are wrong, on ratings like those that were "
+            f"kept out; {seen}, and {wrong:.1%} of these were wrong."
+        )
+        useless = f"the majority class is wrong on {item.majority_error:.1%}"
+    else:
+        text += (
+            f"least {_percent(inputs['request'])} of the pairs {which} are {name}, and these are at least "
+            f"{inputs['found_limit']:.1%} of all {name}s, on ratings like those that were kept out; {seen}, "
+            f"{1 - wrong:.1%} of these were {name}, and they were {inputs['found_share']:.1%} of {inputs['n_class']:,} "
+            f"{name}s. Each of the two limits has half of the {_percent(item.delta)}."
+        )
+        useless = f"{inputs['class_share']:.1%} of all ratings are {name}"
     if item.vacuous:
-        text += f" This limit is not informative: the majority class is wrong on {item.majority_error:.1%}."
+        text += f" This limit is not informative: {useless}."
     if inputs["requests"] > 1:
         several = f"{inputs['requests']} requests{' of groups' if inputs['group'] else ''}"
         text += f" The {_percent(1 - item.delta)} is for all {several} together, met or not."
     return text
 
 
-def _unmet(item: Certificate, share: float) -> str:
-    inputs = item.inputs
-    text = f"An error of at most {_percent(inputs['request'])} could not be certified"
-    fewest = fewest_answered(inputs["request"], share)
-    if item.n < fewest:
-        text += f": {item.n:,} ratings are too few, at least {fewest:,} are needed"
-    text += "." if inputs["group"] else "; so nothing is answered."
+def _unmet(item: Certificate, fewest: int) -> str:
+    """The sentence of a request that was not met. At least ``fewest`` ratings must be called without an error."""
+    inputs, name, asked = item.inputs, item.inputs.get("class"), _percent(item.inputs["request"])
+    wanted, n, what, nothing = f"An error of at most {asked}", item.n, "ratings", "nothing is answered"
+    if name is not None:
+        wanted, n, what = f"A precision of at least {asked} for {name}s", inputs["n_class"], f"held-out {name}s"
+        nothing = f"no pair is called {name}"
+    text = f"{wanted} could not be certified"
+    if n < fewest:
+        text += f": {n:,} {what} are too few, at least {fewest:,} are needed"
+    text += "." if inputs["group"] else f"; so {nothing}."
     if inputs["hint"] is not None:
         met = f"A request of {_percent(inputs['hint'])} might be met"
         text += f" {met} (a hint, not a certificate: it was found on the same ratings)."
+    if inputs.get("more_needed"):
+        text += f" This one might be met with about {inputs['more_needed']:,} more {what} (a hint, too)."
     return text
 
 
@@ -406,28 +515,39 @@ def _percent(share: float) -> str:
     return f"{100 * share:.6g}%"
 
 
-# ---- which pairs a model answers, by its certificate.json ------------------------------------------------------------
+# ---- which pairs a model calls, by its certificate.json --------------------------------------------------------------
 
 
-def ungrouped_certificates(certificate: dict[str, Any]) -> list[dict[str, Any]]:
-    """The selective certificates that are not about a group, in the order of the requests."""
-    return [item for item in certificate["certificates"] if item["name"] == SELECTIVE and not item["group"]]
+def ungrouped_certificates(certificate: dict[str, Any], call: Call = "answered") -> list[dict[str, Any]]:
+    """The certificates of a call that are not about a group, in the order of the requests."""
+    name = SELECTIVE if call == "answered" else PRECISION
+    found = (item for item in certificate["certificates"] if item["name"] == name and not item["group"])
+    return [item for item in found if item.get("class", "answered") == call]
 
 
-def answering_threshold(certificate: dict[str, Any], max_error: float | None) -> float:
-    """The confidence from which on the model answers, by its ``certificate.json``. ∞ if the request could not be met.
+def calling_threshold(
+    certificate: dict[str, Any], call: Call, max_error: float | None = None, min_precision: str | None = None
+) -> float:
+    """The confidence from which on the model makes a call, by its ``certificate.json``. ∞ if the request was not met.
 
-    ``max_error`` says which of the certified error rates is meant. Default: the first.
+    ``max_error`` and ``min_precision`` (such as "0.8,negative:0.99") say which of the requests is meant. Default: the
+    first of the call.
     """
-    answering = ungrouped_certificates(certificate)
-    if not answering:
-        raise RequestError("no error rate was certified for this model: call certifySelective with fresh ratings first")
-    if max_error is not None:
-        certified = ", ".join(f"{item['request']:g}" for item in answering)
-        answering = [item for item in answering if math.isclose(item["request"], max_error, rel_tol=1e-9)]
-        if not answering:
-            raise RequestError(f"maxError {max_error:g} was not certified for this model: choose one of {certified}")
-    threshold = answering[0]["threshold"]
+    items = ungrouped_certificates(certificate, call)
+    param, what, how = "minPrecision", "precision", "certify with minPrecision"
+    wanted = [one for one in precision_requests(min_precision or ()) if one.call == call]
+    if call == "answered":
+        param, what, how = "maxError", "error rate", "certifySelective with fresh ratings"
+        wanted = [] if max_error is None else [CallRequest(call, max_error)]
+    if not items:
+        raise RequestError(f"no {what} was certified for this model: call {how} first")
+    refuse([f"minPrecision {problem}" for problem in precision_problems(min_precision or ())])
+    for one in wanted[:1]:
+        certified = ", ".join(str(CallRequest(call, item["request"])) for item in items)
+        items = [item for item in items if math.isclose(item["request"], one.value, rel_tol=1e-9)]
+        if not items:
+            raise RequestError(f"{param} {one} was not certified for this model: choose one of {certified}")
+    threshold = items[0]["threshold"]
     return math.inf if threshold is None else float(threshold)
 
 
@@ -439,52 +559,64 @@ COIN = 0.5  # a group must be large enough for a holdout bound below this
 
 @dataclass(frozen=True)
 class HeldOutCounts:
-    """Counts of held-out ratings per confidence level: of all, and of each group."""
+    """Counts of held-out ratings per level of every call: of all, and of each group."""
 
-    whole: HeldOut
-    groups: Mapping[Group, HeldOut] = field(default_factory=dict)
+    whole: Mapping[Call, HeldOut]
+    groups: Mapping[Group, Mapping[Call, HeldOut]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, thresholds: ConfidenceThresholds, level: NDArray[Any], n: Any, wrong: NDArray[Any],
-        off_majority: NDArray[Any], groups: Iterable[tuple[Group, NDArray[np.bool_]]] = (),
+        cls, thresholds: Thresholds, lines: Mapping[str, NDArray[Any]], majority: int,
+        groups: Iterable[tuple[Group, NDArray[np.bool_]]] = (),
     ) -> HeldOutCounts:  # fmt: skip
-        """Count lines as ``HeldOut.counted``; ``groups`` yields each group with its lines."""
-        n, levels = np.broadcast_to(n, level.shape), len(thresholds.values)
-        whole = HeldOut.counted(level, n, wrong, off_majority, levels)
-        parts = {
-            group: HeldOut.counted(level[inside], n[inside], wrong[inside], off_majority[inside], levels)
-            for group, inside in groups
-        }
-        return cls(whole, parts)
+        """Count lines of ``n`` ratings, of which ``n_wrong`` are predicted wrongly, ``n_positive`` are positive, and
+        the highest level that calls them is ``level_answered``, …; ``groups`` yields each group with its lines.
+        """
+        n, positives = lines["n"], lines["n_positive"]
+        wrong: dict[Call, Any] = {"answered": lines["n_wrong"], "positive": n - positives, "negative": positives}
+        off_majority = wrong["positive" if majority > 0 else "negative"]
+
+        def counted(inside: Any) -> dict[Call, HeldOut]:
+            return {
+                call: HeldOut.counted(
+                    lines[f"level_{call}"][inside], n[inside], wrong[call][inside], off_majority[inside],
+                    len(known.values),
+                )
+                for call, known in thresholds.items()
+            }  # fmt: skip
+
+        return cls(counted(slice(None)), {group: counted(inside) for group, inside in groups})
 
 
 def held_out_certificates(
-    thresholds: ConfidenceThresholds, counts: HeldOutCounts, terms: Terms, requests: Sequence[float] = ()
+    thresholds: Thresholds, counts: HeldOutCounts, terms: Terms, requests: Sequence[CallRequest] = ()
 ) -> list[Certificate]:
-    """``holdout``, and ``selective`` for each request; then both for each group (docs/MATH.md, §10.4).
+    """``holdout``, then ``selective`` and ``precision`` for each request; then all for each group (MATH.md, §10.4).
 
-    The counts are of ratings that the model has not seen. ``requests`` are error rates among the answered pairs. The
-    groups share δ, separately for the two names. A group that is too small is left out. This is decided by its number
-    of ratings, never by its errors.
+    The counts are of ratings that the model has not seen. The groups share δ, separately for the three names. A group
+    that is too small is left out. This is decided by its number of ratings, never by its errors.
     """
-    whole, sizes = counts.whole, {group: held.n for group, held in counts.groups.items()}
+    whole = counts.whole["answered"]
     certificates = [holdout_certificate(whole.errors, whole.n, terms, whole.majority_error)]
-    certificates += selective_certificates(thresholds, whole, terms, requests)
-    names = {"holdout": (COIN, 1)}
-    if requests:
-        names[SELECTIVE] = max(requests), len(set(requests))
-    for name, (rate, sharing) in names.items():
-        share = terms.delta / terms.grid / sharing
+    names: dict[str, list[CallRequest]] = {"holdout": []}
+    for asked in dict.fromkeys(requests):
+        names.setdefault(asked.name, []).append(asked)
+    for several in names.values():
+        certificates += call_certificates(thresholds, counts.whole, terms, several)
+    for name, several in names.items():
+        rate = max((asked.error for asked in several), default=COIN)
+        share = terms.delta / terms.grid / max(1, len(several)) / (2 if name == PRECISION else 1)
+        in_class = min((thresholds[asked.call].class_share for asked in several), default=1.0)
+        sizes = {group: int(in_class * held["answered"].n) for group, held in counts.groups.items()}
         kept = certifiable(sizes, rate, share)
         for group, held in counts.groups.items():
             if group not in kept:
-                needed = fewest_answered(rate, share / max(1, len(kept)))
-                certificates.append(_too_small(name, group, held, terms, needed))
-            elif name == SELECTIVE:
-                certificates += selective_certificates(thresholds, held, terms, requests, len(kept), group)
+                needed = math.ceil(fewest_answered(rate, share / max(1, len(kept))) / in_class)
+                certificates.append(_too_small(name, group, held["answered"], terms, needed))
+            elif several:
+                certificates += call_certificates(thresholds, held, terms, several, len(kept), group)
             else:
-                certificates.append(_holdout_within(group, held, terms, len(kept)))
+                certificates.append(_holdout_within(group, held["answered"], terms, len(kept)))
     return certificates
 
 
@@ -507,9 +639,12 @@ def _holdout_within(group: Group, held: HeldOut, terms: Terms, groups: int) -> C
 
 
 def _too_small(name: str, group: Group, held: HeldOut, terms: Terms, fewest: int) -> Certificate:
-    nothing = {"request": None, "threshold": None, "answered_share": 0.0, "n_answered": 0} if name == SELECTIVE else {}
+    nothing = {"request": None, "threshold": None, "answered_share": 0.0, "n_answered": 0}
+    of_class = {"class": None, "class_share": 0.0, "found_share": 0.0, "found_limit": 0.0}
+    more = {SELECTIVE: nothing, PRECISION: {**nothing, **of_class}}.get(name, {})
     return Certificate(
-        name=name, bound=1.0, bounds=MEAN, over=UNSEEN, delta=terms.delta, n=held.n, majority_error=held.majority_error,
+        name=name, bound=0.0 if name == PRECISION else 1.0, bounds=MEAN, over=UNSEEN, delta=terms.delta, n=held.n,
+        majority_error=held.majority_error,
         statement=f"Where {group}: {held.n:,} held-out ratings are too few to certify, at least {fewest:,} are needed.",
-        inputs={"group": asdict(group), **nothing},
+        inputs={"group": asdict(group), **more},
     )  # fmt: skip

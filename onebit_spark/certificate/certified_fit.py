@@ -38,7 +38,7 @@ from onebit_spark.core.hyper_posterior import FixedPrior, HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES, PriorLines, Side
 from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
-from onebit_spark.core.prediction import ConfidenceThresholds
+from onebit_spark.core.prediction import Thresholds, thresholds_of
 from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, descend, solve
 from onebit_spark.errors import RequestError
@@ -65,7 +65,7 @@ class CertifiedFit(Generic[P]):
     choice: SelectedModel[P]  # rank, κ and features, and how they were chosen
     codings: dict[Side, FeatureCoding]  # of side features in the fit: after a prior split, in that of A
     drawn: dict[Side, P] | None = None  # after a prior split: the posterior whose draws are certified
-    confidence_thresholds: ConfidenceThresholds | None = None  # from the fitted ratings; None at a checkpoint
+    thresholds: Thresholds | None = None  # of every call, from the fitted ratings; None at a checkpoint
 
 
 class Checkpoints(NamedTuple):
@@ -98,7 +98,7 @@ def certified_fit(
         outcome = solve(engine, choice.config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
         fit = _under_given_prior(engine, terms, choice, outcome, majority_error)
     counts = engine.confidences(fit.posterior, LOSSES[config.loss].score_noise)
-    fit = replace(fit, confidence_thresholds=ConfidenceThresholds.of_histogram(counts))
+    fit = replace(fit, thresholds=thresholds_of(counts))
     if not fit.choice.config.implicit_features:
         return fit
     posterior = {side: engine.combined(side, _model_vectors, lines) for side, lines in fit.posterior.items()}

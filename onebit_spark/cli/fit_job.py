@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark import __version__
-from onebit_spark.certificate.certificates import SELECTIVE, headline_of, kept_by_coin
+from onebit_spark.certificate.certificates import PRECISION, SELECTIVE, SKEWED, headlines, kept_by_coin
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import (
     FitRequest,
@@ -44,7 +44,7 @@ from onebit_spark.platform.files import (
     explained,
 )
 from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest
-from onebit_spark.report import REPORT
+from onebit_spark.report import REPORT, rare_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,7 +130,7 @@ def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clo
     held_out = ratings.held_out
     if held_out is not None:
         with clock("certifying"):
-            wanted = CertificateRequest(request.terms, request.max_error, request.certify_by)
+            wanted = CertificateRequest(request.terms, request.max_error, request.certify_by, request.min_precision)
             _, certificates = runtime.certify(model, held_out, wanted, KEPT_OUT)
             repeated = bool(model.info.repeats.get("repeated"))
             model = runtime.certified(model, [kept_by_coin(item, repeated) for item in certificates])
@@ -284,16 +284,22 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     if info.choice:
         yield from sentences(info.choice)
         yield from (f"    {line}" for line in trial_table(info.choice))
-    if certified := headline_of(certificate):
-        yield f"Certificate ({certificate['headline']}): {certified}"
-    else:
+    seen = info.diagnostics or {}
+    if min(share, 1 - share) < SKEWED and "average_precision" in seen:
+        positives, negatives = (sum(seen["calls"][name]) for name in ("positive", "negative"))
+        figure, meaning = rare_class(seen, positives / (positives + negatives))
+        yield f"On {seen['source']}: {figure} {meaning}."
+    certified = headlines(certificate)
+    for item in certified:
+        yield f"Certificate ({item['name']}): {item['statement']}"
+    if not certified:
         used = ["implicit features"] if info.config.implicit_features else []
         used += [f"side features of the {who}s" for who in info.side_features or ()]
         yield (
             f"No certificate, because the prior depends on {' and '.join(used)}: --holdout 0.1 keeps some ratings out "
             "of the fit and certifies the model on them."
         )
-    yield from further_statements(certificate["certificates"])
+    yield from further_statements(item for item in certificate["certificates"] if item not in certified)
     for one in certificate["certificates"]:
         if one["name"] == "prior_split":
             yield (
@@ -303,8 +309,8 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
 
 
 def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The sentences of selective certificates and of certificates for groups, at most ``MOST_STATEMENTS``."""
-    further = [item for item in certificates if item["name"] == SELECTIVE or item.get("group")]
+    """The sentences of certificates for calls and for groups, at most ``MOST_STATEMENTS``."""
+    further = [item for item in certificates if item["name"] in (SELECTIVE, PRECISION) or item.get("group")]
     for item in further[:MOST_STATEMENTS]:
         yield f"Certificate ({item['name']}): {item['statement']}"
     if len(further) > MOST_STATEMENTS:

@@ -19,6 +19,7 @@ from onebit_spark.cli.requests import EvaluateRequest, PredictRequest, Target
 from onebit_spark.errors import counted
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.predictor import CertificateRequest
+from onebit_spark.report import rare_class
 
 
 def predict(runtime: Runtime, request: PredictRequest) -> None:
@@ -52,7 +53,7 @@ def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
     """Measure a model on ratings, and certify it."""
     refuse_outputs(runtime.session, request)
     clock = Clock()
-    wanted = CertificateRequest(request.terms, request.max_error, request.certify_by)
+    wanted = CertificateRequest(request.terms, request.max_error, request.certify_by, request.min_precision)
     with clock("reading"):
         model = runtime.load(request.model)
         by = [request.certify_by] if request.certify_by is not None else []
@@ -91,6 +92,8 @@ def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
     else:
         off = f"within {figures['auc_error']:.0e}, from a histogram" if figures["auc_error"] else "exact"
         yield f"auc        {figures['auc']:.4f}   {off}"
+    figure, meaning = rare_class(figures, figures["n_positive"] / figures["n"])
+    yield f"rare class {figure}   {meaning}"
     for name in ("log_loss", "brier", "hinge_loss"):
         yield f"{name:<10} {figures[name]:.4f}"
     yield f"calibration error {figures['calibration_error']:.4f}: mean distance of probabilities from frequencies"

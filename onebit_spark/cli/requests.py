@@ -123,7 +123,7 @@ def command_of(job: str, request: Any) -> str:
         elif item.kind is dict:
             words += [word for key, text in value.items() for word in (flag, f"{key}={text}")]
         else:
-            words += [flag, ",".join(map(str, value)) if item.kind is tuple else str(value)]
+            words += [flag, ",".join(map(str, value)) if item.kind in (tuple, list) else str(value)]
     return shlex.join(words)
 
 
@@ -136,7 +136,7 @@ def in_flags(table: type, problems: Iterable[Problem]) -> Iterator[str]:
 class Flag:
     """One flag: of a field of the request, or of a setting in a table."""
 
-    kind: type  # str, int, float, bool, dict, or tuple of numbers
+    kind: type  # str, int, float, bool, dict, tuple of numbers or list of texts
     default: Any
     required: bool
     help: str
@@ -151,15 +151,15 @@ class Flag:
         text = self.help.replace("%", "%%")
         if self.required:
             return f"{text} (required)"
-        silent = self.default is None or self.kind in (bool, dict, tuple)
+        silent = self.default is None or self.kind in (bool, dict, tuple, list)
         return text if silent else f"{text} (default: {self.default})"
 
     def converted(self, raw: Any) -> Any:
         """The text of a flag, or a value of a config file, in the right type. A ValueError says what it must be."""
         if self.kind is dict:
             return _key_values(raw)
-        if self.kind is tuple:
-            return _numbers(raw)
+        if self.kind in (tuple, list):
+            return _numbers(raw) if self.kind is tuple else raw if isinstance(raw, list) else [raw]
         value = raw
         if isinstance(raw, str) and raw in self.words:
             return raw
@@ -196,7 +196,7 @@ def flags_of(request: type) -> dict[str, Flag]:
             continue
         hint, choices, words = hints[item.name], about["choices"], words_in(hints[item.name])
         kind = get_origin(hint)
-        if kind not in (dict, tuple):
+        if kind not in (dict, tuple, list):
             kind = next((option for option in get_args(hint) if option is not NoneType), hint)
         required = item.default is MISSING and item.default_factory is MISSING
         metavar = about["metavar"] or _metavar(item.name, kind, choices)
@@ -282,7 +282,7 @@ def _add(group: Any, name: str, item: Flag) -> None:
 def _metavar(name: str, kind: type, choices: Sequence[str], words: Sequence[str] = ()) -> str:
     if choices:
         return f"{{{','.join(choices)}}}"
-    named = {dict: "KEY=VALUE", tuple: "X[,X…]", int: "N", float: "X"}.get(kind)
+    named = {dict: "KEY=VALUE", tuple: "X[,X…]", list: "X[,X…]", int: "N", float: "X"}.get(kind)
     return "|".join([named or ("COLUMN" if name.endswith("_col") else "PATH"), *words])
 
 
@@ -462,6 +462,10 @@ class FitRequest(RatingsRequest):
         default=(),
         group=CERTIFICATES,
     )
+    min_precision: list[str] = flag(
+        "call pairs positive with at least this certified precision, such as 0.9; negatives: negative:0.99; several: "
+        "0.9,0.8", default=(), group=CERTIFICATES,
+    )  # fmt: skip
     certify_by: str | None = flag(
         "column of the ratings: certify within each of its groups as well",
         default=None,
@@ -566,6 +570,10 @@ class EvaluateRequest(JobRequest):
         default=(),
         group=CERTIFICATES,
     )
+    min_precision: list[str] = flag(
+        "with --certify: which share of the positives can be found with at least this precision, such as 0.9; "
+        "negatives: negative:0.99", default=(), group=CERTIFICATES,
+    )  # fmt: skip
     certify_by: str | None = flag(
         "with --certify: column of the ratings; certify within each of its groups as well",
         default=None,
@@ -574,7 +582,7 @@ class EvaluateRequest(JobRequest):
     )
     output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
 
-    main = ("model", "ratings", "certify", "max_error", "output", "overwrite")
+    main = ("model", "ratings", "certify", "max_error", "min_precision", "output", "overwrite")
     inputs = ("model", "ratings")
     outputs: ClassVar = {"output": "figures"}
 
@@ -689,11 +697,12 @@ def _holds(folder: str, path: str) -> bool:
 
 
 def _selective_problems(request: FitRequest | EvaluateRequest, missing: str | None) -> Iterator[str]:
-    """Problems with the error rates, and flags that need what is ``missing``."""
-    if request.max_error:
-        from onebit_spark.certificate.certificates import request_problems
+    """Problems with the error rates and precisions, and flags that need what is ``missing``."""
+    if request.max_error or request.min_precision:
+        from onebit_spark.certificate.certificates import precision_problems, request_problems
 
         yield from (f"--max-error {problem}" for problem in request_problems(request.max_error))
-    for name in ("max_error", "certify_by"):
+        yield from (f"--min-precision {problem}" for problem in precision_problems(request.min_precision))
+    for name in ("max_error", "min_precision", "certify_by"):
         if getattr(request, name) and missing:
             yield f"{as_flag(name)} needs {missing}"

@@ -246,12 +246,12 @@ class SparkRuntime:
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     def predict(self, model: OneBitCompletionModel, pairs: DataFrame, n: int, target: Target) -> None:
-        """Write user, item, score, std, probability, prediction, and ``answered`` if an error rate was certified."""
+        """Write user, item, score, std, probability, prediction, and the calls that were certified."""
         predicted, label = predicted_pairs(model.factors, pairs, n), F.col("prediction")
         label = label > 0 if model.info.label_coding == "boolean" else label.cast("int")
         ids = [F.col(quoted(column)) for column in pairs.columns]
-        answered = [model.answers(F.col("score"), F.col("std")).alias("answered")] if model.certifiedErrors else []
-        lines = predicted.select(*ids, "score", "std", "probability", label.alias("prediction"), *answered)
+        calls = (made.alias(call) for call, made in model.calls(F.col("score"), F.col("std")).items())
+        lines = predicted.select(*ids, "score", "std", "probability", label.alias("prediction"), *calls)
         self._write(lines, target)
 
     def recommend(self, model: OneBitCompletionModel, n: int, seen: DataFrame | None, target: Target) -> None:

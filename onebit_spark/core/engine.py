@@ -263,7 +263,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Confidences:
-    """The histogram of the confidences of every ``stride``-th rating."""
+    """The histogram of the signed confidences of every ``stride``-th rating."""
 
     noise: float
     stride: int
@@ -472,7 +472,7 @@ class Engine(Generic[P]):
         return GibbsErrors(*map(int, total))
 
     def confidences(self, posterior: dict[Side, P], noise: float) -> Histogram:
-        """The histogram of the ratings' confidences (``prediction``) under this posterior: one map step."""
+        """The histogram of the ratings' signed confidences (``prediction``) under this posterior: one map step."""
         with self.runner.described("confidences"):
             total = self._over_ratings(Confidences(noise, max(1, self.n_ratings // ENOUGH)), posterior)
         return total.astype(np.int64)

@@ -33,7 +33,7 @@ from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.id_index import IdIndex, one_array, wide
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
-from onebit_spark.core.prediction import Calibration, ConfidenceThresholds
+from onebit_spark.core.prediction import EVERYTHING, Calibration, Call, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.errors import RequestError
 
@@ -86,7 +86,8 @@ class ModelInfo:
     scale_moments: dict[str, Any] | None = None  # what determines q(γ): see ``hyper_posterior.Moments``
     # after a prior split: the factor by which the spread of an unknown id is multiplied in certified draws (§9.4)
     draw_narrowing: float | None = None
-    # thresholds of the confidence, from the fitted ratings: see ``prediction.ConfidenceThresholds``
+    # thresholds of the confidence, from the fitted ratings: see ``prediction.ConfidenceThresholds``; those of z and −z
+    # under ``positive`` and ``negative``
     confidences: dict[str, Any] | None = None
     weight_losses: dict[str, float] | None = None  # if κ was chosen: the held-out loss of each κ that was tried
     # if a tenth of the ratings chose the settings: how, see ``model_selection.SelectedModel.as_dict``
@@ -162,6 +163,14 @@ class ModelInfo:
         """The thresholds that a selective certificate chooses from, or None in an older model."""
         return None if self.confidences is None else ConfidenceThresholds.from_dict(self.confidences)
 
+    @property
+    def thresholds(self) -> dict[Call, ConfidenceThresholds]:
+        """The thresholds of every call for which the model has kept some, with the share of its class."""
+        kept, share = self.confidences or EVERYTHING.as_dict(), self.n_positive / self.n_ratings
+        shares: dict[Call, float] = {"positive": share, "negative": 1 - share}
+        found = {call: ConfidenceThresholds.from_dict(kept[call], shares[call]) for call in shares if call in kept}
+        return {"answered": ConfidenceThresholds.from_dict(kept), **found}
+
     def to_json(self) -> str:
         content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=lambda number: number.item())
@@ -218,7 +227,7 @@ class ModelInfo:
             yield f"majority must be 1 or −1, not {self.majority}"
         if self.confidences is not None:
             try:
-                ConfidenceThresholds.from_dict(self.confidences)
+                _ = self.thresholds
             except (LookupError, TypeError, ValueError) as error:
                 yield f"confidences are not valid: {error}"
         for name, needed, more in (

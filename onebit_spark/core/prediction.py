@@ -5,17 +5,17 @@ See docs/MATH.md, §8.1, §10.1–2 and §14.
     confidence |z| = |score| / √(c + variance)      c: the noise of the loss (logistic 8/π, hinge 0)
 
 The uncalibrated probability is a function of z. For large z it rounds to 1, while z still orders the pairs. A fit keeps
-a histogram of the confidences of its ratings, with fine bins of equal width in log₂ |z|. The ``ConfidenceThresholds``
-are computed from this histogram, so no threshold depends on held-out ratings.
+a histogram of z over its ratings, with fine bins of equal width in log₂ |z| for either sign. The
+``ConfidenceThresholds`` are computed from this histogram, so no threshold depends on held-out ratings.
 """
 # mypy: disallow-untyped-defs=False
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -89,78 +89,98 @@ def score_noise(loss: str, calibration: Calibration | None = None) -> float:
 # ---- confidence ------------------------------------------------------------------------------------------------------
 
 Histogram = NDArray[np.int64]
+Call = Literal["answered", "positive", "negative"]  # what a model can say of a pair; each is a boolean column
 
 LOWEST_OCTAVE, HIGHEST_OCTAVE = -8, 16  # range of log₂ |z|; the first and the last bin take what is outside
 PER_OCTAVE = 512
-HISTOGRAM_BINS = (HIGHEST_OCTAVE - LOWEST_OCTAVE) * PER_OCTAVE
+HISTOGRAM_BINS = (HIGHEST_OCTAVE - LOWEST_OCTAVE) * PER_OCTAVE  # of |z|; the histogram of z has as many per sign
+LARGEST = 2.0**HIGHEST_OCTAVE  # z is clipped to ±LARGEST
+# A model makes a call where this function of z reaches the threshold of the call.
+TOWARDS: dict[Call, Callable[[Any], Any]] = {"answered": np.abs, "positive": np.positive, "negative": np.negative}
 LEVEL_STEP = 1.02  # the ratio of the numbers of ratings that a level and the next higher one answer
 ENOUGH = 4_000_000  # ratings for the histogram; fits of at least twice as many ratings take a sample
 FEWEST = 10  # fitted ratings that the highest level answers
 
 
 def confidence(score: NDArray[np.float64], std: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
-    """|score| / √(noise + std²): infinite if noise and std are 0, and 0 if the score is 0."""
+    """z = score / √(noise + std²), clipped to ±LARGEST; 0 if the score is 0."""
     root = np.sqrt(noise + std * std)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(score == 0, 0.0, np.abs(score) / root)
+        return np.where(score == 0, 0.0, np.clip(score / root, -LARGEST, LARGEST))
 
 
 @dataclass(frozen=True)
 class ConfidenceThresholds:
-    """Thresholds of the confidence. Level j answers a pair if its confidence is at least ``values[j]``::
+    """Thresholds of |z|, z or −z (``TOWARDS``). Level j calls a pair if its value is at least ``values[j]``::
 
     level         0      1      2    …
     threshold     0    0.013  0.027  …
     share         1    0.980  0.961  …
     """
 
-    shares: tuple[float, ...]  # share of the fitted ratings that each level answers; the first is 1
-    values: tuple[float, ...]  # the thresholds, ascending; the first is 0, so level 0 answers everything
+    shares: tuple[float, ...]  # share of the fitted ratings that each level calls; the first is 1
+    values: tuple[float, ...]  # the thresholds, ascending; the first is 0 or −LARGEST, so level 0 calls everything
+    class_share: float = 1.0  # share of the fitted ratings that are of the called class; 1 for |z|
 
     def __post_init__(self) -> None:
-        if not (len(self.shares) == len(self.values) > 0 and self.shares[0] == 1 and self.values[0] == 0):
-            raise ValueError("the first confidence threshold is 0 with the share 1, and each threshold has a share")
+        first = self.shares[:1] == (1,) and self.values[:1] in ((0,), (-LARGEST,))
+        if not first or len(self.shares) != len(self.values):
+            raise ValueError("the first confidence threshold calls all pairs (share 1), and each threshold has a share")
         if np.any(np.diff(self.values) <= 0) or np.any(np.diff(self.shares) > 0):
             raise ValueError("confidence thresholds must ascend, and their shares must not")
 
     @classmethod
-    def of_histogram(cls, counts: Histogram) -> ConfidenceThresholds:
-        """Levels at the edges of bins. Each level answers 2% more ratings than the next higher one, or one bin more."""
+    def of_histogram(cls, counts: Histogram, lower: DoubleArray) -> ConfidenceThresholds:
+        """Levels at ``lower`` edges of bins. Each calls 2% more ratings than the next higher one, or one bin more."""
         total = int(counts.sum())
         above = np.cumsum(counts[::-1])[::-1]  # ratings in this bin or a higher one
         levels = int(math.log(max(total / FEWEST, 1.0)) / math.log(LEVEL_STEP)) + 1
         wanted = total * LEVEL_STEP ** -np.arange(levels)
         edges = np.unique(np.searchsorted(-above, -wanted + 1e-9 * wanted, side="right") - 1)
         edges = np.union1d(edges, [0])
-        thresholds = [float(f"{2.0 ** (LOWEST_OCTAVE + edge / PER_OCTAVE):.7g}") for edge in edges[1:]]
+        thresholds = [float(f"{lower[edge]:.7g}") for edge in edges]
         shares = [float(f"{above[edge] / total:.7g}") for edge in edges[1:]]
-        return cls((1.0, *shares), (0.0, *thresholds))
+        return cls((1.0, *shares), tuple(thresholds))
 
-    def level(self, confidences: NDArray[np.float64]) -> NDArray[np.int16]:
-        """The highest level that answers each confidence."""
-        return (np.searchsorted(self.values, confidences, side="right") - 1).astype(np.int16)
+    def level(self, values: NDArray[np.float64]) -> NDArray[np.int16]:
+        """The highest level that calls a pair of each value."""
+        return (np.searchsorted(self.values, values, side="right") - 1).astype(np.int16)
 
     def as_dict(self) -> dict[str, Any]:
         return {"shares": list(self.shares), "thresholds": list(self.values)}
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> ConfidenceThresholds:
-        return cls(tuple(fields["shares"]), tuple(fields["thresholds"]))
+    def from_dict(cls, fields: dict[str, Any], class_share: float = 1.0) -> ConfidenceThresholds:
+        return cls(tuple(fields["shares"]), tuple(fields["thresholds"]), class_share)
 
 
 EVERYTHING = ConfidenceThresholds((1.0,), (0.0,))
+Thresholds = Mapping[Call, ConfidenceThresholds]
+
+
+def thresholds_of(counts: Histogram) -> dict[Call, ConfidenceThresholds]:
+    """The thresholds of every call, from the histogram of z over the fitted ratings."""
+    edges = 2.0 ** (LOWEST_OCTAVE + np.arange(HISTOGRAM_BINS + 1) / PER_OCTAVE)
+    unsigned = np.concatenate([[0.0], edges[1:-1]])
+    signed = np.concatenate([-edges[:0:-1], unsigned])
+    either = counts[:HISTOGRAM_BINS][::-1] + counts[HISTOGRAM_BINS:]
+    return {
+        "answered": ConfidenceThresholds.of_histogram(either, unsigned),
+        "positive": ConfidenceThresholds.of_histogram(counts, signed),
+        "negative": ConfidenceThresholds.of_histogram(counts[::-1], signed),
+    }
 
 
 def count_confidences(
     block: RatingBlock, lo: int, hi: int, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior,
     noise: float, stride: int = 1,
 ) -> Histogram:  # fmt: skip
-    """The histogram of the confidences of the ratings of rows lo … hi−1. Histograms of several rows are added.
+    """The histogram of z over the ratings of rows lo … hi−1, in ascending bins. Histograms of several rows are added.
 
     With a ``stride`` s, every s-th rating of a row counts. The position of the first one depends on the number of the
     row. So short rows are sampled at different positions, and the layout of the blocks does not matter.
     """
-    counts = np.zeros(HISTOGRAM_BINS, np.int64)
+    counts = np.zeros(2 * HISTOGRAM_BINS, np.int64)
     _count(
         block.row_pointers, block.codes, lo, hi, row_numbers, stride,
         rows.location, rows.scale, cols.location, cols.scale,
@@ -235,11 +255,12 @@ def _count(
             score, variance = pair_moments(w, own, met, base, col_location[j], col_scale[j], full, has_intercept, z)
             root = math.sqrt(noise + max(variance, 0.0))
             if score == 0.0:
-                counts[0] += 1
+                bin = 0
             elif root == 0.0:
-                counts[HISTOGRAM_BINS - 1] += 1
+                bin = HISTOGRAM_BINS - 1
             else:
-                counts[bin_of(abs(score) / root)] += 1
+                bin = bin_of(abs(score) / root)
+            counts[HISTOGRAM_BINS - 1 - bin if score < 0.0 else HISTOGRAM_BINS + bin] += 1
 
 
 # ---- the loss of held-out ratings ------------------------------------------------------------------------------------
@@ -591,6 +612,27 @@ def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     mean_ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     rank_sum = float(mean_ranks[positive].sum())
     return (rank_sum - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative)
+
+
+def class_figures(positives: NDArray[Any], negatives: NDArray[Any], called: int, wrong: int) -> dict[str, Any]:
+    """Precision, recall and average precision of positives and, as ``negative_…``, of negatives; None if undefined.
+
+    Both arrays count the ratings of every score, ascending. ``called`` ratings are predicted positive, and ``wrong`` =
+    FP + FN predictions are wrong, so TP = (called + positives − wrong)/2. With precision P_s and recall R_s of calling
+    all ratings down to score s, the average precision is Σ_s (R_s − R_{s−1}) P_s; in random order it is the share of
+    the class.
+    """
+    n, figures = positives + negatives, {}
+    for prefix, own, of, calls in (
+        ("", positives[::-1], n[::-1], called),
+        ("negative_", negatives, n, int(n.sum()) - called),
+    ):
+        total, found = float(own.sum()), (calls + own.sum() - wrong) / 2
+        area = np.dot(own, np.cumsum(own) / np.maximum(np.cumsum(of), 1))
+        figures[f"{prefix}precision"] = float(found / calls) if calls else None
+        figures[f"{prefix}recall"] = float(found / total) if total else None
+        figures[f"{prefix}average_precision"] = float(area / total) if total else None
+    return figures
 
 
 RELIABILITY_BINS = 15  # of equal width, as in Guo et al. (2017)

@@ -17,6 +17,7 @@ from pyspark.ml.util import DefaultParamsReader
 
 from onebit_spark.core.config import Execution, FitConfig, Labels, Setting, Terms, documented_parameter, param_names
 from onebit_spark.core.config import declared as settings_of
+from onebit_spark.core.prediction import TOWARDS, Call
 from onebit_spark.errors import refuse
 from onebit_spark.predictor.fitted_model import COLD_START
 
@@ -264,7 +265,7 @@ FitParams.__init__.__doc__ = documented_params(FitParams.__init__)
 
 
 class AnswerParams(PredictionParams):
-    """Params of a model with selective certificates."""
+    """Params of a model with selective certificates or certified precisions."""
 
     answeredCol, getAnsweredCol, setAnsweredCol = declared(
         "answeredCol",
@@ -274,7 +275,22 @@ class AnswerParams(PredictionParams):
     maxError, getMaxError, setMaxError = optional(
         "maxError", float, "the certified error rate of answeredCol; unset: the first that was requested"
     )
+    positiveCol, getPositiveCol, setPositiveCol = declared(
+        "positiveCol", str, "output column: whether the pair is called positive, with a certified precision"
+    )
+    negativeCol, getNegativeCol, setNegativeCol = declared(
+        "negativeCol", str, "output column: whether the pair is called negative, with a certified precision"
+    )
+    minPrecision, getMinPrecision, setMinPrecision = optional(
+        "minPrecision", str, "the certified precision of positiveCol, such as 0.8, or of negativeCol, such as "
+        "negative:0.99; several: 0.8,negative:0.99; unset: the first that were requested",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(answeredCol="answered")
+        self._setDefault(answeredCol="answered", positiveCol="positive", negativeCol="negative")
+
+    def callColumns(self) -> dict[Call, str]:
+        """The names of the columns of calls."""
+        names = self.getAnsweredCol(), self.getPositiveCol(), self.getNegativeCol()
+        return dict(zip(TOWARDS, names, strict=True))

@@ -7,6 +7,7 @@ measure, …        figures, diagnostics, calibration and certificates, from sco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from onebit_spark.core import prediction
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.model_info import CERTIFIED, SIDE_OF, ModelInfo, Who, factor_columns
 from onebit_spark.core.posterior import packed_size
-from onebit_spark.core.prediction import EVERYTHING, RELIABILITY_BINS, Calibration
+from onebit_spark.core.prediction import LARGEST, RELIABILITY_BINS, Calibration, Call
 from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import INTEGRAL, Columns, RatingCounts
@@ -54,6 +55,7 @@ from onebit_spark.predictor.predictor import (
     diagnosed,
     figures_of,
     fresh_to,
+    levels_of,
     scored_table,
     with_rates,
 )
@@ -187,10 +189,19 @@ class SparkFactors:
         return joined, prefix
 
 
-def confidence(info: ModelInfo, score: Column, std: Column) -> Column:
-    """|score|/√(c + std²) as in ``core.prediction``; c is the noise of the loss, also in a calibrated model."""
-    root = F.sqrt(F.lit(prediction.score_noise(info.config.loss)) + std * std)
-    return F.when(score == 0, 0.0).when(root == 0, float("inf")).otherwise(F.abs(score) / root)
+def signed_confidence(info: ModelInfo, score: Column, std: Column) -> Column:
+    """score/√(c + std²), clipped, as in ``core.prediction``; c is the noise of the loss, also in a calibrated model."""
+    root, most = F.sqrt(F.lit(prediction.score_noise(info.config.loss)) + std * std), F.lit(LARGEST)
+    z = F.when(score == 0, 0.0).when(root == 0, F.signum(score) * most).otherwise(score / root)
+    return F.greatest(F.least(z, most), -most)
+
+
+def called(info: ModelInfo, call: Call, threshold: float, score: Column, std: Column) -> Column:
+    """Whether the model makes a call for pairs with these scores and standard deviations."""
+    if math.isinf(threshold):  # the request was not met
+        return F.lit(False)
+    z = signed_confidence(info, score, std)
+    return {"answered": F.abs(z), "positive": z, "negative": -z}[call] >= threshold
 
 
 # ---- scored ratings --------------------------------------------------------------------------------------------------
@@ -242,7 +253,7 @@ SCORE_BINS = 1 << 16
 def measure(
     factors: SparkFactors, ratings: DataFrame, threshold: float | None, counts: RatingCounts, by: str | None = None
 ) -> tuple[dict[str, Any], HeldOutCounts]:
-    """All figures of metrics.json, and the counts for selective certificates, in one pass.
+    """All figures of metrics.json, and the counts for certificates, in one pass.
 
     Up to ``COLLECT_LIMIT`` ratings, the driver collects the scores, and the AUC is exact (``auc_error`` is 0). For more
     ratings, Spark computes sums and a histogram of the scores, and the AUC is off by at most ``auc_error``. The error
@@ -253,25 +264,26 @@ def measure(
     if counts.n <= COLLECT_LIMIT:
         figures, lines = figures_of(scored_ratings(factors, ratings, threshold, counts.n, group))
     else:
-        thresholds = factors.info.confidence_thresholds or EVERYTHING
+        info, thresholds = factors.info, factors.info.thresholds
+        names = list(levels_of(thresholds, np.zeros(0)))
 
-        def place(confidences: pa.Array) -> pa.Array:
-            return pa.array(thresholds.level(confidences.to_numpy(zero_copy_only=False)))
+        def place(z: pa.Array) -> pa.Array:
+            return pa.record_batch(levels_of(thresholds, z.to_numpy(zero_copy_only=False))).to_struct_array()
 
-        level = arrow_udf(place, [DoubleType()], ShortType())
+        level = arrow_udf(place, [DoubleType()], StructType([StructField(name, ShortType()) for name in names]))
         scored = _by_spark(factors, _asked(factors, ratings, threshold, group)).select(
             "*",
             F.col("__positive").alias("positive"),
             F.col("__group").alias("group"),
-            level(confidence(factors.info, F.col("score"), F.col("std"))).alias("level"),
+            level(signed_confidence(info, F.col("score"), F.col("std"))).alias("levels"),
         )
-        figures, lines = _binned(scored)
+        figures, lines = _binned(scored.select("*", "levels.*"), names)
     figures = with_rates(figures, factors.info, counts.n, counts.positives, threshold)
     return figures, count_by_level(factors.info, lines, by)
 
 
-def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
-    """Sums by bin of the score, and by level and group. The bins are equally wide in tanh(score/2)."""
+def _binned(scored: DataFrame, levels: list[str]) -> tuple[dict[str, Any], pa.Table]:
+    """Sums by bin of the score, and by levels and group. The bins are equally wide in tanh(score/2)."""
     is_positive = F.col("positive")
     sign = F.when(is_positive, 1.0).otherwise(-1.0)
     chance = F.when(is_positive, F.col("probability")).otherwise(1 - F.col("probability"))
@@ -281,7 +293,7 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
         F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (SCORE_BINS - 1)).alias("bin"),
         F.least(F.floor(F.col("probability") * RELIABILITY_BINS), last_bin).alias("probability_bin"),
     )
-    by_score, by_level = ("bin", "probability_bin"), ("level", "group")
+    by_score, by_level = ("bin", "probability_bin"), (*levels, "group")
     sets = [[F.col(name) for name in names] for names in (by_score, by_level)]
     both = (
         placed.groupingSets(sets, *by_score, *by_level)
@@ -290,6 +302,7 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
             F.count(F.lit(1)).alias("n"),
             F.count_if(is_positive).alias("n_positive"),
             F.count_if((F.col("prediction") > 0) != is_positive).alias("n_wrong"),
+            F.count_if(F.col("prediction") > 0).alias("n_called"),
             F.count_if("unknown_user").alias("n_unknown_user"),
             F.count_if("unknown_item").alias("n_unknown_item"),
             F.sum(F.greatest(1 - sign * F.col("score"), F.lit(0.0))).alias("hinge_loss"),
@@ -305,13 +318,16 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
     column = {name: bins[name].to_numpy() for name in bins.column_names}
     place = np.unique(column["bin"], return_inverse=True)[1]
     positives = np.bincount(place, weights=column["n_positive"])
-    area, error = _area(positives, np.bincount(place, weights=column["n"]) - positives)
+    negatives = np.bincount(place, weights=column["n"]) - positives
+    area, error = _area(positives, negatives)
     reliability = prediction.Reliability.of_bins(
         column["probability_bin"], column["n"], column["probability"], column["n_positive"]
     )
     counts = {name: int(column[name].sum()) for name in ("n_wrong", "n_unknown_user", "n_unknown_item")}
     means = {name: float(column[name].sum() / column["n"].sum()) for name in ("hinge_loss", "log_loss", "brier")}
-    return {**counts, **means, "calibration_error": reliability.error, "auc": area, "auc_error": error}, lines
+    classes = prediction.class_figures(positives, negatives, int(column["n_called"].sum()), counts["n_wrong"])
+    areas = {"calibration_error": reliability.error, "auc": area, "auc_error": error}
+    return {**counts, **means, **areas, **classes}, lines
 
 
 def _area(positives: np.ndarray, negatives: np.ndarray) -> tuple[float | None, float | None]:

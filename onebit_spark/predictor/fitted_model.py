@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import (
     Certificate,
-    answering_threshold,
+    calling_threshold,
     certificate_document,
     ungrouped_certificates,
 )
@@ -36,7 +36,7 @@ from onebit_spark.core.model_info import (
     newcomer_rows,
 )
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
-from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
+from onebit_spark.core.prediction import EVERYTHING, TOWARDS, Call, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.solver import Iteration
 from onebit_spark.core.user_data import arrow_table, label_problems, weight_problems
@@ -96,7 +96,8 @@ def load(path: str | os.PathLike[str]) -> FittedModel:
     """
     info, users, items, certificate, params, fitted = read_model(path)
     cold_start, max_error = params.get("coldStartStrategy", "prior"), params.get("maxError")
-    return FittedModel(info, users, items, certificate, cold_start, max_error, params, fitted)
+    model = FittedModel(info, users, items, certificate, cold_start, max_error, params, fitted)
+    return replace(model, min_precision=params.get("minPrecision"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,6 +126,9 @@ class FittedModel:
         One entry per iteration of a fit in this process. A folder keeps ``objective_history`` of it.
     shape : (int, int), optional
         The shape of the matrix, after ``fit_arrays``. The ids are then the numbers of the rows and columns.
+    min_precision : str, optional
+        The certified precision of ``positive``, such as "0.8", of ``negative``, such as "negative:0.99", or of both,
+        separated by a comma. Default: the first that were requested. The Param ``minPrecision``.
 
     Notes
     -----
@@ -143,6 +147,7 @@ class FittedModel:
     fitted: CellSketch | None = None
     history: Sequence[Iteration] = ()
     shape: tuple[int, int] | None = None
+    min_precision: str | None = None
 
     def __post_init__(self) -> None:
         if self.cold_start not in COLD_START:
@@ -233,14 +238,15 @@ class FittedModel:
     def predictions(self, users: Any, items: Any) -> pa.Table:
         """What ``transform`` appends, for pairs of ids (docs/predictions.md).
 
-        The columns are user, item, score, std, probability and prediction; ``answered`` after a selective certificate.
+        The columns are user, item, score, std, probability and prediction; ``answered`` after a selective certificate,
+        ``positive`` and ``negative`` after a certified precision.
         """
         ids, rows, cols = self.pairs(users, items)
         table = pa.table({"user": ids[0], "item": ids[1], **self._outputs(rows, cols)})
         return table.filter(pa.array((rows >= 0) & (cols >= 0))) if self.cold_start == "drop" else table
 
     def transform(self, pairs: Any) -> Any:
-        """A table with the predictions appended: score, std, probability, prediction, and ``answered`` as above.
+        """A table with the predictions appended: score, std, probability, prediction, and ``answered`` … as above.
 
         ``pairs`` is a pyarrow.Table or a DataFrame of pandas or polars, with the columns of users and items of the fit,
         and any others. The result is of the same kind.
@@ -331,18 +337,28 @@ class FittedModel:
         """|score|/√(c + variance): how sure the model is of the sign (§10.1)."""
         _, rows, cols = self.pairs(users, items)
         outputs = self.predicted(rows, cols)
-        return self._without_unknown(self.predictor.confidence(outputs["score"], outputs["std"]), rows, cols)
+        return self._without_unknown(np.abs(self.predictor.confidence(outputs["score"], outputs["std"])), rows, cols)
 
     def answered(self, users: Any, items: Any, certificate: Certificate | None = None) -> NDArray[np.bool_]:
         """Which pairs the model answers under a selective certificate; none if its request could not be met.
 
         The default is the model's own certificate, for ``max_error``.
         """
-        if certificate is None:
-            threshold = answering_threshold(self.certificate, self.max_error)
-        else:
-            threshold = certificate.inputs["threshold"]
-        return self.confidence(users, items) >= (np.inf if threshold is None else threshold)
+        return self.called("answered", users, items, certificate)
+
+    def called(self, call: Call, users: Any, items: Any, certificate: Certificate | None = None) -> NDArray[np.bool_]:
+        """Which pairs the model calls "positive" or "negative" under a certified precision: as ``answered``, for
+        ``min_precision``.
+        """
+        threshold = self._threshold(call) if certificate is None else certificate.inputs["threshold"]
+        _, rows, cols = self.pairs(users, items)
+        outputs = self.predicted(rows, cols)
+        score = self._without_unknown(outputs["score"], rows, cols)
+        return self.predictor.calls(call, np.inf if threshold is None else threshold, score, outputs["std"])
+
+    def _threshold(self, call: Call) -> float:
+        """From which confidence on the model makes a call."""
+        return calling_threshold(self.certificate, call, self.max_error, self.min_precision)
 
     def sample(self, users: Any, items: Any, seed: int = 0) -> DoubleArray:
         """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
@@ -390,10 +406,9 @@ class FittedModel:
         outputs: dict[str, NDArray[Any]] = {
             name: self._without_unknown(values, rows, cols) for name, values in self.predicted(rows, cols).items()
         }
-        if ungrouped_certificates(self.certificate):
-            threshold = answering_threshold(self.certificate, self.max_error)
-            sure = self.predictor.confidence(outputs["score"], outputs["std"]) >= threshold
-            outputs["answered"] = sure & (threshold < np.inf)
+        for call in TOWARDS:
+            if ungrouped_certificates(self.certificate, call):
+                outputs[call] = self.predictor.calls(call, self._threshold(call), outputs["score"], outputs["std"])
         return outputs
 
     def _without_unknown(self, values: DoubleArray, rows: Numbers, cols: Numbers) -> DoubleArray:
@@ -431,7 +446,7 @@ class FittedModel:
             The id, ``rank`` from 1 on, the recommended id, score, std, probability.
         """
         refuse(ranking_problems(n, z) + who_problems(who))
-        floor = answering_threshold(self.certificate, self.max_error) if answered_only else None
+        floor = self._threshold("answered") if answered_only else None
         asking, others = self.side(who), self.side(PARTNER[who])
         rows = np.arange(len(asking.ids)) if ids is None else asking.positions(self.asked(who, ids))
         if unknown := int(np.count_nonzero(rows < 0)):
@@ -471,9 +486,9 @@ class FittedModel:
 
     def certify(
         self, users: Any, items: Any = None, labels: ArrayLike | None = None, terms: Terms | None = None,
-        max_error: Sequence[float] = (), groups: ArrayLike | None = None,
+        max_error: Sequence[float] = (), groups: ArrayLike | None = None, min_precision: Any = (),
     ) -> list[Certificate]:  # fmt: skip
-        """Certify the predictions on ratings that were not fitted: ``holdout``, and ``selective`` for each request.
+        """Certify the model on ratings that were not fitted: ``holdout``, and one certificate for each request.
 
         Parameters
         ----------
@@ -483,11 +498,15 @@ class FittedModel:
         terms : Terms, optional
             δ, and the number of settings that were compared.
         max_error : sequence of float
-            Requested error rates among the answered pairs (docs/MATH.md, §10).
+            Requested error rates among the answered pairs (docs/MATH.md, §10): ``selective``.
         groups : array_like, optional
             One value per rating. Certify within each group as well; the groups share δ.
+        min_precision : float, str or sequence
+            Requested precisions among the pairs that are called positive, such as 0.9, or negative, such as
+            "negative:0.99" (§10.6): ``precision``.
         """
-        request = CertificateRequest(terms or Terms(), tuple(max_error), None if groups is None else "group")
+        by, terms = None if groups is None else "group", terms or Terms()
+        request = CertificateRequest(terms, tuple(max_error), by, min_precision)
         refuse(request.problems(self.info, {}))
         given = self._ratings(users, items, labels, "certify")
         if not len(given.rows):
@@ -629,7 +648,7 @@ class FittedModel:
         users, items = sides.get("user", self.users), sides.get("item", self.items)
         plain = replace(self.info, draw_narrowing=None, n_users=len(users.ids), n_items=len(items.ids), **info)
         certificate = certificate_document([])
-        return FittedModel(plain, users, items, certificate, self.cold_start, self.max_error, self.params, self.fitted)
+        return replace(self, info=plain, users=users, items=items, certificate=certificate, history=(), shape=None)
 
     def fold_in_features(self, features: Any, who: Who = "user") -> FittedModel:
         """A model that also knows these users (or items), from their side features alone.
@@ -687,7 +706,8 @@ class FittedModel:
 
         The folder of a model that was diagnosed has its ``report.html``.
         """
-        params = {**self.params, "coldStartStrategy": self.cold_start, "maxError": self.max_error}
+        own = {"coldStartStrategy": self.cold_start, "maxError": self.max_error, "minPrecision": self.min_precision}
+        params = {**self.params, **own}
         text = page_of(self.info, self.certificate)
         files = {} if text is None else {REPORT: text}
         with replaced_folder(path, MODEL, overwrite) as folder:

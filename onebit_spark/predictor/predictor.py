@@ -32,11 +32,14 @@ from scipy.special import ndtri
 
 from onebit_spark.certificate.certificates import (
     MOST_GROUPS,
+    CallRequest,
     Certificate,
     Group,
     HeldOutCounts,
     certificate_document,
     held_out_certificates,
+    precision_problems,
+    precision_requests,
     request_problems,
     with_freshness,
 )
@@ -59,7 +62,7 @@ from onebit_spark.core.model_info import (
     read_factors,
 )
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
-from onebit_spark.core.prediction import EVERYTHING, Calibration
+from onebit_spark.core.prediction import TOWARDS, Calibration, Call
 from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
 from onebit_spark.core.user_data import in_spark_type
 from onebit_spark.errors import RequestError
@@ -105,8 +108,12 @@ class Predictor:
         return prediction.probability(self.loss, scores, variances, self.calibration)
 
     def confidence(self, scores: DoubleArray, deviations: DoubleArray) -> DoubleArray:
-        """|score|/√(c + variance). c is the noise of the loss, also in a calibrated model (§10.1)."""
+        """z = score/√(c + variance). c is the noise of the loss, also in a calibrated model (§10.1)."""
         return prediction.confidence(scores, deviations, prediction.score_noise(self.loss))
+
+    def calls(self, call: Call, threshold: float, scores: DoubleArray, deviations: DoubleArray) -> Flags:
+        """For which pairs the model makes a call: those that reach a threshold, which is ∞ if there are none."""
+        return np.asarray(TOWARDS[call](self.confidence(scores, deviations)) >= threshold)
 
     def outputs(self, scores: DoubleArray, variances: DoubleArray) -> dict[str, DoubleArray]:
         """The columns ``OUTPUTS``."""
@@ -400,23 +407,28 @@ def _family(kind: pa.DataType) -> str:
 
 
 def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
-    """Ratings with their predictions: the columns of ``lines`` but ``prediction``, and three more.
+    """Ratings with their predictions: the columns of ``lines`` but ``prediction``, and more.
 
-    ``right`` is whether the prediction is the label; ``confidence`` has its ``level`` among the model's thresholds. The
-    lines have OUTPUTS, ``positive``, ``unknown_user``, ``unknown_item`` and ``group``, a string or null.
+    ``right`` is whether the prediction is the label; ``z``, the signed confidence, has a level among the thresholds of
+    each call. The lines have OUTPUTS, ``positive``, ``unknown_user``, ``unknown_item`` and ``group``, a string or null.
     """
     score, std, label, positive = (lines[name].to_numpy() for name in ("score", "std", "prediction", "positive"))
-    confidence = Predictor.of(info).confidence(score, std)
+    z = Predictor.of(info).confidence(score, std)
     return pa.table(
         {
             "positive": lines["positive"],
             "right": (label > 0) == positive,
             **{name: lines[name] for name in ("unknown_user", "unknown_item", "score", "std", "probability")},
-            "confidence": confidence,
-            "level": (info.confidence_thresholds or EVERYTHING).level(confidence),
+            "z": z,
+            **levels_of(info.thresholds, z),
             "group": lines["group"],
         }
     )
+
+
+def levels_of(thresholds: prediction.Thresholds, z: DoubleArray) -> dict[str, NDArray[np.int16]]:
+    """For every call, the highest level that makes it for pairs of these signed confidences."""
+    return {f"level_{call}": known.level(TOWARDS[call](z)) for call, known in thresholds.items()}
 
 
 def figures_of(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
@@ -426,6 +438,7 @@ def figures_of(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
     scores, probabilities = column["score"], column["probability"]
     lines = {"n": np.ones(len(scores), np.int64), "n_wrong": ~column["right"], "n_positive": column["positive"]}
     counts = {name: pa.array(each.astype(np.int64)) for name, each in lines.items()}
+    levels = {name: table[name] for name in table.column_names if name.startswith("level_")}
     auc = prediction.auc(labels, scores)
     return {
         "n_wrong": int(np.count_nonzero(~column["right"])),
@@ -437,7 +450,16 @@ def figures_of(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
         "calibration_error": prediction.reliability(labels, probabilities).error,
         "auc": None if np.isnan(auc) else auc,  # JSON has no NaN
         "auc_error": 0.0,
-    }, pa.table({"level": table["level"], "group": table["group"], **counts})
+        **class_figures_of(table),
+    }, pa.table({**levels, "group": table["group"], **counts})
+
+
+def class_figures_of(table: pa.Table) -> dict[str, Any]:
+    """Precision, recall and average precision of both classes, of scored ratings."""
+    score, positive, right = (table[name].to_numpy() for name in ("score", "positive", "right"))
+    place = np.unique(score, return_inverse=True)[1]
+    positives, negatives = (np.bincount(place, weights=each) for each in (positive, ~positive))
+    return prediction.class_figures(positives, negatives, int(np.sum(positive == right)), int(np.sum(~right)))
 
 
 def with_rates(
@@ -452,11 +474,10 @@ def with_rates(
 
 
 def count_by_level(info: ModelInfo, lines: pa.Table, by: str | None) -> HeldOutCounts:
-    """Count lines with the columns level, group, n, n_wrong and n_positive; ``by`` is the column of the groups."""
-    level, n, wrong, positives = (lines[name].to_numpy() for name in ("level", "n", "n_wrong", "n_positive"))
-    off_majority = n - positives if info.majority > 0 else positives
+    """Count lines with levels, group, n, n_wrong and n_positive (``HeldOutCounts.of``); ``by``: the groups' column."""
+    columns = {name: lines[name].to_numpy() for name in lines.column_names if name != "group"}
     groups = () if by is None else _groups(lines["group"], by)
-    return HeldOutCounts.of(info.confidence_thresholds or EVERYTHING, level, n, wrong, off_majority, groups)
+    return HeldOutCounts.of(info.thresholds, columns, info.majority, groups)
 
 
 def _groups(values: pa.ChunkedArray, by: str) -> Iterator[tuple[Group, NDArray[np.bool_]]]:
@@ -484,14 +505,16 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     """The figures that a report shows, of scored ratings; ``source`` says what they are.
 
     ``fitted``: the model was fitted to them, so the figures are too good. Of the curve of risk and coverage: if only
-    the most confident ``share`` is answered, ``error`` of the answers are wrong.
+    the most confident ``share`` is answered, ``error`` of the answers are wrong. ``calls`` counts both classes in bins
+    of the signed confidence, ascending.
     """
-    column = {name: scored[name].to_numpy() for name in ("positive", "right", "score", "probability", "confidence")}
+    column = {name: scored[name].to_numpy() for name in ("positive", "right", "score", "probability", "z")}
     positive, wrong, n = column["positive"], ~column["right"], len(scored)
     low, high, per_octave = CONFIDENCE_BINS
-    confidence = np.clip(column["confidence"], 2.0**low, 2.0**high)
-    bins = np.unique(-np.floor((np.log2(confidence) - low) * per_octave), return_inverse=True)[1]
+    octave = np.floor((np.log2(np.clip(np.abs(column["z"]), 2.0**low, 2.0**high)) - low) * per_octave)
+    bins = np.unique(-octave, return_inverse=True)[1]
     answered, errors = np.cumsum(np.bincount(bins)), np.cumsum(np.bincount(bins, weights=wrong))
+    signed = np.unique(np.copysign(octave + 1, column["z"]), return_inverse=True)[1]
     reliability = prediction.reliability(np.where(positive, 1.0, -1.0), column["probability"])
     edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
     counts = {
@@ -507,6 +530,11 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
         "reliability": reliability.as_dict(),
         "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **counts},
         "risk_coverage": {"share": (answered / n).tolist(), "error": (errors / answered).tolist()},
+        "calls": {
+            name: np.bincount(signed[chosen], minlength=signed.max() + 1).tolist()
+            for name, chosen in (("positive", positive), ("negative", ~positive))
+        },
+        **class_figures_of(scored),
     }
 
 
@@ -574,22 +602,32 @@ class CertificateRequest:
     terms: Terms
     max_error: Sequence[float] = ()  # requested error rates among the answered pairs
     by: str | None = None  # a column of the ratings: certify within each of its groups as well
+    min_precision: Any = ()  # requested precisions of calls: see ``precision_requests``
 
     @classmethod
-    def of(cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int) -> CertificateRequest:
+    def of(
+        cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int, minPrecision: Any = ()
+    ) -> CertificateRequest:
         """From the arguments of a model's method."""
         rates = [maxError] if isinstance(maxError, int | float) else list(maxError)
-        return cls(Terms(delta=delta, grid=grid), rates, by)
+        return cls(Terms(delta=delta, grid=grid), rates, by, minPrecision)
+
+    @property
+    def calls(self) -> list[CallRequest]:
+        """All requests."""
+        return [*(CallRequest("answered", rate) for rate in self.max_error), *precision_requests(self.min_precision)]
 
     def problems(self, info: ModelInfo, names: Mapping[str, str] | None = None) -> list[str]:
         """Why a model cannot be certified like this, before any rating is scored.
 
         ``names`` are those of the arguments in the messages. Default: the names of the Params.
         """
-        names = {**param_names(Terms), "max_error": "maxError"} if names is None else names
+        own = {"max_error": "maxError", "min_precision": "minPrecision"}
+        names = {**param_names(Terms), **own} if names is None else names
         problems = [problem.in_words(names) for problem in self.terms.problems()]
-        problems += [f"{names.get('max_error', 'max_error')} {problem}" for problem in request_problems(self.max_error)]
-        if self.max_error and info.confidence_thresholds is None:
+        for name, check in (("max_error", request_problems), ("min_precision", precision_problems)):
+            problems += [f"{names.get(name, name)} {problem}" for problem in check(getattr(self, name))]
+        if not problems and any(info.confidences is None or asked.call not in info.thresholds for asked in self.calls):
             problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
         return problems
 
@@ -598,8 +636,7 @@ def certificates_of(
     info: ModelInfo, counts: HeldOutCounts, request: CertificateRequest, fresh: Mapping[str, Any]
 ) -> list[Certificate]:
     """The certificates that counts of held-out ratings give: ``holdout`` first."""
-    thresholds = info.confidence_thresholds or EVERYTHING
-    certificates = held_out_certificates(thresholds, counts, request.terms, request.max_error)
+    certificates = held_out_certificates(info.thresholds, counts, request.terms, request.calls)
     return [with_freshness(item, fresh) for item in certificates]
 
 

@@ -35,7 +35,8 @@ def make_known(make_fit, make_model):
     """A model that has kept its confidences."""
 
     def make(**choices):
-        return make_model(info={"confidences": make_fit(**choices).confidence_thresholds.as_dict()}, **choices)
+        kept = {name: getattr(make_fit(**choices).info, name) for name in ("confidences", "n_positive", "n_ratings")}
+        return make_model(info=kept, **choices)
 
     return make
 
@@ -146,6 +147,61 @@ def test_which_error_rate_and_under_which_name(spark, ratings, certified, tmp_pa
     assert not again.transform(ratings).where("answered").head(1)
     new = spark.createDataFrame([(77, 1, 1), (77, 2, -1)], "user long, item long, label int")
     assert again.foldIn(new).certifiedErrors == []  # other factors, no certificate
+
+
+PRECISIONS = "0.95,0.999,negative:0.9"
+
+
+@pytest.fixture(scope="module")
+def precise(make_known, ratings):
+    """Tests change copies of it."""
+    return make_known().certify(ratings, delta=0.1, by="age", minPrecision=PRECISIONS)
+
+
+def test_precisions_as_in_process(make_fit, precise, ratings, held):
+    rows, cols, labels, age = held
+    groups = np.array([str(value) for value in age])
+    expected = make_fit().certify(rows, cols, labels, Terms(delta=0.1), (), groups, PRECISIONS)
+    found = precise.certificate["certificates"]
+    key = ("name", "class", "request")
+    assert [[one.get(name) for name in key] for one in found[:4]] == [
+        [item.as_dict().get(name) for name in key] for item in expected[:4]
+    ]
+    assert len(found) == len(expected) == 1 + 3 + 3 + 9
+    for one, item in zip(found[:4], expected[:4], strict=True):
+        assert_same_figures(one, item)
+    lines = precise.transform(ratings).toPandas()
+    for call, item in (("positive", expected[1]), ("negative", expected[3])):
+        assert 0 < item.inputs["found_share"] < 1
+        np.testing.assert_array_equal(lines[call], make_fit().called(call, lines["user"], lines["item"], item))
+        assert lines[call].sum() == item.inputs["n_answered"]
+
+
+def test_precisions_beyond_what_can_be_collected(make_known, ratings, precise, monkeypatch):
+    monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)
+    again = make_known().certify(ratings, delta=0.1, by="age", minPrecision=PRECISIONS)
+    assert again.certificate == precise.certificate
+
+
+def test_which_precision_and_under_which_name(spark, ratings, precise, tmp_path):
+    strangers = spark.createDataFrame([(1, 1), (1, 99)], "user long, item long")
+    assert precise.transform(strangers).columns[-2:] == ["positive", "negative"]
+    renamed = precise.copy().setPositiveCol("hit").setNegativeCol("")
+    assert renamed.transform(strangers).columns[-1] == "hit"
+    other = precise.copy().setMinPrecision("0.999")
+    assert not other.transform(ratings).where("positive").head(1)  # could not be met
+    assert other.transform(ratings).where("negative").head(1)  # as before
+    lines = precise.copy().setColdStartStrategy("nan").transform(strangers).sort("item").collect()
+    assert [line["negative"] for line in lines][1] is False
+    with pytest.raises(
+        RequestError, match=r"minPrecision 0.5 was not certified for this model: choose one of 0.95, 0.999"
+    ):
+        precise.copy().setMinPrecision("0.5").transform(strangers)
+    other.save(str(tmp_path / "model"))
+    again = OneBitCompletionModel.load(str(tmp_path / "model"))
+    assert (again.getMinPrecision(), again.certificate) == ("0.999", precise.certificate)
+    assert again.info.thresholds == precise.info.thresholds
+    assert precise.certify(ratings).transform(strangers).columns[-1] == "rawPrediction"  # replaced
 
 
 def test_what_is_refused(make_model, make_known, ratings, monkeypatch):

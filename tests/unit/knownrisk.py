@@ -1,21 +1,25 @@
 """Many small fits on data whose true risk is known: how often is each certificate wrong, and how loose is it?
 
-    python tests/unit/knownrisk.py        # prints the tables, 400 fits each
+    python tests/unit/knownrisk.py                   # prints the tables, 400 fits each
+    python tests/unit/knownrisk.py precision         # those of certified precisions, 1000 fits each
 
-A sign matrix of rank 2, 40 × 30 unless said otherwise. Ratings are drawn *with* replacement: row and column
-independently, popular ones far more often than others, so that many cells are rated several times and some rows never.
-Labels are switched with probability p. So the risk of any predictor is p + (1 − 2p)·P(it has the wrong sign), over the
-cells as they are sampled.
+A sign matrix of rank 2, 40 × 30 and half positive unless said otherwise. Ratings are drawn *with* replacement: row and
+column independently, popular ones far more often than others, so that many cells are rated several times and some rows
+never. Labels are switched with probability p. So the risk of any predictor is p + (1 − 2p)·P(it has the wrong sign),
+over the cells as they are sampled.
 
 Everything is done as a user would do it: the draws are those of ``Fit.sample``, the predictions those of
 ``Fit.predict``, and each risk is taken over the distribution that the certificate's ``over`` names. A coin per cell
 holds ratings out, so what they certify is the distribution of ratings of held-out cells.
 """
 
+import sys
+import time
 import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import bdtr, betaincinv
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.certificate import bounds
@@ -36,11 +40,20 @@ class World:
     switch: float
 
     @classmethod
-    def drawn(cls, rng, switch, shape=SHAPE):
+    def drawn(cls, rng, switch, shape=SHAPE, positive=None, popularity=1.0):
+        """``positive`` is the share of positive cells, as they are sampled; row and column k are ∝ k^−popularity."""
         left, right = rng.normal(size=(shape[0], 2)), rng.normal(size=(shape[1], 2))
-        popular = [rng.permutation(1.0 / np.arange(1, size + 1)) for size in shape]
+        popular = [rng.permutation(np.arange(1.0, size + 1) ** -popularity) for size in shape]
         law = np.outer(*popular).ravel()
-        return cls(shape, np.where(left @ right.T > 0, 1, -1).ravel(), law / law.sum(), switch)
+        law, scores = law / law.sum(), (left @ right.T).ravel()
+        order = np.argsort(-scores)
+        least = 0.0 if positive is None else scores[order[np.searchsorted(np.cumsum(law[order]), positive)]]
+        return cls(shape, np.where(scores > least, 1, -1), law, switch)
+
+    @property
+    def positive(self):
+        """The probability that a rating of the cell is positive."""
+        return np.where(self.signs > 0, 1 - self.switch, self.switch)
 
     @property
     def pairs(self):
@@ -152,6 +165,96 @@ def answering(config, n, switch, repeats, delta, requests, seed=0):
     return lines
 
 
+# ---- certified precision ---------------------------------------------------------------------------------------------
+
+# world ─► share of positive cells, how often a label is switched, requested precisions of positives, and of negatives
+CALLING = {
+    "balanced": (0.5, 0.05, (0.9, 0.8), 0.9),
+    "8% positive": (0.08, 0.01, (0.6, 0.5), 0.97),
+    "2% positive": (0.02, 0.002, (0.5, 0.3), 0.99),
+    "label noise": (0.3, 0.2, (0.7, 0.6), 0.75),
+}
+
+
+def calling_fit(world, rng, n, config, delta, positives, negative):
+    """Whether some precision, and some recall, is violated, for one request, two, both classes, and two groups.
+
+    Each set shares δ. Two are broken on purpose, and take thresholds between the held-out ratings, in no fixed order:
+    the lowest whose own binomial test passes ("peeking"), and the lowest with the requested precision on these ratings
+    ("observed"). "Clopper–Pearson" is the limit of the recall of one request as if its threshold had been fixed. The
+    last number is whether some request was met.
+    """
+    cells, labels = world.ratings(rng, n)
+    rows, cols = (index[cells] for index in world.pairs)
+    coin = rng.random(world.signs.size) < 0.5
+    held = coin[cells]
+    if len(np.unique(labels[~held])) < 2:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        fit = fit_arrays(rows[~held], cols[~held], labels[~held], config, world.shape, threads=1)
+    given, group = (rows[held], cols[held], labels[held]), world.pairs[1] % 2
+    z = fit.confidence(*world.pairs) * np.sign(fit.score(*world.pairs))
+
+    def truth(threshold, name="positive", inside=True):
+        """Precision and recall of the calls from this threshold on."""
+        value, chance = (z, world.positive) if name == "positive" else (-z, 1 - world.positive)
+        law = world.law * coin * inside
+        called = law * (value >= threshold)
+        return np.dot(called, chance) / max(called.sum(), 1e-300), np.dot(called, chance) / np.dot(law, chance)
+
+    sets = {"one request": (positives[:1], None), "two requests": (positives, None)}
+    sets |= {
+        "both classes": ([*positives[:1], f"negative:{negative}"], None),
+        "groups": (positives[:1], cols[held] % 2),
+    }
+    lines, limit, first = [], None, None
+    for name, (requests, groups) in sets.items():
+        found = fit.certify(*given, Terms(delta=delta), min_precision=requests, groups=groups)
+        wanted = [
+            item for item in found if item.name == "precision" and bool(item.inputs["group"]) == (name == "groups")
+        ]
+        met = [item.inputs for item in wanted if item.inputs["threshold"] is not None]
+        pairs = []
+        for item in met:
+            inside = group == int(item["group"]["value"]) if item["group"] else True
+            precision, recall = truth(item["threshold"], item["class"], inside)
+            pairs.append((precision < item["request"], recall < item["found_limit"]))
+            if name == "one request":
+                hits = item["n_answered"] - item["errors"]
+                limit = betaincinv(hits, item["n_class"] - hits + 1, item["delta_share"] / 2)
+                first = recall
+        wrong = np.array(pairs).reshape(-1, 2).any(axis=0)
+        lines.append((name, *wrong, wrong.any(), bool(met)))
+    lines.append(("Clopper–Pearson", False, limit is not None and first < limit, False, limit is not None))
+    seen = fit.confidence(*given[:2]) * np.sign(fit.score(*given[:2]))
+    order, request = np.argsort(-seen), positives[0]
+    wrong, called = np.cumsum(given[2][order] < 0), np.arange(1, len(order) + 1)
+    faults = {"peeking": bdtr(wrong, called, 1 - request) <= delta, "observed": wrong <= (1 - request) * called}
+    for name, passing in faults.items():
+        last = np.flatnonzero(passing)[-1:]
+        false = any(truth(threshold)[0] < request for threshold in seen[order[last]])
+        lines.append((name, false, False, false, len(last) > 0))
+    return lines
+
+
+def calling(world, repeats, delta, n=16000, shape=(80, 60), seed=0):
+    """All lines of ``calling_fit`` for short fits of many worlds of a kind."""
+    config = FitConfig(rank=2, max_iter=10, tol=0, likelihood_weight=1.0, implicit_features=False)
+    positive, switch, positives, negative = CALLING[world]
+    rng, lines = np.random.default_rng(seed), []
+    for repeat in range(repeats):
+        drawn = World.drawn(rng, switch, shape, positive, popularity=0.5)
+        lines += calling_fit(drawn, rng, n, replace(config, seed=repeat), delta, positives, negative)
+    return lines
+
+
+def calling_summary(lines):
+    """name ─► shares of repeats in which a precision, a recall, and either is violated; in which a request is met."""
+    names = dict.fromkeys(line[0] for line in lines)
+    return {name: tuple(np.mean([line[1:] for line in lines if line[0] == name], axis=0)) for name in names}
+
+
 def experiment(config, n, switch, repeats, terms, seed=0, shape=SHAPE):
     """All lines of ``one_fit`` for many worlds."""
     rng, lines = np.random.default_rng(seed), []
@@ -175,7 +278,15 @@ def show(title, lines):
         print(f"{title:12} {name:18} violated {violated:.3f}   bound/risk {loose:.2f}", flush=True)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:] == ["precision"]:
+    for world in CALLING:
+        began = time.perf_counter()
+        found = calling_summary(calling(world, 1000, 0.2))
+        for name, (precision, recall, either, met) in found.items():
+            told = f"violated: precision {precision:.3f}, recall {recall:.3f}, either {either:.3f}; met {met:.3f}"
+            print(f"{world:12} {name:16} {told}", flush=True)
+        print(f"{world:12} {time.perf_counter() - began:.0f} s", flush=True)
+elif __name__ == "__main__":
     for loss in ("hinge", "logistic"):
         for terms in (Terms(delta=0.2), Terms(delta=0.2, prior_split=0.5)):
             show(

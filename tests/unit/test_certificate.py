@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from knownrisk import answering, experiment, summary
+from knownrisk import answering, calling, calling_summary, experiment, summary
 from scipy.stats import binom
 
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
@@ -15,22 +15,27 @@ from onebit_spark.certificate.certificates import (
     DRAWS_SHARE,
     KEPT_CELLS,
     START,
+    CallRequest,
     Certificate,
     Group,
     HeldOut,
     HeldOutCounts,
+    call_certificates,
+    calling_threshold,
     certifiable,
     certificate_document,
     fewest_answered,
     first_level,
+    found_limit,
     headline_of,
     held_out_certificates,
     holdout_certificate,
     kept_by_coin,
     last_passed,
+    precision_problems,
+    precision_requests,
     prior_split_certificate,
     request_problems,
-    selective_certificates,
 )
 from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.core.randomness import Draws, GibbsErrors, Split
@@ -145,6 +150,21 @@ def test_answers_hold(repeats):
     for name in ("selective", "selective by group", "holdout by group"):
         assert violated[name][0] <= allowed(repeats), name
     assert violated["peeking"][0] > allowed(repeats)
+
+
+@pytest.mark.parametrize(
+    ("world", "repeats"),
+    [("8% positive", 12), *(pytest.param(w, 400, marks=pytest.mark.slow) for w in ("balanced", "2% positive"))],
+)
+def test_calls_hold(world, repeats):
+    """One precision, two, both classes, and groups, at δ = .2: precision or recall is violated as often as it says."""
+    violated = calling_summary(calling(world, repeats, DELTA))
+    for name in ("one request", "two requests", "both classes", "groups"):
+        *_, either, met = violated[name]
+        assert either <= allowed(repeats), name
+        assert met > 0.2
+    if repeats >= 400:
+        assert violated["observed"][0] > allowed(repeats)
 
 
 def test_a_bound_without_its_kl_is_caught(few_draws):
@@ -456,9 +476,155 @@ def test_delta_is_over_all_requests_met_or_not(repeats):
     assert np.mean(met) <= most(repeats) < np.mean(np.reshape(alone, (repeats, 4)).any(axis=1))
 
 
+def selective_certificates(thresholds, held, terms, requests):
+    asked = [CallRequest("answered", request_) for request_ in requests]
+    return call_certificates({"answered": thresholds}, {"answered": held}, terms, asked)
+
+
 def _sample(n=4000, curve="rising", seed=5):
     level, wrong = drawn(np.random.default_rng(seed), CURVES[curve], n)
     return level, 1, wrong, np.random.default_rng(0).random(n) < 0.4
+
+
+# ---- precision -------------------------------------------------------------------------------------------------------
+
+RARE = replace(THRESHOLDS, class_share=0.05)
+# The share of positives among the ratings whose highest level is j: 5% of all, most of them at the strict end.
+POSITIVE = 0.95 * np.clip(np.arange(LEVELS) / (LEVELS - 1), 0, 1) ** 4 + 0.01
+
+
+def called(n, seed=0):
+    level = np.random.default_rng(seed).choice(LEVELS, n, p=MASS / MASS.sum())
+    positive = np.random.default_rng(seed + 1).random(n) < POSITIVE[level]
+    return HeldOut.counted(level, 1, ~positive, positive, LEVELS)
+
+
+def precise(held, *requests, terms=None, **more):
+    held, thresholds = {"positive": held, "negative": held}, {"positive": RARE, "negative": RARE}
+    return call_certificates(thresholds, held, terms or Terms(), precision_requests(list(requests)), **more)
+
+
+def test_requests_of_precisions():
+    assert precision_requests(0.9) == precision_requests("0.9") == precision_requests(["positive:.90"])
+    assert [str(one) for one in precision_requests("0.9, negative:0.99")] == ["0.9", "negative:0.99"]
+    assert precision_requests(()) == precision_problems(()) == precision_problems([0.9, "negative:0.99", 1e-4]) == []
+    wrong = [0, 1, 1.0, True, "x", "both:0.9", float("nan"), -0.5, "0.0"]
+    assert len(precision_problems(wrong)) == len(wrong)
+    assert precision_problems("0.9;0.8")[0].endswith("such as 0.9 or negative:0.99, not '0.9;0.8'")
+
+
+def test_the_test_of_a_rare_class_begins_where_its_ratings_might_be():
+    """With 10% positives of 2000, about 200 calls can be right: 240 calls could not have a precision of .9."""
+    fewest = fewest_answered(0.1, 0.05)
+    start = first_level(SHARES, 2000, 0.1, 0.05, 0.1)
+    assert 2000 * SHARES[start + 1] < np.sqrt(200 * fewest) <= 2000 * SHARES[start]
+    assert first_level(SHARES, 2000, 0.1, 0.05) < start
+    assert first_level(SHARES, fewest - 1, 0.1, 0.05, 0.05) is None
+
+
+def test_a_precision_that_is_met():
+    held = called(20_000)
+    (item,) = precise(held, 0.8)
+    record = item.as_dict()
+    level = RARE.values.index(record["threshold"])
+    assert (record["name"], record["class"], record["bound"], record["vacuous"]) == (
+        "precision",
+        "positive",
+        0.8,
+        False,
+    )
+    assert (record["n_answered"], record["errors"]) == (held.answered[level], held.wrong[level])
+    assert binom.cdf(record["errors"], record["n_answered"], 0.2) <= 0.025  # half of δ
+    assert binom.cdf(held.wrong[level - 1], held.answered[level - 1], 0.2) > 0.025
+    n_positive, found = 20_000 - held.wrong[0], record["n_answered"] - record["errors"]
+    assert (record["n_class"], record["found_share"]) == (n_positive, pytest.approx(found / n_positive))
+    assert record["found_limit"] == pytest.approx(found / n_positive - math.sqrt(math.log(40) / (2 * n_positive)))
+    assert item.statement == (
+        "With 95% confidence, at least 80% of the pairs that it calls positive are positive, and these are at least "
+        f"{record['found_limit']:.1%} of all positives, on ratings like those that were kept out; it called "
+        f"{record['answered_share']:.1%} of 20,000 positive, {found / record['n_answered']:.1%} of these were "
+        f"positive, and they were {record['found_share']:.1%} of {n_positive:,} positives. Each of the two limits has "
+        "half of the 5%."
+    )
+    two = precise(held, 0.8, 0.7, 0.8, "negative:0.3", terms=Terms(grid=2))
+    assert [item.inputs["delta_share"] for item in two] == [pytest.approx(0.05 / 6)] * 3
+    assert two[0].statement.endswith("The 95% is for all 3 requests together, met or not.")
+    dull = precise(held, 0.02)[0]
+    assert dull.vacuous
+    assert f"not informative: {n_positive / 20_000:.1%} of all ratings are positive." in dull.statement
+    (inside,) = precise(held, 0.8, groups=4, group=Group("age", "old"))
+    assert inside.statement.startswith("Where age is old: with 95% confidence, at least 80% of the pairs with a")
+    assert f"of {inside.inputs['threshold']:.4g} or more for positive are positive" in inside.statement
+
+
+def test_a_precision_that_cannot_be_met_says_what_might_be():
+    held = called(3000)
+    (item,) = precise(held, 0.95)
+    record = item.as_dict()
+    assert (record["threshold"], record["bound"], record["found_limit"], item.vacuous) == (None, 0.0, 0.0, True)
+    (met,) = precise(held, record["hint"])
+    assert met.inputs["threshold"] is not None
+    assert (
+        f"; so no pair is called positive. A request of {100 * record['hint']:g}% might be met (a hint"
+        in item.statement
+    )
+    scarce = called(300)
+    (item,) = precise(scarce, 0.8)
+    more = item.inputs["more_needed"]
+    assert precise(scarce.times(1 + (more + 1) / item.inputs["n_class"]), 0.8)[0].inputs["threshold"] is not None
+    assert f"might be met with about {more:,} more held-out positives (a hint, too)." in item.statement
+    (item,) = precise(called(40), 0.9)
+    n_class = item.inputs["n_class"]
+    assert f"could not be certified: {n_class} held-out positives are too few, at least 36 are needed" in item.statement
+    nothing = HeldOut(np.full(LEVELS, 50), np.full(LEVELS, 50), 0.1)  # no positive at all
+    assert precise(nothing, 0.9)[0].inputs["found_share"] == 0
+
+
+@pytest.mark.parametrize("n", [20, 400])
+def test_the_limit_of_what_is_found_holds_at_all_thresholds_at_once(n):
+    """The share below t of n uniform numbers: the limit holds for the t that is chosen to break it, in 1 − δ."""
+    rng, broken, pointwise = np.random.default_rng(0), 0, 0
+    for _ in range(2000):
+        t = np.sort(rng.random(n))
+        k = np.arange(1, n + 1)  # found at t_k: the worst thresholds are the numbers themselves
+        broken += any(found_limit(found, n, DELTA) > share for found, share in zip(k, t, strict=True))
+        pointwise += bool(np.any(binom.sf(k - 1, n, t) <= DELTA))  # Clopper–Pearson at each threshold
+    assert 0.5 * DELTA < broken / 2000 <= most(2000)
+    assert pointwise / 2000 > 0.5
+    assert found_limit(0, 0, DELTA) == 0
+
+
+def test_which_precision_a_column_has():
+    entries = [
+        {"name": "precision", "class": name, "group": None, "request": request, "threshold": threshold}
+        for name, request, threshold in (("positive", 0.9, 1.5), ("positive", 0.8, -0.5), ("negative", 0.99, None))
+    ]
+    certificate = {"certificates": entries}
+    assert calling_threshold(certificate, "positive") == 1.5
+    assert calling_threshold(certificate, "positive", min_precision="0.8,negative:0.99") == -0.5
+    assert calling_threshold(certificate, "negative", min_precision="0.8") == math.inf
+    for call, given, message in (
+        ("positive", "0.7", "minPrecision 0.7 was not certified for this model: choose one of 0.9, 0.8"),
+        ("negative", "negative:0.5", "minPrecision negative:0.5 was not certified .*: choose one of negative:0.99"),
+        ("positive", "high", "minPrecision must hold precisions strictly between 0 and 1"),
+        (
+            "answered",
+            None,
+            "no error rate was certified for this model: call certifySelective with fresh ratings first",
+        ),
+    ):
+        with pytest.raises(RequestError, match=message):
+            calling_threshold(certificate, call, min_precision=given)
+    with pytest.raises(RequestError, match="no precision was certified for this model: call certify with minPrecision"):
+        calling_threshold({"certificates": []}, "positive")
+
+
+def test_the_headline_of_a_skewed_set_is_not_the_error_alone():
+    calls = [item.as_dict() for item in precise(called(20_000), 0.8, "negative:0.97")]
+    for majority_error, sentences in ((0.08, 3), (0.4, 1)):
+        first = holdout_certificate(400, 20_000, Terms(), majority_error).as_dict()
+        told = [item["statement"] for item in (first, *calls)][:sentences]
+        assert headline_of(certificate_document([first, *calls])) == " ".join(told)
 
 
 # ---- certificates ----------------------------------------------------------------------------------------------------
@@ -515,8 +681,9 @@ def test_groups_share_delta_and_small_ones_are_named():
     held = {Group("age", name): HeldOut.counted(*_sample(n, seed=n), LEVELS) for name, n in (("old", 3000), ("new", 4))}
     held[Group("age", None)] = HeldOut.counted(*_sample(2000, seed=1), LEVELS)
     whole = HeldOut.counted(*_sample(5004), LEVELS)
-    counts = HeldOutCounts(whole, held)
-    first, *found = held_out_certificates(THRESHOLDS, counts, Terms(delta=0.1, grid=2), [0.2, 0.3])
+    counts = HeldOutCounts({"answered": whole}, {group: {"answered": one} for group, one in held.items()})
+    requests = [CallRequest("answered", r) for r in (0.2, 0.3)]
+    first, *found = held_out_certificates({"answered": THRESHOLDS}, counts, Terms(delta=0.1, grid=2), requests)
     assert (first.name, first.n) == ("holdout", 5004)
     listed = [(item.name, (item.inputs["group"] or {}).get("value"), item.inputs.get("request")) for item in found]
     assert listed == [
@@ -575,5 +742,20 @@ def test_in_process(divided):
     for name, wrong_terms in (("max_error", {"max_error": [0.6]}), ("delta", {"terms": Terms(delta=2.0)})):
         with pytest.raises(ValueError, match=name):
             fit.certify(*held, **wrong_terms)
+    for call, labels in (("positive", held[2]), ("negative", -held[2])):
+        whole, *inside = fit.certify(*held, min_precision=f"{call}:0.98", groups=groups)[1::3]
+        yes = fit.called(call, held[0], held[1], whole)
+        figures = whole.inputs
+        assert (figures["n_answered"], figures["errors"]) == (yes.sum(), (labels[yes] < 0).sum())
+        assert figures["found_share"] == pytest.approx(yes[labels > 0].mean())
+        assert 0.5 < figures["found_limit"] < figures["found_share"] < 1
+        assert [item.inputs["requests"] for item in inside] == [2]
+    for wrong_precision in (2, "negative:1", "maybe:0.9"):
+        with pytest.raises(RequestError, match=r"min_precision must hold precisions strictly between 0 and 1"):
+            fit.certify(*held, min_precision=wrong_precision)
+    old = replace(fit, info=replace(fit.info, confidences=fit.confidence_thresholds.as_dict()))
+    assert old.certify(*held, max_error=[0.2])[1].inputs["threshold"] is not None
+    with pytest.raises(RequestError, match="kept no confidences of its ratings: fit it again"):
+        old.certify(*held, min_precision=0.9)
     one_class = held[2] > 0
     assert fit.certify(*(each[one_class] for each in held))[0].n == one_class.sum()

@@ -10,9 +10,11 @@ import sys
 import time
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 
 from onebit_spark import RequestError, cli
+from onebit_spark.certificate.certificates import precision_requests
 from onebit_spark.cli import running as jobrun
 from onebit_spark.cli.requests import (
     GROUPS,
@@ -21,6 +23,7 @@ from onebit_spark.cli.requests import (
     FitRequest,
     PredictRequest,
     as_flag,
+    command_of,
     flags_of,
     local_path,
     parse,
@@ -149,6 +152,32 @@ def test_error_rates_come_as_a_list(here, given, expected):
     file = "" if isinstance(given, str) else f"max-error = {given}"
     assert parse(FitRequest, "fit", [*GOOD["fit"], *config_file(here, file), *command]).max_error == expected
     assert parse(FitRequest, "fit", GOOD["fit"]).max_error == ()
+
+
+@pytest.mark.parametrize("given", ["0.9,negative:0.99", "0.8", [0.9, "negative:0.99"], 0.9])
+def test_precisions_come_as_a_list(here, given):
+    command = ["--holdout", "0.1", *(["--min-precision", given] if isinstance(given, str) else [])]
+    file = "" if isinstance(given, str) else f"min-precision = {given}"
+    request = parse(FitRequest, "fit", [*GOOD["fit"], *config_file(here, file), *command])
+    assert precision_requests(request.min_precision) == precision_requests(given)
+    text = given if isinstance(given, str) else ",".join(map(str, np.atleast_1d(given)))
+    assert f"--min-precision {text}" in command_of("fit", request)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--min-precision", "0.9"], "--min-precision needs ratings that are not fitted: add --holdout 0.1"),
+        (
+            ["--holdout", "0.1", "--min-precision", "90"],
+            "--min-precision must hold precisions strictly between 0 and 1",
+        ),
+        (["--holdout", "0.1", "--min-precision", "0.9,neg:0.9"], "such as 0.9 or negative:0.99, not 'neg:0.9'"),
+    ],
+)
+def test_precisions_are_checked(flags, message):
+    with pytest.raises(RequestError, match=message):
+        parse(FitRequest, "fit", [*GOOD["fit"], *flags])
 
 
 BAD_FILES = {

@@ -214,7 +214,7 @@ def _left_out(case, unit):
 @pytest.mark.parametrize("name", NAMES)
 def test_confidences(name, stride):
     case = Case(name)
-    noise, counts = Logistic.score_noise, np.zeros(HISTOGRAM_BINS, np.uint64)
+    noise, counts = Logistic.score_noise, np.zeros(2 * HISTOGRAM_BINS, np.uint64)
     case.run(
         "confidences", 8 * N, *case.arrays, np.float64(noise), np.int64(stride), np.float64(LOWEST_OCTAVE),
         np.float64(HIGHEST_OCTAVE), np.int32(PER_OCTAVE), counts, np.int64(N),

@@ -14,13 +14,16 @@ from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.prediction import (
     EVERYTHING,
     HISTOGRAM_BINS,
+    LARGEST,
     LEVEL_STEP,
     LOWEST_OCTAVE,
     PER_OCTAVE,
+    TOWARDS,
     ConfidenceThresholds,
     bin_of,
     confidence,
     count_confidences,
+    thresholds_of,
 )
 from onebit_spark.core.randomness import Draws, Split, count_errors, fill_lanes, fill_normals, stream, uniform
 
@@ -189,8 +192,11 @@ def test_streams_are_uniform_normal_and_unrelated():
 
 
 def histogram(z):
-    inside = np.floor((np.log2(np.maximum(z, 1e-300)) - LOWEST_OCTAVE) * PER_OCTAVE)
-    return np.bincount(np.clip(inside, 0, HISTOGRAM_BINS - 1).astype(int), minlength=HISTOGRAM_BINS)
+    """Of signed confidences, in ascending bins."""
+    inside = np.floor((np.log2(np.maximum(np.abs(z), 1e-300)) - LOWEST_OCTAVE) * PER_OCTAVE)
+    inside = np.clip(inside, 0, HISTOGRAM_BINS - 1).astype(int)
+    place = np.where(z < 0, HISTOGRAM_BINS - 1 - inside, HISTOGRAM_BINS + inside)
+    return np.bincount(place, minlength=2 * HISTOGRAM_BINS)
 
 
 @pytest.mark.parametrize("kind", ["spread", "covariance"])
@@ -202,7 +208,7 @@ def test_the_kernel_against_prediction(kind, has_intercept, noise):
     i, j, positive = ratings(rng, 500)
     block = RatingBlock.from_coordinates(i, j, positive, (M1, M2))
     pairs = rows.take(i), cols.take(j)
-    z = np.abs(prediction.score(*pairs)) / np.sqrt(noise + prediction.variance(*pairs))
+    z = prediction.score(*pairs) / np.sqrt(noise + prediction.variance(*pairs))
     np.testing.assert_array_equal(count_confidences(block, 0, M1, np.arange(M1), rows, cols, noise), histogram(z))
     np.testing.assert_allclose(
         confidence(prediction.score(*pairs), np.sqrt(prediction.variance(*pairs)), noise), z, rtol=1e-12
@@ -235,7 +241,7 @@ def test_every_third_rating_of_a_row():
     block = RatingBlock.from_coordinates(i, j, np.ones(32, bool), (4, M2))
     here = (i + j) % 3 == 0
     pairs = rows.take(i[here]), cols.take(j[here])
-    z = np.abs(prediction.score(*pairs)) / np.sqrt(1.0 + prediction.variance(*pairs))
+    z = prediction.score(*pairs) / np.sqrt(1.0 + prediction.variance(*pairs))
     np.testing.assert_array_equal(count_confidences(block, 0, 4, np.arange(4), rows, cols, 1.0, 3), histogram(z))
 
 
@@ -243,8 +249,8 @@ def test_without_spread_or_noise_a_score_is_certain_unless_it_is_zero():
     exact = [RowPosterior(np.array(x)[:, None], np.zeros((2, 1)), "spread", False) for x in ([1.0, 0.0], [3.0, -2.0])]
     block = RatingBlock.from_coordinates(np.array([0, 0, 1]), np.array([0, 1, 0]), np.ones(3, bool), (2, 2))
     counts = count_confidences(block, 0, 2, np.arange(2), *exact, 0.0)
-    assert (counts[0], counts[-1]) == (1, 2)
-    assert confidence(np.array([3.0, 0.0]), np.zeros(2), 0.0).tolist() == [np.inf, 0.0]
+    assert (counts[0], counts[HISTOGRAM_BINS], counts[-1]) == (1, 1, 1)
+    assert confidence(np.array([3.0, 0.0, -3.0]), np.zeros(3), 0.0).tolist() == [LARGEST, 0.0, -LARGEST]
 
 
 def test_bins_are_where_they_say():
@@ -258,10 +264,11 @@ def test_bins_are_where_they_say():
         assert bin_of(z) == expected
 
 
-def test_each_level_answers_two_percent_more():
+@pytest.mark.parametrize("call", TOWARDS)
+def test_each_level_calls_two_percent_more(call):
     rng = np.random.default_rng(2)
-    z = rng.gamma(1.5, size=200_000)
-    thresholds = ConfidenceThresholds.of_histogram(histogram(z))
+    z = rng.gamma(1.5, size=200_000) * np.where(rng.random(200_000) < 0.02, 1.0, -1.5)
+    thresholds, z = thresholds_of(histogram(z))[call], TOWARDS[call](z)
     answered = np.array([np.mean(z >= t) for t in thresholds.values])
     np.testing.assert_allclose(answered, thresholds.shares, atol=2e-5)
     assert thresholds.shares[0] == 1
@@ -272,12 +279,14 @@ def test_each_level_answers_two_percent_more():
     for j in (0, 5, 100):
         np.testing.assert_array_equal(levels >= j, z[:1000] >= thresholds.values[j])
     assert ConfidenceThresholds.from_dict(thresholds.as_dict()) == thresholds
+    assert np.all(thresholds.level(np.array([-LARGEST, -1.0, 0.0]) if call != "answered" else np.zeros(1)) >= 0)
 
 
 def test_ties_and_few_ratings_make_a_short_ladder():
-    counts = np.zeros(HISTOGRAM_BINS, np.int64)
-    counts[[100, 900]] = 70, 30
-    assert ConfidenceThresholds.of_histogram(counts).shares == (1.0, 1.0, 0.3)
+    counts = np.zeros(2 * HISTOGRAM_BINS, np.int64)
+    counts[[HISTOGRAM_BINS - 1 - 100, HISTOGRAM_BINS + 900]] = 70, 30
+    found = thresholds_of(counts)
+    assert [found[call].shares for call in TOWARDS] == [(1.0, 1.0, 0.3), (1.0, 1.0, 0.3), (1.0, 1.0, 0.7)]
     assert EVERYTHING.level(np.array([0.0, 5.0])).tolist() == [0, 0]
     for shares, thresholds in (((0.9,), (0.0,)), ((1.0,), (0.1,)), ((1.0, 0.5), (0.0, 0.0)), ((1.0,), (0.0, 1.0))):
         with pytest.raises(ValueError, match="confidence threshold"):
@@ -295,3 +304,8 @@ def test_a_fit_keeps_the_ladder_of_its_own_ratings(loss):
     np.testing.assert_allclose(
         [np.mean(z >= t) for t in fit.confidence_thresholds.values], fit.confidence_thresholds.shares, atol=2 / 900
     )
+    signed, thresholds = z * np.sign(fit.score(i, j)), fit.info.thresholds
+    assert thresholds["positive"].class_share == pytest.approx(np.mean(labels > 0))
+    for call, sign in (("positive", 1), ("negative", -1)):
+        called = [np.mean(sign * signed >= t) for t in thresholds[call].values]
+        np.testing.assert_allclose(called, thresholds[call].shares, atol=2 / 900)

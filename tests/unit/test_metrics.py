@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from onebit_spark.core.prediction import auc, brier, error_interval, error_rate, hinge_loss, log_loss
+from onebit_spark.core.prediction import auc, brier, class_figures, error_interval, error_rate, hinge_loss, log_loss
 
 # few distinct scores, so that ties and zeros are common
 PAIRS = st.lists(st.tuples(st.sampled_from([-1, 1]), st.integers(-3, 3)), min_size=1, max_size=30)
@@ -60,6 +60,32 @@ def test_log_loss_is_finite_and_accurate_at_the_ends():
 def test_a_score_of_zero_is_an_error():
     assert error_rate([1, -1], [0.0, -0.0]) == 1
     assert error_rate(np.array([1, -1], np.int8), np.array([1e-300, -1e-300])) == 0
+
+
+def test_figures_of_the_classes_by_brute_force():
+    """Scores with ties; every threshold is tried."""
+    rng = np.random.default_rng(3)
+    scores, labels = rng.integers(-4, 5, 300) / 2, np.where(rng.random(300) < 0.2, 1, -1)
+    scores += (labels > 0) * rng.integers(0, 2, 300)
+    place = np.unique(scores, return_inverse=True)[1]
+    counts = [np.bincount(place[labels == sign], minlength=place.max() + 1) for sign in (1, -1)]
+    found = class_figures(*counts, int(np.sum(scores > 0)), int(np.sum((scores > 0) != (labels > 0))))
+    for prefix, s, y in (("", scores, labels), ("negative_", -scores, -labels)):
+        predicted = s > 0 if not prefix else s >= 0  # a score of 0 is predicted negative here
+        assert found[f"{prefix}precision"] == pytest.approx(np.mean(y[predicted] > 0))
+        assert found[f"{prefix}recall"] == pytest.approx(np.mean(predicted[y > 0]))
+        area, before = 0.0, 0.0
+        for t in np.unique(s)[::-1]:
+            recall = np.mean(s[y > 0] >= t)
+            area, before = area + (recall - before) * np.mean(y[s >= t] > 0), recall
+        assert found[f"{prefix}average_precision"] == pytest.approx(area)
+    nothing = class_figures(np.array([0, 0]), np.array([3, 2]), 0, 0)
+    assert (nothing["precision"], nothing["recall"], nothing["average_precision"]) == (None, None, None)
+    assert (nothing["negative_precision"], nothing["negative_recall"], nothing["negative_average_precision"]) == (
+        1,
+        1,
+        1,
+    )
 
 
 def bisect(f, target):

@@ -163,6 +163,40 @@ def test_certified_points_are_on_the_curve(info):
     assert "≤ 37.4%" not in report(info, {"headline": "seeger", "certificates": [in_group]})
 
 
+def test_a_rare_class_has_its_own_figures_and_curve(info):
+    figures = {"precision": 0.8, "recall": 0.25, "average_precision": 0.5}
+    figures |= {"negative_precision": None, "negative_recall": 0.0, "negative_average_precision": 0.99}
+    scores = info.diagnostics["scores"]
+    few = {**scores, "positive": [value * 0.05 for value in scores["positive"]]}
+    calls = {"positive": [1, 2, 10, 40], "negative": [500, 300, 60, 10]}
+    seen = info.diagnostics | figures | {"scores": few, "calls": calls}
+    skewed = dataclasses.replace(info, diagnostics=seen, majority=-1)
+    common = {"name": "precision", "class": "positive", "delta": 0.05, "statement": "It calls.", "group": None}
+    met = {**common, "bound": 0.7, "request": 0.7, "threshold": -0.5, "vacuous": False, "majority_error": 0.05}
+    met |= {"answered_share": 0.1, "n_answered": 60, "errors": 15, "found_share": 0.85, "found_limit": 0.6}
+    unmet = {
+        **common,
+        "bound": 0.0,
+        "request": 0.99,
+        "threshold": None,
+        "vacuous": True,
+        "found_share": 0.0,
+        "found_limit": 0.0,
+    }
+    holdout = {**CERTIFICATE["certificates"][0], "name": "holdout", "majority_error": 0.05}
+    certificate = {"headline": "holdout", "certificates": [holdout, met, unmet]}
+    page, balanced = report(skewed, certificate), report(info, certificate)
+    assert "average precision for positives, in random order" in page
+    assert "predicted positive: precision 80.0%, recall 25.0%" in page
+    assert "<b>≥ 70.0%</b><span>of the pairs called positive are positive, at least 60.0% of all positives: " in page
+    assert page.count("<svg") == balanced.count("<svg") + 1
+    assert "<h3>Calling pairs positive</h3>" in page
+    assert "Orange points: certified." in page
+    assert "<b>precision, 0.700.</b> It calls." in page
+    assert "<b>precision, not met.</b> It calls." in page
+    assert "average precision" not in balanced
+
+
 def test_less_is_shown_where_less_is_known(info, bare):
     page = report(bare)
     assert page.count("<svg") == 2

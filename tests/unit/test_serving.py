@@ -155,6 +155,36 @@ def test_a_calibrated_model_answers_some_pairs(make_fit, make_model):
         other.predictions("u01", 10)
 
 
+def test_pairs_are_called_positive_and_negative(make_fit, make_model, tmp_path):
+    """``positive`` is for the first precision, past score 0; ``min_precision`` selects another; one was not met."""
+    common = {"name": "precision", "group": None}
+    certificates = [
+        {**common, "class": "positive", "request": 0.9, "threshold": 0.3},
+        {**common, "class": "positive", "request": 0.7, "threshold": -0.2},
+        {**common, "class": "negative", "request": 0.95, "threshold": 0.4},
+        {**common, "class": "negative", "request": 0.99, "threshold": None},
+        {**common, "class": "positive", "request": 0.9, "threshold": -9.0, "group": {"column": "age", "value": "1"}},
+    ]
+    model = make_model(certificates=certificates)
+    z = make_fit().confidence(USERS, ITEMS) * np.sign(make_fit().score(USERS, ITEMS))
+    table = model.predictions(*ids_of())
+    assert table.column_names[-3:] == ["prediction", "positive", "negative"]
+    other = dataclasses.replace(model, min_precision="0.7,negative:0.99")
+    other.save(tmp_path / "other")
+    other = onebit_spark.load(tmp_path / "other")
+    assert other.min_precision == "0.7,negative:0.99"
+    for each, least, most in ((model, 0.3, -0.4), (other, -0.2, -np.inf)):
+        table = each.predictions(*ids_of())
+        np.testing.assert_array_equal(table["positive"].to_numpy(False), z >= least)
+        np.testing.assert_array_equal(table["negative"].to_numpy(False), z <= most)
+    assert 0 < np.sum(z >= 0.3) < np.sum(z >= 0) < np.sum(z >= -0.2) < len(z)
+    unknown = dataclasses.replace(other, cold_start="nan").predictions("nobody", 10)
+    assert unknown["positive"].to_pylist() == [False]
+    assert "positive" not in model.fold_in(["new"], [10], [1]).predictions("new", 10).column_names
+    with pytest.raises(RequestError, match=r"minPrecision 0.8 was not certified .*: choose one of 0.9, 0.7"):
+        dataclasses.replace(model, min_precision="0.8").predictions(*ids_of())
+
+
 # ---- recommendations -------------------------------------------------------------------------------------------------
 
 

@@ -453,7 +453,7 @@ def test_the_report_of_a_model(model, likes, tmp_path):
     assert "predicted wrongly" not in plain
     assert "were measured on fitted ratings" in fitted
     assert "were measured on fitted ratings" not in whole
-    assert (whole.count("<svg"), plain.count("<svg")) == (5, 2)
+    assert (whole.count("<svg"), plain.count("<svg")) == (6, 2)
     held_out.save(tmp_path / "model")
     assert (tmp_path / "model" / "report.html").read_text("utf-8") == whole
 

@@ -88,7 +88,7 @@ holdout_loss(const i64* __restrict__ pointers, const int* __restrict__ first_row
   }
 }
 
-// The histogram of the confidences of every stride-th rating (core/prediction.py)
+// The histogram of the signed confidences of every stride-th rating (core/prediction.py)
 extern "C" __global__ void confidences(const i64* __restrict__ pointers, const int* __restrict__ first_rows, int n_tasks,
                                        i64 n_rows, const u32* __restrict__ codes, const float* __restrict__ row_location,
                                        const float* __restrict__ row_scale, const float* __restrict__ col_location,
@@ -104,9 +104,10 @@ extern "C" __global__ void confidences(const i64* __restrict__ pointers, const i
   pair_moments(of, here, row, here ? (codes[l] & ~REPEATED) >> 1 : 0, score, variance);
   if (!here || threadIdx.x % PAIR_LANES) return;
   const double z = score == 0.0 ? 0.0 : fabs(score) / sqrt(noise + variance);
-  const int last = (int)(highest - lowest) * per_octave - 1;
-  const int bin = z > exp2(lowest) ? (int)((log2(fmin(z, exp2(highest))) - lowest) * per_octave) : 0;
-  atomicAdd(counts + (bin < last ? bin : last), 1ull);
+  const int bins = (int)(highest - lowest) * per_octave;  // per sign
+  const int place = z > exp2(lowest) ? (int)((log2(fmin(z, exp2(highest))) - lowest) * per_octave) : 0;
+  const int bin = place < bins ? place : bins - 1;
+  atomicAdd(counts + (score < 0.0 ? bins - 1 - bin : bins + bin), 1ull);
 }
 
 // w_l σ(−y_l u_l) of every rating, u_l the mean of its score

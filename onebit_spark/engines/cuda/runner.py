@@ -322,8 +322,9 @@ def drawn_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior,
 def confidence_histogram(
     ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, noise: float, stride: int
 ) -> Sums:
-    """A histogram of the confidences of every ``stride``-th rating (``core.prediction``)."""
-    counts, octaves = cupy().zeros(HISTOGRAM_BINS, np.uint64), (np.float64(LOWEST_OCTAVE), np.float64(HIGHEST_OCTAVE))
+    """A histogram of the signed confidences of every ``stride``-th rating (``core.prediction``)."""
+    counts = cupy().zeros(2 * HISTOGRAM_BINS, np.uint64)
+    octaves = np.float64(LOWEST_OCTAVE), np.float64(HIGHEST_OCTAVE)
     launch(
         kernel("pairs", "confidences", Shape.of(rows.form).pair_macros), LANES * ratings.n, *ratings.places,
         ratings.codes, rows.location, rows.scale, cols.location, cols.scale, np.float64(noise), np.int64(stride),

@@ -44,7 +44,7 @@ class Cluster:
             "master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", self._web, address="127.0.0.1"
         )
 
-    def submit(self, *arguments, timeout=240):
+    def submit(self, *arguments, timeout=1200):
         """spark-submit to the cluster; returns the finished process."""
         return subprocess.run(
             self.command(*arguments), env=self.environment, capture_output=True, text=True, timeout=timeout, check=False

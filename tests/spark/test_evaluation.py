@@ -117,7 +117,7 @@ def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, m
     for share, error in zip(answered["share"], answered["error"], strict=True):
         assert error == pytest.approx(wrong[order[: round(share * 800)]].mean())
     model.save(str(tmp_path / "model"))
-    assert (tmp_path / "model" / "report.html").read_text(encoding="utf-8").count("<svg") == 5
+    assert (tmp_path / "model" / "report.html").read_text(encoding="utf-8").count("<svg") == 6
     assert OneBitCompletionModel.load(str(tmp_path / "model")).info == model.info
 
 

@@ -149,7 +149,7 @@ def test_which_error_rate_and_under_which_name(spark, ratings, certified, tmp_pa
     assert again.foldIn(new).certifiedErrors == []  # other factors, no certificate
 
 
-PRECISIONS = "0.95,0.999,negative:0.9"
+PRECISIONS = "0.9,0.999,negative:0.85"
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_which_precision_and_under_which_name(spark, ratings, precise, tmp_path)
     lines = precise.copy().setColdStartStrategy("nan").transform(strangers).sort("item").collect()
     assert [line["negative"] for line in lines][1] is False
     with pytest.raises(
-        RequestError, match=r"minPrecision 0.5 was not certified for this model: choose one of 0.95, 0.999"
+        RequestError, match=r"minPrecision 0.5 was not certified for this model: choose one of 0.9, 0.999"
     ):
         precise.copy().setMinPrecision("0.5").transform(strangers)
     other.save(str(tmp_path / "model"))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Ratings, movielens_1m
+from powerlaw import power_law_ratings
 from record import provenance
 
 from onebit_spark import FitConfig
@@ -33,7 +34,6 @@ from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.solver import solve
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.threads import local_engine
-from onebit_spark.simulate import power_law_ratings
 
 # Who does what. A part whose function has another name in the other tree is not timed there.
 PARTS: dict[str, list[tuple[Any, str]]] = {

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
+from powerlaw import power_law_ratings
 from record import provenance
 
 from onebit_spark import FitConfig
@@ -28,7 +29,6 @@ from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.threads import local_engine
-from onebit_spark.simulate import power_law_ratings
 
 TABLES = ("rank", "rows", "large", "sparse", "scaling")
 LOSSES = {
@@ -84,7 +84,7 @@ def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: i
     loss = config.make_loss()
     with local_engine(ratings, threads).running() as engine:
         engine.start(config, loss)
-        scales = HyperPosterior(config.make_prior(1), config.intercepts, np.ones(config.factors))
+        scales = HyperPosterior(config.make_prior(1), config.make_intercept_prior(), np.ones(config.factors))
 
         def once(side: Side) -> float:
             prior = scales.row_prior(side)

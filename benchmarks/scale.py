@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from memory import MemoryWatch
 from numpy.typing import NDArray
+from powerlaw import power_law_chunks
 from pyspark.ml.recommendation import ALS
 from pyspark.sql import DataFrame
 from record import provenance
@@ -37,7 +38,6 @@ from onebit_spark import FitConfig, NotConverged, fit_arrays, fit_table
 from onebit_spark.core.config import available_cores
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.simulate import power_law_chunks
 
 OURS: dict[str, dict[str, Any]] = {
     "hinge": {"loss": "hinge"},

@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from powerlaw import power_law_ratings
 from scipy.special import expit
 from scipy.stats import binom
 
-from onebit_spark import simulate as module
-from onebit_spark.simulate import KINDS, main, power_law_ratings, simulate
+from onebit_spark.simulate import KINDS, main, simulate
 
 UNLIKELY = 1e-6  # of a binomial count outside its limits; the seeds are fixed, so a pass stays a pass
 
@@ -148,7 +148,7 @@ def test_power_law_labels_have_a_signal_and_noise():
 
 
 def test_power_law_crosses_chunks_and_follows_the_seed(monkeypatch):
-    monkeypatch.setattr(module, "_CHUNK", 64)
+    monkeypatch.setattr("powerlaw._CHUNK", 64)
     first, again, other = (power_law_ratings(20, 10, 1000, seed=seed) for seed in (1, 1, 2))
     for a, b, c in zip(first, again, other, strict=True):
         assert np.array_equal(a, b)

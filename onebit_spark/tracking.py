@@ -3,6 +3,7 @@
     estimator.setProgress(tracking.log_iteration)        # the objective, live
     tracking.log_model("model")                          # the folder of a model: parameters, figures, files, flavour
     mlflow.pyfunc.load_model(uri).predict(pairs)         # without Spark
+    mlflow.pyfunc.spark_udf(spark, uri)                  # in a DataFrame of Spark
 
 Everything goes to the active run of MLflow. Needs the extra ``mlflow``.
 """
@@ -10,22 +11,26 @@ Everything goes to the active run of MLflow. Needs the extra ``mlflow``.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import mlflow.pyfunc
 import pandas as pd
+from mlflow.models import infer_signature
 
 from onebit_spark import __version__
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import CERTIFICATE, local_path
 
 REPORT = "report.html"
+EXAMPLES = 3  # pairs of the input example
 
 
 def log_iteration(iteration: Iteration) -> None:
@@ -33,8 +38,10 @@ def log_iteration(iteration: Iteration) -> None:
     mlflow.log_metrics({"objective": iteration.objective, "change": iteration.change}, step=iteration.number)
 
 
-def log_model(folder: str | os.PathLike[str], name: str = "model") -> Any:
+def log_model(folder: str | os.PathLike[str], name: str = "model", registered_model_name: str | None = None) -> Any:
     """Log a fitted model: its settings, figures, certificates and report, and the model itself.
+
+    The model has a signature and an input example, pairs of ids that it knows.
 
     Parameters
     ----------
@@ -42,6 +49,8 @@ def log_model(folder: str | os.PathLike[str], name: str = "model") -> Any:
         The folder of the model, on this machine.
     name : str
         Its name in the run.
+    registered_model_name : str, optional
+        Register the model under this name.
 
     Returns
     -------
@@ -55,11 +64,19 @@ def log_model(folder: str | os.PathLike[str], name: str = "model") -> Any:
     for file in (CERTIFICATE, REPORT):
         if (path / file).is_file():
             mlflow.log_artifact(str(path / file))
+    model = ServedPairs(served)
+    example = model.example()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*integer column", UserWarning)  # ids are never missing
+        signature = infer_signature(example, model.predict(example))
     return mlflow.pyfunc.log_model(
         name=name,
         loader_module=__name__,
         data_path=str(path),
         pip_requirements=[f"onebit_spark=={__version__}", "pandas"],
+        signature=signature,
+        input_example=example,
+        registered_model_name=registered_model_name,
     )
 
 
@@ -84,17 +101,26 @@ def _figures(info: ModelInfo, certificate: dict[str, Any]) -> Iterator[tuple[str
 
 
 class ServedPairs:
-    """What ``mlflow.pyfunc`` asks: predictions for a DataFrame of pairs, in columns named as in the fit."""
+    """What ``mlflow.pyfunc`` calls: predictions for a DataFrame of pairs, in columns named as in the fit.
+
+    Every pair has a line: where the model's ``coldStartStrategy`` is "drop", pairs with unknown ids are NaN.
+    """
 
     def __init__(self, model: FittedModel) -> None:
-        self.model = model
+        self.model = replace(model, cold_start="nan") if model.cold_start == "drop" else model
+        self.columns = [model.info.columns[who] for who in SIDE_OF]
 
     def predict(self, pairs: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        columns = self.model.info.columns
-        absent = [columns[side] for side in ("user", "item") if columns[side] not in pairs]
+        absent = [column for column in self.columns if column not in pairs]
         if absent:
             raise RequestError(f"the pairs have no column {', '.join(map(repr, absent))}")
-        return self.model.predictions(pairs[columns["user"]], pairs[columns["item"]]).to_pandas()
+        return self.model.predictions(*(pairs[column] for column in self.columns)).to_pandas()
+
+    def example(self) -> pd.DataFrame:
+        """A few pairs of ids that the model knows."""
+        n = min(EXAMPLES, len(self.model.users.ids), len(self.model.items.ids))
+        ids = (side.ids.slice(0, n).to_pandas() for side in (self.model.users, self.model.items))
+        return pd.DataFrame(dict(zip(self.columns, ids, strict=True)))
 
 
 def _load_pyfunc(path: str) -> ServedPairs:

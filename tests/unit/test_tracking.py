@@ -1,5 +1,6 @@
 """MLflow, with a tracking store in a folder: what is logged of a model, and its predictions without Spark."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -24,8 +25,8 @@ def logged(tmp_path_factory):
         with mlflow.start_run() as run:
             for number in (1, 2, 3):
                 tracking.log_iteration(Iteration(number, 100.0 / number, 1.0, 0.1, 0.01 / number, 0.5))
-            made = tracking.log_model(MODEL)
-        yield mlflow.tracking.MlflowClient(), run.info.run_id, mlflow.pyfunc.load_model(made.model_uri)
+            tracking.log_model(MODEL, registered_model_name="films")
+        yield mlflow.tracking.MlflowClient(), run.info.run_id, mlflow.pyfunc.load_model("models:/films/1")
 
 
 def test_the_curve_is_logged(logged):
@@ -44,6 +45,8 @@ def test_settings_figures_and_files(logged):
 
 
 def test_the_model_predicts_without_spark(logged):
+    from onebit_spark import tracking
+
     _, _, model = logged
     served = onebit_spark.load(MODEL)
     columns = served.info.columns
@@ -51,5 +54,34 @@ def test_the_model_predicts_without_spark(logged):
     expected = served.predictions(users, items).to_pandas()
     pairs = pd.DataFrame({columns["user"]: users, columns["item"]: items})
     pd.testing.assert_frame_equal(model.predict(pairs), expected)
-    with pytest.raises(RequestError, match=f"no column '{columns['item']}'"):
-        model.predict(pd.DataFrame({columns["user"]: users}))
+    with pytest.raises(Exception, match=f"missing inputs .*{columns['item']}"):  # MLflow's, by the signature
+        model.predict(pairs[[columns["user"]]])
+    with pytest.raises(RequestError, match=f"no column '{columns['item']}'"):  # of a model that has none
+        tracking.ServedPairs(served).predict(pd.DataFrame({columns["user"]: users}))
+
+
+def test_the_signature_and_the_example(logged):
+    """A registry such as Unity Catalog takes no model without a signature."""
+    _, _, model = logged
+    columns, signature = onebit_spark.load(MODEL).info.columns, model.metadata.signature
+    assert [(each.name, each.type.name) for each in signature.inputs] == [
+        (columns["user"], "string"),
+        (columns["item"], "long"),
+    ]
+    example, answer = model.input_example, model.predict(model.input_example)
+    assert list(example.columns) == signature.inputs.input_names()
+    assert list(answer.columns) == signature.outputs.input_names()
+    assert len(answer) == len(example) == 3
+
+
+def test_every_pair_has_a_line():
+    """Also where the model leaves out unknown ids: a UDF of Spark returns as many lines as it is given."""
+    pytest.importorskip("mlflow")
+    from onebit_spark import tracking
+
+    model = replace(onebit_spark.load(MODEL), cold_start="drop")
+    user, item = (side.ids[0].as_py() for side in (model.users, model.items))
+    pairs = pd.DataFrame({"user": [user, "nobody"], "item": [item, item]})
+    assert len(model.predictions(pairs["user"], pairs["item"])) == 1
+    found = tracking.ServedPairs(model).predict(pairs)
+    assert found["probability"].isna().tolist() == [False, True]

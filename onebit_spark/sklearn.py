@@ -1,0 +1,187 @@
+"""scikit-learn: a classifier of pairs of ids, and a splitter for cross-validation. Needs the extra ``sklearn``.
+
+X = two columns of ids, users and items    y = labels of two classes
+OneBitClassifier().fit(X, y).predict_proba(X)
+cross_val_score(OneBitClassifier(), X, y, cv=CellKFold(5))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import Parameter, Signature
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.model_selection import GroupKFold
+from sklearn.utils import check_array, column_or_1d
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from onebit_spark.core.config import FitConfig, declared, documented_parameter, parameter_section
+from onebit_spark.core.hashes import cell_hashes
+from onebit_spark.core.user_data import arrow_table
+from onebit_spark.errors import RequestError
+from onebit_spark.in_process import fit_table
+from onebit_spark.predictor.fitted_model import FittedModel
+from onebit_spark.predictor.predictor import asked_ids
+
+SETTINGS = {name: item for name, item in declared(FitConfig).items() if item.key is not None}
+DEFAULTS = {name: item.default for name, item in SETTINGS.items()} | {"threads": None, "device": "cpu"}
+
+
+class OneBitClassifier(ClassifierMixin, BaseEstimator):
+    """Bayesian 1-bit matrix completion as a classifier of scikit-learn.
+
+    ``X`` has two columns: the ids of the users, and those of the items. It is an array, a DataFrame of pandas or
+    polars, or an Arrow table; the ids are of any type. ``y`` has labels of two classes. Pairs with unknown ids are
+    predicted from the prior (docs/predictions.md).
+
+    {parameters}
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (2,)
+        The two labels, sorted. The model calls the second one positive.
+    model_ : FittedModel
+        The fitted model, which also recommends, certifies and saves. Its columns are user, item and label (±1).
+    n_iter_ : int
+        Number of iterations.
+    n_features_in_ : int
+        2.
+    feature_names_in_ : ndarray of shape (2,)
+        Names of the columns of ``X``, if they are strings.
+
+    Examples
+    --------
+    >>> from onebit_spark.sklearn import OneBitClassifier
+    >>> X = [["ann", "tea"], ["ann", "rum"], ["bob", "tea"], ["bob", "rum"], ["eve", "tea"]]
+    >>> classifier = OneBitClassifier(rank=1, max_iter=5, tol=0).fit(X, ["yes", "no", "yes", "no", "yes"])
+    >>> classifier.predict([["eve", "rum"]]).tolist()
+    ['no']
+    """
+
+    classes_: NDArray[Any]
+    model_: FittedModel
+
+    def __init__(self, **settings: Any) -> None:
+        arguments = SIGNATURE.bind(self, **settings)
+        arguments.apply_defaults()
+        for name in DEFAULTS:
+            setattr(self, name, arguments.arguments[name])
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the labels ``y`` of the pairs ``X``.
+
+        Parameters
+        ----------
+        X : array, DataFrame or Arrow table of shape (n, 2)
+            Users and items.
+        y : array_like of shape (n,)
+            Labels of two classes.
+        sample_weight : array_like of shape (n,), optional
+            Weights. A rating of weight 2 counts as two; one of weight 0 is left out (docs/MATH.md, §16).
+        """
+        self.classes_, codes = _classes(y)
+        ids = arrow_ids(self._columns(X, y, reset=True))
+        table = {**ids, "label": 2 * codes.astype(np.int8) - 1}
+        if sample_weight is not None:
+            table["weight"] = column_or_1d(sample_weight, dtype=np.float64)
+            if not table["weight"].any():
+                raise ValueError("all sample weights are zero")
+        check_consistent_length(*table.values())
+        config = FitConfig(**{name: getattr(self, name) for name in SETTINGS})
+        weight_col = None if sample_weight is None else "weight"
+        runs = {"threads": self.threads, "device": self.device}
+        self.model_ = fit_table(pa.table(table), config, weight_col=weight_col, **runs)
+        self.n_iter_ = self.model_.info.iterations
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The likelier label of every pair."""
+        model = self._fitted()
+        return self.classes_[(model.predict(*self._columns(X)) > 0).astype(np.intp)]
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probabilities of ``classes_``, one row per pair."""
+        positive = self._fitted().probability(*self._columns(X))
+        return np.column_stack([1.0 - positive, positive])
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """The score of every pair; above 0 the second class is likelier."""
+        return self._fitted().score(*self._columns(X))
+
+    def _fitted(self) -> FittedModel:
+        check_is_fitted(self)
+        return self.model_
+
+    def _columns(self, X: Any, y: Any = "no_validation", reset: bool = False) -> list[Any]:
+        """The two columns of ``X``, whose names must be those of the fit."""
+        columns = id_columns(X)
+        validate_data(self, X, y, reset=reset, skip_check_array=True)
+        self.n_features_in_ = 2
+        return columns
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
+
+SIGNATURE = Signature(
+    [
+        Parameter("self", Parameter.POSITIONAL_ONLY),
+        *(Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in DEFAULTS.items()),
+    ]
+)
+OneBitClassifier.__init__.__signature__ = SIGNATURE  # type: ignore[attr-defined]
+SECTION = [
+    *parameter_section(SETTINGS),
+    *documented_parameter("threads", "int, optional", "number of threads of a fit. Default: all cores"),
+    *documented_parameter("device", '{"cpu", "cuda"}', "where the fit runs"),
+]
+OneBitClassifier.__doc__ = str(OneBitClassifier.__doc__).format(parameters="\n    ".join(SECTION))
+
+
+class CellKFold(GroupKFold):
+    """Folds that keep the ratings of a cell (user, item) together: ``GroupKFold`` with the cells as groups.
+
+    Otherwise a rating could be predicted from another one of its own cell, and the score would be too good.
+    """
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Any]:
+        """The indices of the training and the test ratings of every fold. ``groups`` is ignored."""
+        return super().split(X, y, cell_hashes(*arrow_ids(id_columns(X)).values()))
+
+
+def id_columns(X: Any) -> list[Any]:
+    """The columns of users and items."""
+    if hasattr(X, "columns"):  # a DataFrame or an Arrow table
+        columns = arrow_table(X, "X").columns
+    else:
+        kind = None if hasattr(X, "dtype") else object  # numpy would make text of a list of texts and numbers
+        columns = list(check_array(X, dtype=kind, ensure_min_features=2, input_name="X").T)
+    if len(columns) != 2:
+        raise RequestError(
+            f"X has {len(columns)} features, but OneBitClassifier is expecting 2 features as input: users and items"
+        )
+    return columns
+
+
+def arrow_ids(columns: list[Any]) -> dict[str, pa.Array]:
+    """The ids of users and items as Arrow arrays, without nulls."""
+    return {who: asked_ids(ids, None, f"the {who} ids") for who, ids in zip(("user", "item"), columns, strict=True)}
+
+
+def _classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """The two labels, and which of them each rating has."""
+    labels = column_or_1d(y, warn=True)
+    if (kind := type_of_target(labels, input_name="y", raise_unknown=True)) != "binary":
+        raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+    classes, codes = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(f"y has {len(classes)} class(es): 2 are needed")
+    return classes, codes

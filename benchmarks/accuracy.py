@@ -23,7 +23,7 @@ from datasets import Ratings, assistments, movielens_1m, movielens_100k, senate,
 from record import provenance
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.core.prediction import log_loss, reliability
+from onebit_spark.core.prediction import auc, log_loss, reliability
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.simulate import simulate
 
@@ -98,6 +98,7 @@ class OverSplits(NamedTuple):
     """The fits of several splits: one entry each, and the mean seconds of a fit."""
 
     correct: list[float]
+    areas: list[float]  # AUC
     iterations: list[int]
     ranks: list[int]
     seconds: float
@@ -105,14 +106,15 @@ class OverSplits(NamedTuple):
 
 def over_splits(ratings: Ratings, held_out: float, splits: int, config: FitConfig) -> OverSplits:
     """Fit the first ``splits`` splits, and predict what each holds out."""
-    correct, iterations, ranks, began = [], [], [], time.perf_counter()
+    correct, areas, iterations, ranks, began = [], [], [], [], time.perf_counter()
     for seed in range(splits):
         train, test = split(ratings, held_out, seed)
         fit = fit_arrays(*train, config)
         correct.append(float(np.mean(fit.predict(test.rows, test.cols) == test.labels)))
+        areas.append(auc(test.labels, fit.score(test.rows, test.cols)))
         iterations.append(len(fit.history))
         ranks.append(fit.effective_rank)
-    return OverSplits(correct, iterations, ranks, (time.perf_counter() - began) / splits)
+    return OverSplits(correct, areas, iterations, ranks, (time.perf_counter() - began) / splits)
 
 
 REAL: dict[str, tuple[Callable[[], Ratings], float, int]] = {
@@ -134,7 +136,9 @@ SIMULATED = ("A2", "B2", "B3")
 
 
 def real(splits: int | None, losses: list[str]) -> None:
-    print(f"{'data':16}{'loss':10}{'intercepts':>11}{'correct':>9}{'sd':>8}{'iterations':>11}{'rank':>5}{'seconds':>9}")
+    print(
+        f"{'data':16}{'loss':10}{'intercepts':>11}{'correct':>9}{'sd':>8}{'AUC':>8}{'iterations':>11}{'rank':>5}{'seconds':>9}"
+    )
     for name, (load, held_out, usual) in REAL.items():
         ratings = load()
         for loss in losses:
@@ -143,17 +147,17 @@ def real(splits: int | None, losses: list[str]) -> None:
                 found = over_splits(ratings, held_out, splits or usual, config)
                 print(
                     f"{name:16}{loss:10}{intercepts!s:>11}{np.mean(found.correct):9.4f}"
-                    f"{np.std(found.correct, ddof=1):8.4f}{np.mean(found.iterations):11.0f}"
+                    f"{np.std(found.correct, ddof=1):8.4f}{np.mean(found.areas):8.4f}{np.mean(found.iterations):11.0f}"
                     f"{np.median(found.ranks):5.0f}{found.seconds:9.1f}",
                     flush=True,
                 )
 
 
 def parts(splits: int | None, names: list[str], device: str) -> None:
-    """Accuracy, log loss and calibration error of the logistic model: implicit features, a chosen κ, all chosen."""
+    """Accuracy, AUC, log loss and calibration error: without and with implicit features, a chosen κ, all chosen."""
     print(
-        f"{'data':16}{'model':21}{'correct':>9}{'sd':>8}{'log loss':>10}{'calibration':>12}{'κ':>14}{'iterations':>11}"
-        f"{'seconds':>9}"
+        f"{'data':16}{'model':21}{'correct':>9}{'sd':>8}{'AUC':>8}{'log loss':>10}{'calibration':>12}{'κ':>14}"
+        f"{'iterations':>11}{'seconds':>9}"
     )
     for name in names:
         load, held_out, usual = REAL[name]
@@ -166,13 +170,14 @@ def parts(splits: int | None, names: list[str], device: str) -> None:
                 probability = fit.probability(test.rows, test.cols)
                 correct = float(np.mean(fit.predict(test.rows, test.cols) == test.labels))
                 error = reliability(test.labels, probability).error
-                lines.append((correct, log_loss(test.labels, probability), error, len(fit.history)))
+                area = auc(test.labels, fit.score(test.rows, test.cols))
+                lines.append((correct, area, log_loss(test.labels, probability), error, len(fit.history)))
                 weights.add(f"{fit.config.kappa:g}")
             seconds = (time.perf_counter() - began) / len(lines)
             mean, spread = np.mean(lines, axis=0), np.std(lines, axis=0, ddof=1)
             print(
-                f"{name:16}{label:21}{mean[0]:9.4f}{spread[0]:8.4f}{mean[1]:10.4f}{mean[2]:12.4f}"
-                f"{' '.join(sorted(weights)):>14}{mean[3]:11.0f}{seconds:9.1f}",
+                f"{name:16}{label:21}{mean[0]:9.4f}{spread[0]:8.4f}{mean[1]:8.4f}{mean[2]:10.4f}{mean[3]:12.4f}"
+                f"{' '.join(sorted(weights)):>14}{mean[4]:11.0f}{seconds:9.1f}",
                 flush=True,
             )
 
@@ -183,8 +188,8 @@ def choices(splits: int | None, names: list[str], device: str) -> None:
     Iterations of the nine tenths, then of all ratings. The seconds have both, and whatever was tried.
     """
     print(
-        f"{'data':16}{'model':10}{'correct':>9}{'sd':>8}{'log loss':>10}{'calibration':>12}{'rank':>12}{'κ':>14}"
-        f"{'features':>9}{'iterations':>12}{'seconds':>9}"
+        f"{'data':16}{'model':10}{'correct':>9}{'sd':>8}{'AUC':>8}{'log loss':>10}{'calibration':>12}{'rank':>12}"
+        f"{'κ':>14}{'features':>9}{'iterations':>12}{'seconds':>9}"
     )
     for name in names:
         for label, config in CHOICES.items():
@@ -198,13 +203,15 @@ def choices(splits: int | None, names: list[str], device: str) -> None:
                 correct = float(np.mean(fit.predict(test.rows, test.cols) == test.labels))
                 error = reliability(test.labels, probability).error
                 before = 0 if fit.info.choice is None else fit.info.choice["earlier"]
-                lines.append((correct, log_loss(test.labels, probability), error, before, len(fit.history)))
+                area = auc(test.labels, fit.score(test.rows, test.cols))
+                lines.append((correct, area, log_loss(test.labels, probability), error, before, len(fit.history)))
                 chosen.append((fit.config.rank, fit.config.kappa, int(fit.config.implicit_features)))
             mean, spread = np.mean(lines, axis=0), np.std(lines, axis=0, ddof=1)
             told = [" ".join(f"{value:g}" for value in sorted(set(values))) for values in zip(*chosen, strict=True)]
             print(
-                f"{name:16}{label:10}{mean[0]:9.4f}{spread[0]:8.4f}{mean[1]:10.4f}{mean[2]:12.4f}{told[0]:>12}{told[1]:>14}"
-                f"{told[2]:>9}{f'{mean[3]:.0f} + {mean[4]:.0f}':>12}{began / len(lines):9.1f}",
+                f"{name:16}{label:10}{mean[0]:9.4f}{spread[0]:8.4f}{mean[1]:8.4f}{mean[2]:10.4f}{mean[3]:12.4f}"
+                f"{told[0]:>12}{told[1]:>14}{told[2]:>9}{f'{mean[4]:.0f} + {mean[5]:.0f}':>12}"
+                f"{began / len(lines):9.1f}",
                 flush=True,
             )
 
@@ -223,7 +230,7 @@ def parts_of(name: str, seed: int) -> tuple[Ratings, Ratings]:
 
 def priors(splits: int | None, losses: list[str]) -> None:
     """Which prior, which rank: MovieLens-100K, 5,000 ratings held out, the same splits for all."""
-    print(f"{'loss':10}{'prior':15}{'rank':>5}{'correct':>9}{'sd':>8}{'effective':>10}{'seconds':>9}")
+    print(f"{'loss':10}{'prior':15}{'rank':>5}{'correct':>9}{'sd':>8}{'AUC':>8}{'effective':>10}{'seconds':>9}")
     data = movielens_100k()
     for loss in losses:
         for prior in PRIORS:
@@ -231,7 +238,7 @@ def priors(splits: int | None, losses: list[str]) -> None:
                 found = over_splits(data, 5000, splits or 3, FitConfig(loss=loss, prior=prior, rank=rank))
                 print(
                     f"{loss:10}{prior:15}{rank:5}{np.mean(found.correct):9.4f}{np.std(found.correct, ddof=1):8.4f}"
-                    f"{np.median(found.ranks):10.0f}{found.seconds:9.1f}",
+                    f"{np.mean(found.areas):8.4f}{np.median(found.ranks):10.0f}{found.seconds:9.1f}",
                     flush=True,
                 )
 

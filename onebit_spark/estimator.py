@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -21,29 +20,19 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.certificate.certificates import certificate_document
-from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
+from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import Execution, FitConfig, Labels, Terms, device_problems, param_names
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.hashes import CellSketch, merged_sketch
-from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import (
-    METADATA,
-    SIDE_OF,
-    FitFeatures,
-    Who,
-    digest,
-    give_features,
-)
+from onebit_spark.core.hashes import CellSketch
+from onebit_spark.core.losses import Side
+from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
 from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.engines.decide import Exchange
 from onebit_spark.engines.spark_engine import adopted_factors, factor_schema, factors_of, load_ratings, open_engine
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.in_process import info_of_fit, unrated_tables
-from onebit_spark.input.ratings import Columns, RatingCounts, SizeEstimate
+from onebit_spark.in_process import Backend, TableFit, driver_engine
+from onebit_spark.input.ratings import CollectedRatings, Columns, SizeEstimate
 from onebit_spark.input.spark_ratings import check_columns, collected_features, type_of, with_weight
-from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.ml.params import FitParams, refuse_removed, set_saved_params
 from onebit_spark.model import OneBitCompletionModel, read_parquet, write_model
 from onebit_spark.platform.files import ESTIMATOR, Location, explained, replace_folder
@@ -277,76 +266,33 @@ def fit_ratings(
     files are released at the end, also after an error.
     """
     timer, ratings = PhaseTimer(), with_weight(dataset, columns)
-    spark, load = ratings.sparkSession, OneBitCompletionModel.load
+    spark, wanted = ratings.sparkSession, "driver" if execution.device == "cuda" else execution.exchange
     check_columns(ratings, columns)
     id_types = {who: type_of(ratings, name).simpleString() for who, name in columns.ids.items()}
     tables = {who: collected_features(frame, columns.ids[who], id_types[who], who) for who, frame in features.items()}
-    with ExitStack() as release:
-        wanted = "driver" if execution.device == "cuda" else execution.exchange
-        exchange, loaded = release.enter_context(
-            load_ratings(wanted, ratings, columns, config.form, execution.driver_ratings, counted)
-        )
+    with load_ratings(wanted, ratings, columns, config.form, execution.driver_ratings, counted) as (exchange, loaded):
         timer.end("survey")
-        folder = earlier = None
-        if execution.checkpoint_dir:
-            digests = {str(who): digest(table, columns.ids[who]) for who, table in tables.items()}
-            subject = subject_of(config, loaded.counts, terms.prior_split, digests)
-            folder = CheckpointFolder(spark, execution.checkpoint_dir, subject, load, write_model)
-            earlier = release.enter_context(folder.claimed(execution.resume))
-        fitted = loaded.sketch()  # before the heap is full of blocks
-        engine = release.enter_context(open_engine(spark, exchange, loaded, config, execution))
-        ids = {SIDE_OF[who]: engine.ids[SIDE_OF[who]].values for who in tables}
-        known = give_features(engine.features, tables, columns.ids, ids)
-        if initial is not None:
-            fitted = merged_sketch(initial.fitted, fitted)
-        builder = _ModelBuilder(columns, id_types, exchange, loaded.counts, spark, engine, fitted, known)
-        adopt, start = partial(adopted_factors, engine), None
-        if earlier is not None:
-            start = resumed(earlier, config, adopt)
-        elif initial is not None:
-            start = warm_start(initial, config, adopt)
-        checkpoints = None
-        if folder is not None:
-            checkpoints = Checkpoints(execution.checkpoint_interval, partial(folder.write, builder.model))
-        timer.end("blocking")
-        fit = certified_fit(engine, config, terms, loaded.counts.positives, progress, start, checkpoints)
-        timer.end("fit")
-        timer.divide_fit(fit.history[0 if start is None else len(start.history) :])
-        return builder.model(fit, timer.seconds)
+        log.info("exchange: %s (%s)", exchange.exchange, exchange.reason)
+        opening = (
+            driver_engine(loaded, config, execution.device)
+            if isinstance(loaded, CollectedRatings)
+            else open_engine(spark, exchange.exchange, loaded, config, execution)
+        )
+        fit = TableFit(config, terms, columns, id_types, tables, execution, asdict(exchange), initial=initial)
+        backend = Backend(spark, OneBitCompletionModel.load, write_model, adopted_factors, partial(_made, spark))
+        model: OneBitCompletionModel = fit.run(backend, opening, loaded, timer, progress)
+        return model
 
 
-@dataclass(frozen=True)
-class _ModelBuilder:
-    """All that a model is made of besides its fit."""
+def _made(
+    spark: SparkSession, engine: Engine[Any], info: ModelInfo, fit: CertifiedFit[Any],
+    newcomers: Mapping[Side, pa.Table], certificate: dict[str, Any], fitted: CellSketch,
+) -> OneBitCompletionModel:  # fmt: skip
+    """The model on Spark. That of a finished fit outlives the engine."""
 
-    columns: Columns
-    id_types: dict[Who, str]
-    exchange: Exchange
-    counts: RatingCounts
-    spark: SparkSession
-    engine: Engine[Any]
-    fitted: CellSketch  # which cells were fitted
-    features: dict[Side, FitFeatures]
+    def made(who: Who) -> DataFrame:
+        side, posteriors = SIDE_OF[who], fit.posteriors(SIDE_OF[who])
+        schema = factor_schema(info, who, posteriors[0].form.vectors > MODEL_VECTORS)
+        return factors_of(spark, engine, side, posteriors, schema, newcomers.get(side), persist=bool(info.seconds))
 
-    def model(self, fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None) -> OneBitCompletionModel:
-        """The model of a fit, with the ids that have side features and no ratings. It outlives the engine.
-
-        Without the seconds of its phases, the fit is unfinished: its model lacks these ids, and lives as long as the
-        engine.
-        """
-        without = {side: len(known.unrated_ids) for side, known in self.features.items()}
-        info = info_of_fit(fit, self.engine, self.counts, self.columns, self.id_types, without, asdict(self.exchange))
-        unrated: dict[Side, pa.Table] = {}
-        if seconds is not None:
-            unrated = unrated_tables(fit, self.features, info)
-            n_rows, n_cols = (unrated[side].num_rows if side in unrated else 0 for side in SIDES)
-            n_users, n_items = info.n_users + n_rows, info.n_items + n_cols
-            info = replace(info, seconds=dict(seconds), n_users=n_users, n_items=n_items)
-        sides = []
-        for who, side in SIDE_OF.items():
-            posteriors = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
-            schema = factor_schema(info, who, posteriors[0].form.vectors > MODEL_VECTORS)
-            more, persist = unrated.get(side), seconds is not None
-            sides.append(factors_of(self.spark, self.engine, side, posteriors, schema, more, persist))
-        certificate = certificate_document(item.as_dict() for item in fit.certificates)
-        return OneBitCompletionModel(info, sides[0], sides[1], certificate).fittedOn(self.fitted)
+    return OneBitCompletionModel(info, made("user"), made("item"), certificate).fittedOn(fitted)

@@ -6,12 +6,12 @@ All other engines must agree with them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,8 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.features import SideFeatures
-from onebit_spark.core.hashes import merged_sketch
+from onebit_spark.core.hashes import CellSketch, merged_sketch
+from onebit_spark.core.id_index import HeldIds
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import (
     SIDE_OF,
@@ -32,10 +33,10 @@ from onebit_spark.core.model_info import (
     Who,
     align_factors,
     digest,
-    factor_table,
     give_features,
     prior_row,
     scale_fields,
+    side_table,
 )
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
@@ -59,7 +60,7 @@ from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
-from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, diagnosed, with_certificates
+from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, diagnosed
 
 LABELS_AT_ONCE = 2**16
 
@@ -139,8 +140,8 @@ def fit_arrays(
                 engine.features[side] = SideFeatures.of_rows(given, rated, name)
         start = None
         if initial_model is not None:
-            ids = {side: pa.array(np.arange(engine.runner.n_rows(side))) for side in SIDES}
-            start = warm_start(initial_model, config, partial(_adopted, engine, ids), names={})
+            engine.ids = {side: HeldIds(pa.array(np.arange(engine.runner.n_rows(side)))) for side in SIDES}
+            start = warm_start(initial_model, config, partial(_adopted, engine), names={})
         fit = certified_fit(engine, config, certify, positives, on_iteration, start)
     counts = RatingCounts(engine.n_ratings, positives, _label_coding(np.asarray(labels)), "")
     unrated = {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES}
@@ -211,7 +212,7 @@ def info_of_fit(
         converged=fit.converged,
         reason=fit.reason,
         effective_rank=len(factors_in_use(row_norms, col_norms, n_users, n_items)),
-        **scale_fields(scales, config.intercepts),
+        **scale_fields(scales),
         side_features=features or None,
         draw_narrowing=None if fit.drawn is None else NARROWING,
         confidences=None if kept is None else {**kept.pop("answered"), **kept},
@@ -335,7 +336,7 @@ def fit_table(
     scored = model.scored(model.users.positions(kept.users), model.items.positions(kept.items), kept.positive)
     _, certificates = model.certified(scored, CertificateRequest(certify or Terms()), KEPT_OUT)
     info = replace(model.info, diagnostics=diagnosed(scored, "held-out ratings", fitted=False))
-    return replace(model, info=info, certificate=with_certificates(model.certificate, certificates))
+    return replace(model, info=info).with_certificates(certificates)
 
 
 def thread_problems(threads: int | None) -> list[Problem]:
@@ -376,85 +377,123 @@ def checked_features(table: ArrowTable, column: str, id_type: str, who: Who) -> 
     return checked_lines(table.named({column if name == own else name: name for name in names}).table(), column, who)
 
 
+# ---- ratings by their ids, here and on Spark -------------------------------------------------------------------------
+
+
+@contextmanager
+def driver_engine(
+    ratings: CollectedRatings, config: FitConfig, device: str, threads: int | None = None
+) -> Iterator[Engine[Any]]:
+    """The engine of ratings in this process, on its cores or its GPU."""
+    runner: Any
+    if device == "cpu":
+        runner = ThreadRunner(ratings.ratings, threads)
+    else:
+        runner = CudaRunner.of_block(ratings.ratings, at_start_rank(config).form)
+    with Engine[Any](runner, {"rows": HeldIds(ratings.users), "cols": HeldIds(ratings.items)}).running() as engine:
+        yield engine
+
+
+class Backend(NamedTuple):
+    """What a model is for a fit: how it is made, stored, and read as the start of another fit."""
+
+    spark: Any  # the session, or None
+    load: Callable[[str], Any]
+    save: Callable[[Any, str], None]  # into a folder that does not exist
+    adopt: Callable[..., Any]  # see ``_adopted``
+    make: Callable[..., Any]  # see ``_made``
+    names: Mapping[str, str] | None = None  # of the settings in messages; None: the names of the Params
+
+
 @dataclass(frozen=True)
 class TableFit:
-    """A fit of ratings that were gathered: its settings, checked."""
+    """A fit of ratings by their ids: its settings, checked."""
 
     config: FitConfig
     terms: Terms | None
     columns: Columns
-    id_types: dict[str, str]  # "user" and "item" ─► Spark's type of the ids
+    id_types: Mapping[Who, str]  # Spark's types of the ids
     features: Mapping[Who, pa.Table] = field(default_factory=dict)
-    execution: Execution = field(default_factory=Execution)  # of which the device and the checkpoints are used
+    execution: Execution = field(default_factory=Execution)
     exchange: Mapping[str, str] = field(default_factory=dict)  # where the fit ran, and why
     threads: int | None = None
-    initial: FittedModel | None = None  # whose posterior the fit starts from
+    initial: Any = None  # the model whose posterior the fit starts from
 
     def model(
         self, ratings: CollectedRatings, on_iteration: Callable[[Iteration], None] | None = None, read: float = 0.0
     ) -> FittedModel:
-        """Fit the ratings, which took ``read`` seconds to read."""
-        timer, block = PhaseTimer(), ratings.ratings
-        runner: Any
-        if self.execution.device == "cpu":
-            runner = ThreadRunner(block, self.threads)
-        else:
-            runner = CudaRunner.of_block(block, at_start_rank(self.config).form)
-        with ExitStack() as release:
-            engine = Engine[Any](runner, {"rows": ratings.users, "cols": ratings.items})
-            release.enter_context(engine.running())
-            known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
-            start = checkpoints = None
-            if self.execution.checkpoint_dir:
-                digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
-                split = None if self.terms is None else self.terms.prior_split
-                subject = subject_of(self.config, ratings.counts, split, digests)
-                folder = CheckpointFolder(None, self.execution.checkpoint_dir, subject, load, _write)
-                if (earlier := release.enter_context(folder.claimed(self.execution.resume))) is not None:
-                    start = resumed(earlier, self.config, partial(_adopted, engine, engine.ids))
-                unfinished = partial(self._model, ratings, engine, known)
-                checkpoints = Checkpoints(self.execution.checkpoint_interval, partial(folder.write, unfinished))
-            if self.initial is not None:
-                start = warm_start(self.initial, self.config, partial(_adopted, engine, engine.ids), names={})
-            timer.end("blocking")
-            positives = ratings.counts.positives
-            fit = certified_fit(engine, self.config, self.terms, positives, on_iteration, start, checkpoints)
-            timer.end("fit")
-            timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :])
-            return self._model(ratings, engine, known, fit, {"survey": read, **timer.seconds})
+        """Fit the ratings in this process. It took ``read`` seconds to read them."""
+        timer, here = PhaseTimer(), Backend(None, load, _write, _adopted, _made, {})
+        timer.seconds["survey"] = read
+        opening = driver_engine(ratings, self.config, self.execution.device, self.threads)
+        model: FittedModel = self.run(here, opening, ratings, timer, on_iteration)
+        return model
 
-    def _model(
-        self, ratings: CollectedRatings, engine: Engine[Any], features: Mapping[Side, FitFeatures],
-        fit: CertifiedFit[Any], seconds: dict[str, float] | None = None,
-    ) -> FittedModel:  # fmt: skip
-        """The model of a fit. Without ``seconds`` the fit is unfinished, and ids without ratings are left out."""
-        unrated = {side: len(known.unrated_ids) for side, known in features.items()}
-        info = info_of_fit(fit, engine, ratings.counts, self.columns, self.id_types, unrated, self.exchange)
-        tables: dict[Who, pa.Table] = {}
-        more = {} if seconds is None else unrated_tables(fit, features, info)
-        for who, side in SIDE_OF.items():
-            posteriors = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
-            tables[who] = factor_table(engine.ids[side], *map(engine.runner.lines, posteriors))
-            if side in more:
-                tables[who] = pa.concat_tables([tables[who], more[side].cast(tables[who].schema)])
-        info = replace(info, n_users=len(tables["user"]), n_items=len(tables["item"]), seconds=seconds or {})
-        users, items = (ModelSide.of(table, info, who) for who, table in tables.items())
-        params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
-        certificate = certificate_document(item.as_dict() for item in fit.certificates)
-        fitted = ratings.sketch() if self.initial is None else merged_sketch(self.initial.fitted, ratings.sketch())
-        return FittedModel(info, users, items, certificate, params=params, fitted=fitted)
+    def run(
+        self, backend: Backend, opening: AbstractContextManager[Engine[Any]], ratings: Any, timer: PhaseTimer,
+        on_iteration: Callable[[Iteration], None] | None,
+    ) -> Any:  # fmt: skip
+        """The model of the ratings of an engine; ``ratings`` has their counts and their sketch."""
+        counts, folder, earlier, start, checkpoints = ratings.counts, None, None, None, None
+
+        def model(fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None) -> Any:
+            """Without the seconds of its phases, the fit is unfinished: its model lacks the ids without ratings."""
+            unrated = {side: len(known.unrated_ids) for side, known in features.items()}
+            info = info_of_fit(fit, engine, counts, self.columns, self.id_types, unrated, self.exchange)
+            newcomers = {} if seconds is None else unrated_tables(fit, features, info)
+            n_rows, n_cols = (newcomers[side].num_rows if side in newcomers else 0 for side in SIDES)
+            n_users, n_items = info.n_users + n_rows, info.n_items + n_cols
+            info = replace(info, n_users=n_users, n_items=n_items, seconds=dict(seconds or {}))
+            certificate = certificate_document(item.as_dict() for item in fit.certificates)
+            return backend.make(engine, info, fit, newcomers, certificate, sketch)
+
+        with ExitStack() as release:
+            if self.execution.checkpoint_dir:
+                digests = {str(who): digest(table, self.columns.ids[who]) for who, table in self.features.items()}
+                split = None if self.terms is None else self.terms.prior_split
+                subject = subject_of(self.config, counts, split, digests)
+                stored = backend.spark, self.execution.checkpoint_dir, subject, backend.load, backend.save
+                folder = CheckpointFolder(*stored)
+                earlier = release.enter_context(folder.claimed(self.execution.resume))
+            sketch: CellSketch = ratings.sketch()  # before the memory is full of blocks
+            engine = release.enter_context(opening)
+            features = give_features(engine.features, self.features, self.columns.ids, engine.ids)
+            if earlier is not None:
+                start = resumed(earlier, self.config, partial(backend.adopt, engine))
+            elif self.initial is not None:
+                sketch = merged_sketch(self.initial.fitted, sketch)
+                start = warm_start(self.initial, self.config, partial(backend.adopt, engine), names=backend.names)
+            if folder is not None:
+                checkpoints = Checkpoints(self.execution.checkpoint_interval, partial(folder.write, model))
+            timer.end("blocking")
+            fit = certified_fit(engine, self.config, self.terms, counts.positives, on_iteration, start, checkpoints)
+            timer.end("fit")
+            timer.divide_fit(fit.history[0 if start is None else len(start.history) :])
+            return model(fit, timer.seconds)
+
+
+def _made(
+    engine: Engine[Any], info: ModelInfo, fit: CertifiedFit[Any], newcomers: Mapping[Side, pa.Table],
+    certificate: dict[str, Any], fitted: CellSketch,
+) -> FittedModel:  # fmt: skip
+    """The model of this process."""
+
+    def made(who: Who) -> ModelSide:
+        side = SIDE_OF[who]
+        rows = [engine.runner.lines(each) for each in fit.posteriors(side)]
+        return ModelSide.of(side_table(engine.ids[side].values, rows, newcomers.get(side)), info, who)
+
+    params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
+    return FittedModel(info, made("user"), made("item"), certificate, params=params, fitted=fitted)
 
 
 def _write(model: FittedModel, uri: str) -> None:
-    """Write a model into a folder that does not exist."""
     folder: Path = local_path(uri)
     folder.mkdir(parents=True, exist_ok=True)
     write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
 
 
-def _adopted(
-    engine: Engine[Any], ids: Mapping[Side, pa.Array], model: FittedModel, who: Who, prior: RowPosterior, precision: str
-) -> Any:
-    """The posterior of these ids from a model, on the engine. Ids that it lacks get the one row of ``prior``."""
+def _adopted(engine: Engine[Any], model: FittedModel, who: Who, prior: RowPosterior, precision: str) -> Any:
+    """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
     side = SIDE_OF[who]
-    return engine.runner.table(side, align_factors(model.side(who).table, ids[side], prior, precision))
+    return engine.runner.table(side, align_factors(model.side(who).table, engine.ids[side].values, prior, precision))

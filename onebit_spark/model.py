@@ -50,7 +50,7 @@ from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.input.spark_ratings import case_folding, missing
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
-from onebit_spark.ml.recommend import recommend
+from onebit_spark.ml.recommend import ranking, recommend
 from onebit_spark.ml.scoring import (
     SparkFactors,
     calibrate,
@@ -440,6 +440,27 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             raise RequestError("maxError must hold at least one error rate")
         _, *selective = self._certified(ratings, request)
         return self.withCertificates(selective, [SELECTIVE])
+
+    def ranking(self, ratings: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None) -> dict[str, Any]:
+        """How many positive ratings the lists of ``recommendForAllUsers(n)`` find.
+
+        Parameters
+        ----------
+        ratings : DataFrame
+            Ratings that were not fitted, with the columns of the fit. The positive ones are relevant.
+        n : int
+            Length of the lists.
+        excludeSeen : DataFrame, optional
+            The ratings that were fitted. The model does not keep them. Their pairs are neither listed nor relevant.
+            Without them, lists consist largely of fitted items, so the figures are too low.
+
+        Returns
+        -------
+        dict
+            See ``FittedModel.ranking``. The names of the figures are those of Spark's ``RankingEvaluator``.
+        """
+        on, *seen = (checked_ratings(self.factors, each) for each in (ratings, excludeSeen) if each is not None)
+        return ranking(self.factors, on, n, seen[0] if seen else None)
 
     def _certified(self, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
         """The certificates that ratings with the columns of the fit give."""

@@ -126,8 +126,6 @@ def settings_of(text: str, source: str) -> list[Combination]:
 
 @dataclass(frozen=True)
 class Score:
-    """The result of a setting over all folds."""
-
     config: FitConfig
     error: float  # mean of the error rates
     standard_error: float  # of ``error``
@@ -136,7 +134,6 @@ class Score:
 
 
 def score(config: FitConfig, folds: Sequence[Mapping[str, Any]]) -> Score:
-    """The score of a setting from the results of its folds."""
     rates = np.array([fold["errors"] / fold["n"] for fold in folds])
     return Score(
         config=config,
@@ -154,7 +151,6 @@ def limit(scores: Sequence[Score]) -> float:
 
 
 def choose(scores: Sequence[Score]) -> Score:
-    """The setting that the one-standard-error rule chooses."""
     equal = [score for score in scores if score.error <= limit(scores)]
     return min(equal, key=lambda score: (score.config.factors, score.config.intercepts, score.error))
 

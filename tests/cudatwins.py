@@ -11,6 +11,21 @@ import numpy as np
 from onebit_spark.core.posterior import packed_size
 
 
+def signed_places(line, numbers):
+    """The places of the signed sums of these moments. A plain sum has the place that the moment has in a line."""
+    return numbers + line.signed * line.group
+
+
+def implicit_places(line, numbers):
+    """The places of the sums of these numbers of the implicit vectors.
+
+    A thread's last numbers, fewer than four, take four places.
+    """
+    count, first = line.implicit, (line.moments + line.signed) * line.group
+    rest, beyond = count % 4 or 4, numbers - (count - count % 4) * line.group
+    return first + np.where(beyond < 0, numbers, numbers - beyond + 4 * (beyond // rest) + beyond % rest)
+
+
 def triangle(a, b):
     return a * (a + 1) // 2 + b
 
@@ -138,7 +153,7 @@ def solved(shape, sums, mean, precision):
     whole = np.zeros((size + 1, size + 1))
     i, j = np.tril_indices(size + 1)
     whole[i, j] = whole[j, i] = moments
-    signed = sums[line.signed_places(shape.packed + np.arange(size + 1))]
+    signed = sums[signed_places(line, shape.packed + np.arange(size + 1))]
     free = [size, *range(1, size)] if shape.fixed else range(size)  # the partner is [d, R, 1], the row [1, L, b]
     system, right = whole[np.ix_(free, free)] + precision, signed[free]
     if shape.fixed:

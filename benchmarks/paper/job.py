@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark.cli.running import DONE, REFUSED, Job
-from onebit_spark.platform.files import LEDGER, REPRODUCTION
+from onebit_spark.platform.files import OutputKind, is_ledger
 from onebit_spark.platform.sessions import broadcast, parallelism
 from paper.requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 PAGE = "REPRODUCTION.md"
 USAGE = "usage: {name} {{tables,noise,movielens}} --output DIR [flags]; {name} tables --help lists the flags"
 HERE = Path(__file__).parent
+EXPERIMENTS = {"tables", "noise", "movielens"}
+LEDGER = OutputKind("a folder of results", is_ledger)
+REPRODUCTION = OutputKind("a folder of experiments", lambda output: bool(EXPERIMENTS & set(output.names("tasks"))))
 
 
 def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "reproduce.py") -> int:

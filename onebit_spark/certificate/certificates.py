@@ -63,18 +63,8 @@ class Certificate:
         return not self.bound < min(0.5, self.majority_error)
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "bound": self.bound,
-            "vacuous": self.vacuous,
-            "statement": self.statement,
-            "bounds": self.bounds,
-            "over": self.over,
-            "delta": self.delta,
-            "n": self.n,
-            "majority_error": self.majority_error,
-            **self.inputs,
-        }
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "inputs"}
+        return {**own, "vacuous": self.vacuous, **self.inputs}
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Certificate:
@@ -105,7 +95,6 @@ def headlines(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def headline_of(content: Mapping[str, Any]) -> str | None:
-    """The sentences of the headline."""
     return " ".join(item["statement"] for item in headlines(content)) or None
 
 
@@ -263,8 +252,6 @@ PRECISE = re.compile(r"(?:(positive|negative):)?(0?\.\d*[1-9]\d*)")  # a precisi
 
 @dataclass(frozen=True)
 class CallRequest:
-    """The wanted quality of a call: an error rate of the answers, or a precision of a class."""
-
     call: Call
     value: float
 
@@ -339,7 +326,6 @@ def precision_requests(given: Any) -> list[CallRequest]:
 
 
 def precision_problems(given: Any) -> list[str]:
-    """All problems with the requested precisions, in words."""
     must = "must hold precisions strictly between 0 and 1, such as 0.9 or negative:0.99"
     return [f"{must}, not {text!r}" for text in _texts(given) if not PRECISE.fullmatch(text)]
 
@@ -350,7 +336,6 @@ def _texts(given: Any) -> list[str]:
 
 
 def request_problems(requests: Iterable[Any]) -> list[str]:
-    """All problems with the requested error rates, in words."""
     return [
         f"must hold error rates strictly between 0 and 0.5, not {request!r}"
         for request in requests

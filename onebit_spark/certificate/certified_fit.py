@@ -54,8 +54,6 @@ SPLIT_STREAM, DRAW_STREAM = 0x5B117, 0xD7A35  # so that the coins and the draws 
 
 @dataclass(frozen=True)
 class CertifiedFit(Generic[P]):
-    """A fit with its certificates."""
-
     scales: HyperPosterior  # q(γ) and q(μ), and π^γ with the α and β that were used
     history: list[Iteration]
     converged: bool
@@ -66,6 +64,10 @@ class CertifiedFit(Generic[P]):
     codings: dict[Side, FeatureCoding]  # of side features in the fit: after a prior split, in that of A
     drawn: dict[Side, P] | None = None  # after a prior split: the posterior whose draws are certified
     thresholds: Thresholds | None = None  # of every call, from the fitted ratings; None at a checkpoint
+
+    def posteriors(self, side: Side) -> list[P]:
+        """The posterior of the model and, after a prior split, that of the certified draws."""
+        return [self.posterior[side], *([] if self.drawn is None else [self.drawn[side]])]
 
 
 class Checkpoints(NamedTuple):

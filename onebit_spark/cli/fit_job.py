@@ -56,7 +56,6 @@ KINDS = {"model": MODEL, "predictions": PREDICTIONS, "figures": METRICS}
 
 
 def fit(runtime: Runtime, request: FitRequest) -> None:
-    """Ratings in, a certified model out."""
     refuse_outputs(runtime.session, request)
     clock, columns, config = Clock(), columns_of(request), request.fit_config
     with runtime.work_folder(request.output):

@@ -44,7 +44,7 @@ from onebit_spark.predictor.predictor import (
     figures_of,
     fresh_to,
     seen_in_fit,
-    with_certificates,
+    sums_of,
     with_rates,
 )
 
@@ -53,11 +53,9 @@ EXAMPLES = 3
 
 
 class LocalRatings(NamedTuple):
-    """Ratings to fit, and those that were held out."""
-
     to_fit: CollectedRatings
     held_out: KeptRatings | None
-    id_types: dict[str, str]
+    id_types: dict[Who, str]
     seconds: float  # that it took to read them
 
 
@@ -133,7 +131,6 @@ class LocalRuntime:
         return nullcontext()
 
     def ratings(self, table: ArrowTable, columns: Columns, request: FitRequest) -> LocalRatings:
-        """The ratings of a table, of which a share is held out."""
         began, source = time.perf_counter(), ArrowRatings(table, columns, request.certify_by)
         part = None if request.holdout is None else Holdout(request.holdout, request.fit_config.seed)
         read = source.divided(part, request.nothing_held_out)
@@ -143,7 +140,6 @@ class LocalRuntime:
         self, ratings: LocalRatings, columns: Columns, request: FitRequest, features: Mapping[Who, ArrowTable],
         progress: Callable[[Iteration], None],
     ) -> FittedModel:  # fmt: skip
-        """A model of the ratings that are not held out."""
         tables = {
             who: checked_features(table, columns.roles[who], ratings.id_types[who], who)
             for who, table in features.items()
@@ -180,8 +176,12 @@ class LocalRuntime:
         return ratings.kept()
 
     def measure(self, model: FittedModel, on: KeptRatings) -> dict[str, Any]:
-        figures = _with_rates(model, on, figures_of(_scored(model, on))[0])
+        figures = _with_rates(model, on, figures_of(sums_of(_scored(model, on))))
         return figures | {"warning": seen_in_fit(model.fitted, _sketch(model, on))}
+
+    def ranking(self, model: FittedModel, on: KeptRatings, n: int, seen: KeptRatings | None) -> dict[str, Any]:
+        known = None if seen is None else (seen.users, seen.items, seen.positive)
+        return model.ranked((on.users, on.items, on.positive), n, known)
 
     def certify(
         self, model: FittedModel, on: KeptRatings, request: CertificateRequest,
@@ -193,7 +193,7 @@ class LocalRuntime:
         return _with_rates(model, on, figures), certificates
 
     def certified(self, model: FittedModel, certificates: Sequence[Certificate]) -> FittedModel:
-        return replace(model, certificate=with_certificates(model.certificate, certificates))
+        return model.with_certificates(certificates)
 
     def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
         return self.changed(model, calibration=asdict(calibrated(_scored(model, on.sample(CALIBRATING)))))
@@ -269,7 +269,6 @@ def _scored(model: FittedModel, on: KeptRatings) -> pa.Table:
 
 
 def _scored_in_fit(model: FittedModel, ratings: CollectedRatings) -> pa.Table:
-    """The fitted ratings, or a sample of them."""
     block = ratings.ratings
     places = np.arange(block.n_ratings)
     if len(places) > SAMPLE:
@@ -284,5 +283,4 @@ def _with_rates(model: FittedModel, on: KeptRatings, figures: dict[str, Any]) ->
 
 
 def _sketch(model: FittedModel, on: KeptRatings) -> CellSketch:
-    """Of the cells, up to the limit of the model's own sketch."""
     return CellSketch.of(on.cells, HIGHEST if model.fitted is None else model.fitted.limit)

@@ -23,7 +23,6 @@ from onebit_spark.report import rare_class
 
 
 def predict(runtime: Runtime, request: PredictRequest) -> None:
-    """Predict pairs, or recommend the best items to every user."""
     refuse_outputs(runtime.session, request)
     clock, target = Clock(), Target.of(request)
     asked = "pairs" if request.pairs else "exclude_seen" if request.exclude_seen else None
@@ -50,20 +49,15 @@ def predict(runtime: Runtime, request: PredictRequest) -> None:
 
 
 def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
-    """Measure a model on ratings, and certify it."""
     refuse_outputs(runtime.session, request)
     clock = Clock()
     wanted = CertificateRequest(request.terms, request.max_error, request.certify_by, request.min_precision)
     with clock("reading"):
         model = runtime.load(request.model)
-        by = [request.certify_by] if request.certify_by is not None else []
-        columns, types = model.info.columns, model.info.id_types
-        weight = [columns["weight"]] if "weight" in columns else []
-        needed = tuple(dict.fromkeys((columns["user"], columns["item"], columns["label"], *by)))
-        table = runtime.table(request, "ratings", needed, weight)
-        expected = {columns[who]: types[who] for who in ("user", "item")}
-        check_id_types(runtime, request, "ratings", table, expected)
-        ratings = runtime.judged_by(model, table, request.labels.threshold, wanted)
+        ratings = _judged_by(runtime, request, model, "ratings", wanted)
+        seen = None
+        if request.exclude_seen is not None:
+            seen = _judged_by(runtime, request, model, "exclude_seen", CertificateRequest(request.terms))
     with clock("evaluating"):
         if request.certify:
             figures, certificates = runtime.certify(model, ratings, wanted)
@@ -71,10 +65,25 @@ def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
             figures["certificates"] = [item.as_dict() for item in certificates]
         else:
             figures = runtime.measure(model, ratings)
+        if request.ranking is not None:
+            figures["ranking"] = runtime.ranking(model, ratings, request.ranking, seen)
     if request.output:
         text = json.dumps(figures, indent=2, allow_nan=False) + "\n"
         Location(runtime.session, request.output).write_text(text)
     print_summary(evaluation_summary(figures), clock, request.quiet, {"metrics": request.output})
+
+
+def _judged_by(
+    runtime: Runtime, request: EvaluateRequest, model: Any, name: str, wanted: CertificateRequest
+) -> Any:  # fmt: skip
+    """The checked ratings in the request's field ``name``."""
+    columns, types = model.info.columns, model.info.id_types
+    by = [] if wanted.by is None else [wanted.by]
+    weight = [columns["weight"]] if "weight" in columns else []
+    needed = tuple(dict.fromkeys((columns["user"], columns["item"], columns["label"], *by)))
+    table = runtime.table(request, name, needed, weight)
+    check_id_types(runtime, request, name, table, {columns[who]: types[who] for who in ("user", "item")})
+    return runtime.judged_by(model, table, request.labels.threshold, wanted)
 
 
 def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
@@ -93,10 +102,25 @@ def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
         off = f"within {figures['auc_error']:.0e}, from a histogram" if figures["auc_error"] else "exact"
         yield f"auc        {figures['auc']:.4f}   {off}"
     figure, meaning = rare_class(figures, figures["n_positive"] / figures["n"])
-    yield f"rare class {figure}   {meaning}"
+    yield f"precision  {figure}   {meaning}"
     for name in ("log_loss", "brier", "hinge_loss"):
         yield f"{name:<10} {figures[name]:.4f}"
     yield f"calibration error {figures['calibration_error']:.4f}: mean distance of probabilities from frequencies"
+    if "ranking" in figures:
+        yield from ranking_summary(figures["ranking"])
     if "certificate" in figures:
         yield figures["certificate"]["statement"]
         yield from further_statements(figures["certificates"])
+
+
+def ranking_summary(figures: dict[str, Any]) -> Iterator[str]:
+    of = counted(figures["n_users"], "user")
+    yield f"lists of {counted(figures['n'], 'item')}, over {of} with positive ratings"
+    if figures["n_unknown_user"]:
+        yield f"  {counted(figures['n_unknown_user'], 'user')} that the model has never seen left out"
+    for name in ("model", "popularity"):
+        if name in figures:
+            told = ", ".join(f"{figure} {value:.4f}" for figure, value in figures[name].items())
+            yield f"{name:<10} {told}"
+    if "popularity" not in figures:
+        yield "  the lists may have fitted items: give the fitted ratings as --exclude-seen"

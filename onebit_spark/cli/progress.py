@@ -158,7 +158,6 @@ class Progress(_Display):
 
     @property
     def seconds(self) -> float:
-        """Time spent in iterations so far."""
         return sum(iteration.seconds for iteration in self.iterations)
 
     def _line(self) -> str:

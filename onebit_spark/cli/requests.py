@@ -358,7 +358,6 @@ class SessionRequest:
     )
 
     def problems(self) -> Iterator[str]:
-        """All problems, in words."""
         yield from ()
 
 
@@ -385,7 +384,6 @@ class JobRequest(SessionRequest):
     outputs: ClassVar[Mapping[str, str]] = {}  # flag ─► kind of output: see ``runtime.KINDS``
 
     def problems(self) -> Iterator[str]:
-        """All problems, in words."""
         sources, targets = self.paths(self.inputs), self.paths(self.outputs)
         for name, path in sources.items():
             local = local_path(path)
@@ -430,6 +428,38 @@ class JobRequest(SessionRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CallsRequest(JobRequest):
+    """The flags of the jobs that certify which pairs a model calls."""
+
+    max_error: tuple[float, ...] = flag(
+        "certify which pairs are answered with an error rate of at most this, such as 0.05; several: 0.1,0.05",
+        default=(),
+        group=CERTIFICATES,
+    )
+    min_precision: list[str] = flag(
+        "certify which pairs are called positive with at least this precision, such as 0.9; negatives: negative:0.99; "
+        "several: 0.9,0.8", default=(), group=CERTIFICATES,
+    )  # fmt: skip
+    certify_by: str | None = flag(
+        "column of the ratings: certify within each of its groups as well",
+        default=None,
+        metavar="COLUMN",
+        group=CERTIFICATES,
+    )
+
+    def calls_problems(self, missing: str | None) -> Iterator[str]:
+        """Problems with the error rates and precisions, and flags that need what is ``missing``."""
+        if self.max_error or self.min_precision:
+            from onebit_spark.certificate.certificates import precision_problems, request_problems
+
+            yield from (f"--max-error {problem}" for problem in request_problems(self.max_error))
+            yield from (f"--min-precision {problem}" for problem in precision_problems(self.min_precision))
+        for name in ("max_error", "min_precision", "certify_by"):
+            if getattr(self, name) and missing:
+                yield f"{as_flag(name)} needs {missing}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RatingsRequest(JobRequest):
     """The flags of the jobs that fit ratings: where the ratings are, and their columns."""
 
@@ -446,7 +476,7 @@ class RatingsRequest(JobRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitRequest(RatingsRequest):
+class FitRequest(CallsRequest, RatingsRequest):
     """Fit a model to ratings of users on items, each positive or negative."""
 
     output: str = flag("folder for the model", metavar="FOLDER")
@@ -457,21 +487,6 @@ class FitRequest(RatingsRequest):
         "keep this share of the ratings out of the fit, to certify the model", default=None, group=CERTIFICATES
     )
     calibrate: bool = flag("calibrate the probabilities on the held-out ratings", default=False, group=CERTIFICATES)
-    max_error: tuple[float, ...] = flag(
-        "answer only pairs with a certified error rate of at most this, such as 0.05; several: 0.1,0.05",
-        default=(),
-        group=CERTIFICATES,
-    )
-    min_precision: list[str] = flag(
-        "call pairs positive with at least this certified precision, such as 0.9; negatives: negative:0.99; several: "
-        "0.9,0.8", default=(), group=CERTIFICATES,
-    )  # fmt: skip
-    certify_by: str | None = flag(
-        "column of the ratings: certify within each of its groups as well",
-        default=None,
-        metavar="COLUMN",
-        group=CERTIFICATES,
-    )
     predict: str | None = flag("path of user-item pairs to predict after the fit", default=None, group=OUTPUT)
     predictions: str | None = flag("folder for these predictions, or a file PATH.csv", default=None, group=OUTPUT)
     output_table: str | None = flag("catalog table for these predictions", default=None, metavar="TABLE", group=OUTPUT)
@@ -502,7 +517,7 @@ class FitRequest(RatingsRequest):
         unseen = "ratings that are not fitted: add --holdout 0.1, for example"
         if self.calibrate and self.holdout is None:
             yield f"--calibrate needs {unseen}"
-        yield from _selective_problems(self, unseen if self.holdout is None else None)
+        yield from self.calls_problems(unseen if self.holdout is None else None)
         if self.holdout is not None and not 0 < self.holdout < 1:
             yield f"--holdout must lie strictly between 0 and 1, not {self.holdout}"
         if (self.predict is None) != (self.predictions is None and self.output_table is None):
@@ -546,7 +561,7 @@ class PredictRequest(JobRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateRequest(JobRequest):
+class EvaluateRequest(CallsRequest):
     """Measure a fitted model on ratings that it has not seen."""
 
     model: str = flag("folder of the model", metavar="FOLDER")
@@ -565,31 +580,29 @@ class EvaluateRequest(JobRequest):
         delta="the certificate holds with probability 1 − δ",
         grid="number of models or settings that are compared on these ratings; each is certified at δ/grid",
     )
-    max_error: tuple[float, ...] = flag(
-        "with --certify: which share of the pairs can be answered with at most this error rate, such as 0.05",
-        default=(),
-        group=CERTIFICATES,
+    ranking: int | None = flag(
+        "also measure lists of this many recommended items, over users with positive ratings", default=None
     )
-    min_precision: list[str] = flag(
-        "with --certify: which share of the positives can be found with at least this precision, such as 0.9; "
-        "negatives: negative:0.99", default=(), group=CERTIFICATES,
+    exclude_seen: str | None = flag(
+        "path of the fitted ratings; --ranking neither lists nor counts these pairs, and compares with the items that "
+        "have the most positive ones", default=None,
     )  # fmt: skip
-    certify_by: str | None = flag(
-        "with --certify: column of the ratings; certify within each of its groups as well",
-        default=None,
-        metavar="COLUMN",
-        group=CERTIFICATES,
-    )
     output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
 
-    main = ("model", "ratings", "certify", "max_error", "min_precision", "output", "overwrite")
-    inputs = ("model", "ratings")
+    main = (
+        "model", "ratings", "certify", "max_error", "min_precision", "ranking", "exclude_seen", "output", "overwrite",
+    )  # fmt: skip
+    inputs = ("model", "ratings", "exclude_seen")
     outputs: ClassVar = {"output": "figures"}
 
     def problems(self) -> Iterator[str]:
         yield from in_flags(Labels, self.labels.problems())
         yield from in_flags(Terms, self.terms.problems())
-        yield from _selective_problems(self, None if self.certify else "a certificate: add --certify")
+        if self.ranking is not None and self.ranking < 1:
+            yield f"--ranking must be an integer of at least 1, not {self.ranking}"
+        if self.exclude_seen is not None and self.ranking is None:
+            yield "--exclude-seen belongs to --ranking N"
+        yield from self.calls_problems(None if self.certify else "a certificate: add --certify")
         yield from super().problems()
 
 
@@ -694,15 +707,3 @@ def _holds(folder: str, path: str) -> bool:
     outer, inner = urlsplit(folder), urlsplit(path)
     same_place = outer.netloc == inner.netloc
     return same_place and Path(os.path.abspath(inner.path)).is_relative_to(os.path.abspath(outer.path))
-
-
-def _selective_problems(request: FitRequest | EvaluateRequest, missing: str | None) -> Iterator[str]:
-    """Problems with the error rates and precisions, and flags that need what is ``missing``."""
-    if request.max_error or request.min_precision:
-        from onebit_spark.certificate.certificates import precision_problems, request_problems
-
-        yield from (f"--max-error {problem}" for problem in request_problems(request.max_error))
-        yield from (f"--min-precision {problem}" for problem in precision_problems(request.min_precision))
-    for name in ("max_error", "min_precision", "certify_by"):
-        if getattr(request, name) and missing:
-            yield f"{as_flag(name)} needs {missing}"

@@ -64,8 +64,6 @@ Request = TypeVar("Request", bound=SessionRequest)
 
 @dataclass(frozen=True)
 class Job(Generic[Request]):
-    """What a job is called, which flags it takes, and what it does."""
-
     name: str
     request: type[Request]  # the dataclass of its flags
     # Gives the function work(runtime, request). It is imported when the arguments have been checked.
@@ -106,7 +104,6 @@ class Job(Generic[Request]):
 
     @contextmanager
     def _runtime(self, request: Request, chosen: Chosen, ending: Ending) -> Iterator[Any]:
-        """The runtime that was chosen."""
         if chosen.name == LOCAL:
             from onebit_spark.cli.local_runtime import LocalRuntime
 
@@ -136,8 +133,6 @@ LOCAL_ONLY = ("model", "output", "predictions")  # paths that must be on this ma
 
 
 class Chosen(NamedTuple):
-    """The runtime, and why."""
-
     name: str
     reason: str
 
@@ -204,7 +199,6 @@ def needs_spark(request: JobRequest) -> Iterator[str]:
 
 
 def _unreadable(request: JobRequest, name: str, path: str) -> Iterator[str]:
-    """Why Arrow cannot read an input."""
     from onebit_spark.input.tables import format_of, option_problems
     from onebit_spark.predictor.model_folder import REMOTE
 
@@ -337,7 +331,6 @@ def explained_failures() -> Iterator[None]:
 
 
 def _unread_file(error: str, reason: str) -> str:
-    """Why Spark cannot read a file."""
     from onebit_spark.input.tables import wrong_header, wrong_line, wrong_quotes
 
     found = re.search(r"reading file (\S+?)\.?\s", error)

@@ -32,6 +32,7 @@ from onebit_spark.input.tables import (
     shared_name,
     spark_csv,
 )
+from onebit_spark.ml.recommend import ranking
 from onebit_spark.ml.scoring import (
     CheckedRatings,
     certify,
@@ -49,16 +50,12 @@ CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 
 
 class SparkRatings(NamedTuple):
-    """Ratings to fit, and those that were held out."""
-
     to_fit: DataFrame
     held_out: CheckedRatings | None = None
     division: SplitCounts | None = None  # counts of both parts
 
 
 class SparkRuntime:
-    """The jobs on a session. Tables are DataFrames."""
-
     def __init__(self, session: SparkSession) -> None:
         self.session = session
         self._work: Location | None = None
@@ -222,6 +219,11 @@ class SparkRuntime:
         known = model.fitted
         asked = None if known is None else sketch_of(on.ratings, on.columns, on.counts.n, known.limit)
         return figures | {"warning": None if asked is None else seen_in_fit(known, asked)}
+
+    def ranking(
+        self, model: OneBitCompletionModel, on: CheckedRatings, n: int, seen: CheckedRatings | None
+    ) -> dict[str, Any]:
+        return ranking(model.factors, on, n, seen)
 
     def certify(
         self, model: OneBitCompletionModel, on: CheckedRatings, request: CertificateRequest,

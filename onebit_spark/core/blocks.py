@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, starmap
-from typing import TypeVar
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +13,8 @@ from onebit_spark.core.compiled import inner, jit
 
 IntArray = NDArray[np.integer]
 Sums = NDArray[np.int64] | NDArray[np.float64]  # sums of weights, or counts if all weights are 1
-Part = TypeVar("Part")
 
+EVEN_ROWS = 4096  # a statistic of fewer rows takes less time than the calls that compute it
 MAX_COLUMNS = 2**30  # a code holds the column's position and the label bit in one signed 32-bit integer
 
 
@@ -139,12 +137,26 @@ class RatingBlock:
 
     @cached_property
     def _weight_sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return _weight_sums(self.row_pointers, self.codes, self.weights)
+        rows = np.repeat(np.arange(self.n_rows), self.row_counts)
+        weights = np.asarray(self.weights, np.float64)
+        total, positive = (np.bincount(rows, w, self.n_rows) for w in (weights, weights * (self.codes & 1)))
+        return np.asarray(total, np.float64), np.asarray(positive, np.float64)
 
     def transpose(self) -> RatingBlock:
         """The same ratings with rows and columns exchanged."""
         pointers, codes, weights = _transpose(self.row_pointers, self.codes, self.weights, self.n_columns)
         return RatingBlock(pointers, codes, self.n_rows, weights)
+
+    @cached_property
+    def ranges(self) -> list[tuple[int, int]]:
+        """``row_ranges``, for work on ratings."""
+        return self.row_ranges()
+
+    @property
+    def even_ranges(self) -> list[tuple[int, int]]:
+        """Ranges with ``EVEN_ROWS`` rows each, for work on rows alone."""
+        edges = [*range(0, self.n_rows, EVEN_ROWS), self.n_rows]
+        return list(pairwise(edges))
 
     def row_ranges(self, target: int = 1 << 15) -> list[tuple[int, int]]:
         """Consecutive ranges of rows with about ``target`` ratings each. A row counts as at least 8 ratings.
@@ -155,10 +167,6 @@ class RatingBlock:
         cuts = np.searchsorted(work, np.arange(target, int(work[-1]), target))
         edges = np.unique(np.concatenate([[0], cuts, [self.n_rows]]))
         return [(int(lo), int(hi)) for lo, hi in pairwise(edges)]
-
-    def over_ranges(self, work: Callable[[int, int], Part]) -> list[Part]:
-        """``work(lo, hi)`` for every range of rows, one after the other."""
-        return list(starmap(work, self.row_ranges()))
 
 
 @inner
@@ -237,18 +245,6 @@ def _transpose(row_pointers, codes, weights, n_columns):  # type: ignore[no-unty
                 carried[position[column]] = weights[l]
             position[column] += 1
     return pointers, transposed, carried
-
-
-@jit
-def _weight_sums(pointers, codes, weights):  # type: ignore[no-untyped-def]
-    """Sums of the weights of each row: of all ratings, and of the positive ones."""
-    total, positive = np.zeros(len(pointers) - 1), np.zeros(len(pointers) - 1)
-    for i in range(len(total)):
-        for l in range(pointers[i], pointers[i + 1]):
-            total[i] += weights[l]
-            if codes[l] & 1:
-                positive[i] += weights[l]
-    return total, positive
 
 
 @jit

@@ -35,8 +35,6 @@ T = TypeVar("T")
 
 
 class Problem(NamedTuple):
-    """What is wrong with the value of a field."""
-
     field: str  # name of the field
     text: str  # The problem, as the words after the name. ``{other}`` in it stands for the name of a second field.
     other: str | None = None  # the second field
@@ -53,16 +51,12 @@ class Problem(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A condition on a value."""
-
     words: str  # what follows "must" in an error message
     holds: Callable[[Any], bool]  # whether a value satisfies the condition
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One declared setting."""
-
     name: str  # name of the field
     hint: Any  # its type, as it was declared
     kind: type  # str, int, float or bool
@@ -78,7 +72,6 @@ class Setting:
     group: str  # where --help shows its flag, if not with the others of its table
 
     def problem(self, value: object) -> Problem | None:
-        """The problem with a value, or None."""
         if self.check is None or (self.optional and value is None) or self.check.holds(value):
             return None
         if isinstance(value, str) and value in self.words:
@@ -131,11 +124,15 @@ def declared(table: type) -> dict[str, Setting]:
 def documented(table: type[T]) -> type[T]:
     """The class with a section ``Parameters`` in its docstring, made of its settings."""
     known: type = table
-    settings = declared(known)
+    table.__doc__ = "\n    ".join([f"{(table.__doc__ or '').rstrip()}\n", *parameter_section(declared(known))]) + "\n"
+    return table
+
+
+def parameter_section(settings: Mapping[str, Setting]) -> list[str]:
+    """The section ``Parameters`` of a docstring."""
     names = {name: f"``{name}``" for name in settings}
     lines = [line for name, item in settings.items() for line in item.documented(name, names)]
-    table.__doc__ = "\n    ".join([f"{(table.__doc__ or '').rstrip()}\n", "Parameters", "----------", *lines]) + "\n"
-    return table
+    return ["Parameters", "----------", *lines]
 
 
 def documented_parameter(name: str, kind: str, text: str) -> list[str]:
@@ -150,10 +147,7 @@ def words_in(hint: Any) -> tuple[str, ...]:
 
 
 class Settings:
-    """A dataclass of settings."""
-
     def problems(self) -> list[Problem]:
-        """All problems with these settings; an empty list if there are none."""
         table: type = type(self)
         problems = (item.problem(getattr(self, name)) for name, item in declared(table).items())
         return [problem for problem in problems if problem is not None]
@@ -334,14 +328,12 @@ class FitConfig(Settings):
         return self.likelihood_weight == AUTO
 
     def make_loss(self) -> Loss:
-        """The loss with its options."""
         from onebit_spark.core.losses import LOSSES
 
         return LOSSES[self.loss].from_options(self.solver, self.covariance)
 
     @property
     def form(self) -> Form:
-        """Layout of one row of a posterior."""
         from onebit_spark.core.posterior import FIT_VECTORS, Form
 
         vectors = FIT_VECTORS if self.implicit_features else 0
@@ -355,6 +347,13 @@ class FitConfig(Settings):
         alpha = self.alpha if self.alpha is not None else PRIOR_SHARE * n_lines
         beta = self.beta if self.beta is not None else prior.beta_for_scale(alpha, PRIOR_SCALE)
         return prior(alpha, beta)
+
+    def make_intercept_prior(self) -> ScalePrior | None:
+        """The prior of the scales of the intercepts, with the weight of two rows (§6.1); None without intercepts."""
+        from onebit_spark.core.priors import PRIORS
+
+        prior = PRIORS[self.prior]
+        return prior(1.0, prior.beta_for_scale(1.0, 1.0)) if self.intercepts else None
 
 
 @documented

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import starmap
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -42,7 +43,7 @@ from onebit_spark.core.features import (
 )
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
-from onebit_spark.core.losses.base import OtherLines
+from onebit_spark.core.losses.base import RowSums
 from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Form, RowMap, RowPosterior
 from onebit_spark.core.prediction import ENOUGH, Histogram, HoldoutLoss, count_confidences
 from onebit_spark.core.randomness import Draws, GibbsErrors, Split, count_errors
@@ -68,13 +69,17 @@ class PlacedBlock:
     columns: NDArray[np.int64]  # column c of the block is column ``columns[c]`` of the matrix
     ratings: RatingBlock  # the ratings
     checksum: int = 0  # checksum of the ratings
-    # ``over_rows`` in several threads
-    in_parallel: Callable[[Callable[[int, int], Any]], list[Any]] | None = None
+    # (work, ranges) ─► results, in several threads
+    in_parallel: Callable[[Callable[[int, int], Any], list[tuple[int, int]]], list[Any]] | None = None
 
-    @property
-    def over_rows(self) -> Callable[[Callable[[int, int], Part]], list[Part]]:
-        """``over_rows(work)``: ``work(lo, hi)`` for ranges of the rows, the results in the order of the rows."""
-        return self.in_parallel or self.ratings.over_ranges
+    def over_rows(self, work: Callable[[int, int], Part], reads_ratings: bool = True) -> list[Part]:
+        """``work(lo, hi)`` for ranges of the rows, the results in the order of the rows.
+
+        The ranges do not depend on the number of threads. If the work ``reads_ratings``, they have about equally many
+        ratings, else equally many rows.
+        """
+        ranges = self.ratings.ranges if reads_ratings else self.ratings.even_ranges
+        return list(starmap(work, ranges)) if self.in_parallel is None else self.in_parallel(work, ranges)
 
     @property
     def counted_rows(self) -> CountedRows:
@@ -162,9 +167,11 @@ class Update:
             step = step.under(RowPrior.at(more.pop(0)))
         features = more.pop(0) if step.feature_coef is not None else None
         step = _with_feature_means(block, others, rows, step, features)
-        table = self.loss.other_lines(others)
-        parts = block.over_rows(partial(_update_range, self.loss, block, table, rows, step, features))
-        return rows, reduce(SideStatistics.__add__, parts).to_vector()
+        table, ratings, old = self.loss.other_lines(others), block.ratings, rows.location.copy()
+        sums = block.over_rows(lambda lo, hi: self.loss.update_rows(ratings, lo, hi, table, rows, step))
+        parts = block.over_rows(partial(_statistics, ratings, old, rows, step, features), reads_ratings=False)
+        total = replace(reduce(SideStatistics.__add__, parts), **RowSums.total(sums)._asdict())
+        return rows, total.to_vector()
 
 
 def _with_feature_means(
@@ -182,18 +189,16 @@ def _with_feature_means(
     return step.under(step.row_prior.shifted_by(explained, means))
 
 
-def _update_range(
-    loss: Loss, block: PlacedBlock, others: OtherLines, rows: RowPosterior, step: HalfStep,
-    features: FloatArray | None, lo: int, hi: int,
+def _statistics(
+    ratings: RatingBlock, old: FloatArray, rows: RowPosterior, step: HalfStep, features: FloatArray | None,
+    lo: int, hi: int,
 ) -> SideStatistics:  # fmt: skip
-    """Update the rows lo … hi−1."""
-    ratings, old = block.ratings, rows.location[lo:hi].copy()
-    sums = loss.update_rows(ratings, lo, hi, others, rows, step)
+    """The statistics of the rows lo … hi−1 after their update, without the sums of the update."""
     if rows.implicit is not None:
         leave_residuals(ratings, lo, hi, rows, step.row_prior.mean)
     counts = (ratings.row_counts if rows.implicit is None else ratings.distinct_counts)[lo:hi]
     part, some = slice(lo, hi), None if features is None else features[lo:hi]
-    return SideStatistics.of_rows(old, rows.take(part), step.row_prior.take(part), counts, sums, some)
+    return SideStatistics.of_rows(old[part], rows.take(part), step.row_prior.take(part), counts, RowSums(), some)
 
 
 @dataclass(frozen=True)

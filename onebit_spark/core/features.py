@@ -66,10 +66,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses.base import Side
 from onebit_spark.core.losses.row_sums import CHUNK, add_weighted_rows
 from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, RowMap, RowPosterior
+from onebit_spark.core.user_data import one_array
 
 Matrix = NDArray[np.float64]
 
@@ -163,7 +163,7 @@ def coef_gram(posterior: RowPosterior) -> NDArray[np.float64]:
 
 
 @jit
-def _partner_sums(pointers, codes, i, partners, is_first, sums):
+def _partner_sums(pointers, codes, i, partners, is_first, part, sums):
     """The sum of the partners' lines over Ω_i. Returns |Ω_i|."""
     sums[:] = 0.0
     count = 0.0
@@ -172,7 +172,7 @@ def _partner_sums(pointers, codes, i, partners, is_first, sums):
         for l in range(lo, hi):  # a column that is rated twice counts once, and its ratings are neighbours
             is_first[l - lo] = l == pointers[i] or codes[l] >> 1 != codes[l - 1] >> 1
             count += is_first[l - lo]
-        add_weighted_rows(partners, codes, lo, hi, 0, is_first, sums, True)
+        add_weighted_rows(partners, codes, lo, hi, 0, is_first, part, sums, True)
     return count
 
 
@@ -180,10 +180,11 @@ def _partner_sums(pointers, codes, i, partners, is_first, sums):
 def _add_implicit_sums(pointers, codes, first, last, partners, own, ridge, means):
     size = means.shape[1]
     sums, is_first = np.empty(4 * size), np.empty(CHUNK, partners.dtype)
+    part = np.empty(4 * size, partners.dtype)
     for i in range(first, last):
         if pointers[i] == pointers[i + 1]:
             continue
-        count = _partner_sums(pointers, codes, i, partners, is_first, sums)
+        count = _partner_sums(pointers, codes, i, partners, is_first, part, sums)
         share = 1.0 / np.sqrt(count)
         for k in range(size):
             means[i, k] += share * sums[k]
@@ -195,10 +196,11 @@ def _add_implicit_sums(pointers, codes, first, last, partners, own, ridge, means
 @jit
 def _add_means(pointers, codes, weights, means):
     sums, is_first = np.empty(means.shape[1]), np.empty(CHUNK, weights.dtype)
+    part = np.empty(means.shape[1], weights.dtype)
     for i in range(len(means)):
         if pointers[i] == pointers[i + 1]:
             continue
-        share = 1.0 / np.sqrt(_partner_sums(pointers, codes, i, weights, is_first, sums))
+        share = 1.0 / np.sqrt(_partner_sums(pointers, codes, i, weights, is_first, part, sums))
         for k in range(len(sums)):
             means[i, k] += share * sums[k]
 
@@ -303,7 +305,6 @@ class FeatureRidge:
 
     @classmethod
     def of(cls, gram: Matrix) -> FeatureRidge:
-        """From G (p × p)."""
         return cls(scipy.linalg.cho_factor(gram + FEATURE_RIDGE * np.eye(len(gram))))
 
     def moved(self, weights: Matrix, cross: Matrix, relaxation: float) -> Matrix:
@@ -380,8 +381,6 @@ Table32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Feature:
-    """One coded feature."""
-
     column: str  # name of the column
     value: str | None  # the string that it stands for
     element: int | None  # its position in an array of numbers

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onebit_spark.core.compiled import inner, jit
-from onebit_spark.core.id_index import one_array
+from onebit_spark.core.user_data import one_array
 
 SALT = "onebit_spark cell"  # so that no other use of the same hash has chosen the ratings
 SALT_HASH = 0xF46402A423482CFF  # xxhash64(SALT)
@@ -36,8 +37,6 @@ _MASK = np.uint64((1 << PART_BITS) - 1)
 
 def cell_hashes(users: pa.ChunkedArray | pa.Array, items: pa.ChunkedArray | pa.Array) -> NDArray[np.int64]:
     """``xxhash64(SALT, user, item)`` of every rating, without nulls; integers of all widths are hashed as 64 bits."""
-    if pa.types.is_integer(users.type) and pa.types.is_integer(items.type):
-        return np.asarray(_cell_hashes(users.to_numpy(), items.to_numpy(), np.uint64(SALT_HASH))).view(np.int64)
     hashes = np.full(len(users), SALT_HASH, np.uint64)
     for ids in (users, items):
         hashes = hashed(ids.cast(pa.int64()) if pa.types.is_integer(ids.type) else ids, hashes)
@@ -68,24 +67,23 @@ def hashed(values: pa.ChunkedArray | pa.Array, seeds: NDArray[np.uint64]) -> NDA
     """Spark's ``XxHash64`` of each value of a column without nulls, from a seed of its own, by the column's type."""
     array = one_array(values)
     kind = array.type
-    if pa.types.is_integer(kind) and kind.bit_width == 64:
-        return _hashed_longs(array.to_numpy(), seeds)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date(kind):
-        return _hashed_ints(array.cast(pa.int32()).to_numpy(), seeds)
-    if pa.types.is_timestamp(kind):
-        return _hashed_longs(array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).to_numpy(), seeds)
-    if pa.types.is_floating(kind):
-        numbers = array.to_numpy() + np.zeros(1, array.to_numpy().dtype)  # −0.0 is 0.0
-        if numbers.dtype == np.float32:
-            return _hashed_ints(numbers.view(np.int32), seeds)
-        return _hashed_longs(numbers.view(np.int64), seeds)
-    if pa.types.is_decimal(kind):
+    if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind.bit_width < 32):
+        array = array.cast(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        array = array.cast(pa.timestamp("us", kind.tz))
+    elif pa.types.is_floating(kind):
+        array = pc.add(array, pa.scalar(0.0, kind))  # −0.0 is 0.0
+    elif pa.types.is_decimal(kind):
         unscaled = _unscaled(array)
         if kind.precision <= MOST_LONG_DIGITS:
             return _hashed_longs(np.array(unscaled, np.int64), seeds)
         sizes = ((8 + (number + (number < 0)).bit_length()) // 8 for number in unscaled)
         shortest = (number.to_bytes(size, "big", signed=True) for number, size in zip(unscaled, sizes, strict=True))
         array = pa.array(list(shortest), pa.binary())
+    if pa.types.is_primitive(array.type):  # also dates, times and durations
+        if array.type.bit_width == 64:
+            return _hashed_longs(array.view(pa.int64()).to_numpy(), seeds)
+        return _hashed_ints(array.view(pa.int32()).to_numpy(), seeds)
     text = array.cast(pa.large_binary())
     _, offsets, data = text.buffers()
     places = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
@@ -127,14 +125,6 @@ def _sums(hashes, label, of_weights):  # type: ignore[no-untyped-def]
         low += whole & _MASK
         high += (whole >> np.uint64(PART_BITS)) & _MASK
     return low, high
-
-
-@jit
-def _cell_hashes(users, items, seed):  # type: ignore[no-untyped-def]
-    hashes = np.empty(len(users), np.uint64)
-    for k in range(len(users)):
-        hashes[k] = _hash_long(np.uint64(np.int64(items[k])), _hash_long(np.uint64(np.int64(users[k])), seed))
-    return hashes
 
 
 @jit
@@ -253,12 +243,10 @@ class Comparison:
 
     @property
     def allowed(self) -> float:
-        """The largest share that a fresh sample may have."""
         return self.expected + max(ALLOWED_MARGIN, ALLOWED_STANDARD_ERRORS * self.error)
 
     @property
     def stale(self) -> bool:
-        """Whether the share is too large for a fresh sample."""
         few_but_all = 0 < self.looked_at < ENOUGH and self.share == 1 and self.expected**self.looked_at < UNLIKELY
         return self.share > self.allowed or few_but_all
 
@@ -307,7 +295,6 @@ class CellSketch:
         return {"limit": self.limit, "complete": self.complete}
 
     def up_to(self, limit: int) -> CellSketch:
-        """The part of the sketch up to a limit."""
         limit = min(limit, self.limit)
         n = int(np.searchsorted(self.hashes, limit, side="right"))
         return replace(self, limit=limit, hashes=self.hashes[:n], ratings=self.ratings[:n])

@@ -98,8 +98,8 @@ class Moments:
 class HyperPosterior(Hierarchy[Any]):
     """The posterior of all that rows share: q(γ), q(μ) = N(m_μ, v_μ) and W. The defaults are those before a fit."""
 
-    prior: ScalePrior  # π^γ, the prior of the scales
-    intercepts: bool  # whether the model has intercepts
+    prior: ScalePrior  # π^γ, the prior of the scales of the factors
+    intercept_prior: ScalePrior | None  # the prior of γ_b and γ_d; None without intercepts
     factor: NDArray[np.float64]  # g_k = E[1/γ_k] of the K factors
     row_intercept: float = 1.0  # E[1/γ_b] and E[1/γ_d] of the intercepts
     col_intercept: float = 1.0
@@ -107,6 +107,10 @@ class HyperPosterior(Hierarchy[Any]):
     mean_variance: float = INTERCEPT_MEAN_VARIANCE
     moments: Moments | None = None  # what determines q(γ); None before the first γ step
     features: Matrices = field(default_factory=dict)  # W (p × D), the coefficients of the side features (§15)
+
+    @property
+    def intercepts(self) -> bool:
+        return self.intercept_prior is not None
 
     def row_prior(self, side: Side) -> RowPrior:
         if not self.intercepts:
@@ -208,14 +212,14 @@ class HyperPosterior(Hierarchy[Any]):
         factors = prior.posterior(second_moment, rows.count + cols.count)
         moments = Moments(second_moment, 0.0, 0.0, rows.count, cols.count)
         divergence = -rows.log_volume - cols.log_volume - _log_evidence(factors)
-        if not self.intercepts:
+        if self.intercept_prior is None:
             return replace(self, factor=factors.inverse_mean, moments=moments), float(divergence)
         variance = 1.0 / (1.0 / INTERCEPT_MEAN_VARIANCE + rows.count * self.row_intercept)
         total, squares = rows.second[0, 1], rows.second[1, 1]  # Σ E b, Σ E[b²]
         mean = variance * self.row_intercept * total
         about_mean = squares - 2 * mean * total + rows.count * mean**2
-        row_gamma = prior.posterior(about_mean + rows.count * variance, rows.count)
-        col_gamma = prior.posterior(cols.second[1, 1], cols.count)
+        row_gamma = self.intercept_prior.posterior(about_mean + rows.count * variance, rows.count)
+        col_gamma = self.intercept_prior.posterior(cols.second[1, 1], cols.count)
         ratio = variance / INTERCEPT_MEAN_VARIANCE
         divergence += 0.5 * (ratio + mean**2 / INTERCEPT_MEAN_VARIANCE - 1 - np.log(ratio))
         divergence -= _log_evidence(row_gamma) + _log_evidence(col_gamma)

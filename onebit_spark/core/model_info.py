@@ -18,7 +18,7 @@ import dataclasses
 import json
 import logging
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -30,11 +30,12 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FORM_SETTINGS, FitConfig
 from onebit_spark.core.features import FeatureCoding, SideFeatures, SideTables, Table32, learn_coding
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
-from onebit_spark.core.id_index import IdIndex, one_array, wide
+from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, Calibration, Call, ConfidenceThresholds
-from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.priors import PRIORS, ScalePrior
+from onebit_spark.core.user_data import one_array, wide
 from onebit_spark.errors import RequestError
 
 Who = Literal["user", "item"]
@@ -71,6 +72,8 @@ class ModelInfo:
     # ``mean`` m_μ, ``mean_variance`` v_μ, ``user_inverse_gamma`` E[1/γ_b], ``item_inverse_gamma`` E[1/γ_d]. None
     # without intercepts.
     intercept_prior: dict[str, float] | None
+    # α and β of the prior of the intercepts' scales; None in older models, where it was that of the factors' scales
+    intercept_scale_prior: dict[str, float] | None = None
     label_coding: str  # how the labels of the input were coded
     threshold: float | None  # a label strictly above it is positive
     majority: int  # the more frequent label
@@ -132,7 +135,7 @@ class ModelInfo:
         }
         return HyperPosterior(
             self.scale_prior,
-            self.config.intercepts,
+            self._intercept_scale_prior,
             np.asarray(self.inverse_gamma, np.float64),
             moments=None if self.scale_moments is None else Moments.from_dict(self.scale_moments),
             features=features,
@@ -154,14 +157,14 @@ class ModelInfo:
         return self.config.make_prior(self.n_users + self.n_items)
 
     @property
-    def calibrated(self) -> Calibration | None:
-        """The calibration of the probability, or None."""
-        return None if self.calibration is None else Calibration(**self.calibration)
+    def _intercept_scale_prior(self) -> ScalePrior | None:
+        if not self.config.intercepts or self.intercept_scale_prior is None:
+            return self.scale_prior if self.config.intercepts else None
+        return PRIORS[self.config.prior](**self.intercept_scale_prior)
 
     @property
-    def confidence_thresholds(self) -> ConfidenceThresholds | None:
-        """The thresholds that a selective certificate chooses from, or None in an older model."""
-        return None if self.confidences is None else ConfidenceThresholds.from_dict(self.confidences)
+    def calibrated(self) -> Calibration | None:
+        return None if self.calibration is None else Calibration(**self.calibration)
 
     @property
     def thresholds(self) -> dict[Call, ConfidenceThresholds]:
@@ -233,6 +236,7 @@ class ModelInfo:
         for name, needed, more in (
             ("calibration", CALIBRATION, False),
             ("scale_moments", MOMENTS, True),
+            ("intercept_scale_prior", {"alpha", "beta"}, False),
             ("fitted", {"limit", "complete"}, False),
             ("columns", {"user", "item", "label"}, True),
             ("id_types", {"user", "item"}, True),
@@ -242,13 +246,13 @@ class ModelInfo:
                 yield f"{name} must hold {', '.join(sorted(needed))}, not {value}"
 
 
-def scale_fields(scales: HyperPosterior, intercepts: bool) -> dict[str, Any]:
+def scale_fields(scales: HyperPosterior) -> dict[str, Any]:
     """The fields of ``ModelInfo`` that hold q(γ) and q(μ)."""
+    names, own = INTERCEPT_PRIOR.items(), scales.intercept_prior
     return {
         "inverse_gamma": np.asarray(scales.factor).tolist(),
-        "intercept_prior": {name: getattr(scales, held) for name, held in INTERCEPT_PRIOR.items()}
-        if intercepts
-        else None,
+        "intercept_prior": None if own is None else {name: getattr(scales, held) for name, held in names},
+        "intercept_scale_prior": None if own is None else dict(vars(own)),
         "scale_moments": None if scales.moments is None else scales.moments.as_dict(),
     }
 
@@ -309,6 +313,15 @@ def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | N
     if drawn is not None:
         columns[CERTIFIED] = _lists(drawn.std)
     return pa.table(columns)
+
+
+def side_table(ids: pa.Array, posteriors: Sequence[RowPosterior], newcomers: pa.Table | None) -> pa.Table:
+    """The factor table of a side, with the lines of ``newcomers``, ids without ratings.
+
+    ``posteriors`` are that of the model and, after a prior split, that of the certified draws.
+    """
+    table = factor_table(ids, *posteriors)
+    return table if newcomers is None else pa.concat_tables([table, newcomers.cast(table.schema)])
 
 
 def plain_lists(table: pa.Table) -> pa.Table:
@@ -411,7 +424,6 @@ class IdLines:
         return len(self.ids)
 
     def at(self, ids: pa.Array) -> NDArray[Any]:
-        """The lines of any ids; 0 for ids that have none."""
         places = IdIndex(self.ids).find(ids)
         lines = np.zeros((len(ids), self.lines.shape[1]), self.lines.dtype)
         lines[places >= 0] = self.lines[places[places >= 0]]
@@ -419,7 +431,6 @@ class IdLines:
 
 
 def coding_of(info: ModelInfo, who: Who) -> FeatureCoding:
-    """The coding of a model's user or item features."""
     learned = (info.side_features or {}).get(who)
     if learned is None:
         raise RequestError(f"the model was fitted without {who} features")
@@ -453,8 +464,6 @@ def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, 
 
 @dataclass(frozen=True)
 class FitFeatures:
-    """The side features of the users, or of the items, of a fit."""
-
     rated: SideFeatures  # of the ids with ratings; null for an id without features
     unrated_ids: pa.Array  # ids with features and without ratings
     unrated: pa.Table  # one line for each of them
@@ -507,13 +516,13 @@ def digest(table: pa.Table, column: str) -> int:
 
 
 def give_features(
-    engine: SideTables, tables: Mapping[Who, pa.Table], columns: Mapping[Who, str], ids: Mapping[Side, pa.Array]
+    engine: SideTables, tables: Mapping[Who, pa.Table], columns: Mapping[Who, str], ids: Mapping[Side, Any]
 ) -> dict[Side, FitFeatures]:
     """Give the side features to an engine, whose ``ids`` have ratings. Columns that are left out are logged."""
     given: dict[Side, FitFeatures] = {}
     for who, table in tables.items():
         side = SIDE_OF[who]
-        given[side] = FitFeatures.of(table, columns[who], ids[side], who)
+        given[side] = FitFeatures.of(table, columns[who], ids[side].values, who)
         engine[side] = given[side].rated
         for note in given[side].notes:
             log.info(note)

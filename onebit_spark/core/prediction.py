@@ -180,21 +180,31 @@ def count_confidences(
     With a ``stride`` s, every s-th rating of a row counts. The position of the first one depends on the number of the
     row. So short rows are sampled at different positions, and the layout of the blocks does not matter.
     """
-    counts = np.zeros(2 * HISTOGRAM_BINS, np.int64)
-    _count(
-        block.row_pointers, block.codes, lo, hi, row_numbers, stride,
-        rows.location, rows.scale, cols.location, cols.scale,
-        rows.kind == "covariance", rows.has_intercept, noise, counts,
+    starts = block.row_pointers[lo:hi] + -row_numbers[lo:hi] % stride
+    scores, variances = predictions_of(block, lo, hi, rows, cols, starts, stride)
+    bins = bin_of(confidence(scores, np.sqrt(variances), noise))
+    return np.bincount(np.where(scores < 0, -1 - bins, bins) + HISTOGRAM_BINS, minlength=2 * HISTOGRAM_BINS)
+
+
+def bin_of(z: DoubleArray) -> NDArray[np.int64]:
+    """The bins of confidences |z|, 0 … HISTOGRAM_BINS − 1."""
+    octaves = np.log2(np.fmax(np.abs(z), 2.0**LOWEST_OCTAVE)) - LOWEST_OCTAVE
+    return np.minimum(octaves * PER_OCTAVE, HISTOGRAM_BINS - 1).astype(np.int64)
+
+
+def predictions_of(
+    block: RatingBlock, lo: int, hi: int, rows: RowPosterior, cols: RowPosterior, starts: NDArray[np.int64],
+    stride: int = 1,
+) -> tuple[DoubleArray, DoubleArray]:  # fmt: skip
+    """Score and variance of every s-th rating of the rows lo … hi−1, the first of which are at ``starts``."""
+    n = int(np.sum(np.maximum(-(-(block.row_pointers[lo + 1 : hi + 1] - starts) // stride), 0)))
+    scores, variances = np.empty(n), np.empty(n)
+    _fill_predictions(
+        starts, block.row_pointers[lo + 1 : hi + 1], stride, block.codes, lo,
+        (rows.location, rows.scale, cols.location, cols.scale), (rows.kind == "covariance", rows.has_intercept),
+        scores, variances,
     )  # fmt: skip
-    return counts
-
-
-@jit
-def bin_of(z):
-    """The bin of a confidence, 0 … HISTOGRAM_BINS − 1."""
-    if not z > 2.0**LOWEST_OCTAVE:
-        return 0
-    return min(int((math.log2(min(z, 2.0**HIGHEST_OCTAVE)) - LOWEST_OCTAVE) * PER_OCTAVE), HISTOGRAM_BINS - 1)
+    return scores, variances
 
 
 @inner
@@ -237,30 +247,23 @@ def pair_moments(w, own, met, base, location, scale, full, has_intercept, z):
 
 
 @jit
-def _count(
-    pointers, codes, first, last, numbers, stride, row_location, row_scale, col_location, col_scale, full,
-    has_intercept, noise, counts,
-):  # fmt: skip
-    size = row_location.shape[1]
-    w, z = np.empty(size), np.empty(size)
+def _fill_predictions(starts, ends, stride, codes, first, tables, form, scores, variances):
+    row_location, row_scale, col_location, col_scale = tables
+    full, has_intercept = form
+    w, z = np.empty(row_location.shape[1]), np.empty(row_location.shape[1])
     own, met = np.empty(row_scale.shape[1]), np.empty(row_scale.shape[1])
-    for i in range(first, last):
-        start = pointers[i] + (stride - numbers[i] % stride) % stride
-        if start >= pointers[i + 1]:
+    n = 0
+    for r in range(len(starts)):
+        if starts[r] >= ends[r]:
             continue
-        fill_row_terms(row_location[i], row_scale[i], full, has_intercept, w, own, met)
-        base = np.float64(row_location[i, 0]) if has_intercept else 0.0
-        for l in range(start, pointers[i + 1], stride):
+        location = row_location[first + r]
+        fill_row_terms(location, row_scale[first + r], full, has_intercept, w, own, met)
+        base = np.float64(location[0]) if has_intercept else 0.0
+        for l in range(starts[r], ends[r], stride):
             j = codes[l] >> 1
             score, variance = pair_moments(w, own, met, base, col_location[j], col_scale[j], full, has_intercept, z)
-            root = math.sqrt(noise + max(variance, 0.0))
-            if score == 0.0:
-                bin = 0
-            elif root == 0.0:
-                bin = HISTOGRAM_BINS - 1
-            else:
-                bin = bin_of(abs(score) / root)
-            counts[HISTOGRAM_BINS - 1 - bin if score < 0.0 else HISTOGRAM_BINS + bin] += 1
+            scores[n], variances[n] = score, max(variance, 0.0)
+            n += 1
 
 
 # ---- the loss of held-out ratings ------------------------------------------------------------------------------------
@@ -284,16 +287,10 @@ class HoldoutLoss:
     def of_ratings(
         cls, loss: str, block: RatingBlock, lo: int, hi: int, rows: RowPosterior, cols: RowPosterior
     ) -> HoldoutLoss:
-        """The sums over the ratings of the rows lo … hi−1."""
         first, last = block.row_pointers[lo], block.row_pointers[hi]
         signs = np.where(block.codes[first:last] & 1, 1.0, -1.0)
         weights = np.ones(len(signs)) if block.weights is None else block.weights[first:last].astype(np.float64)
-        scores, variances = np.empty(len(signs)), np.empty(len(signs))
-        form = rows.kind == "covariance", rows.has_intercept
-        _fill_predictions(
-            block.row_pointers, block.codes, lo, hi, rows.location, rows.scale, cols.location, cols.scale, form,
-            scores, variances,
-        )  # fmt: skip
+        scores, variances = predictions_of(block, lo, hi, rows, cols, block.row_pointers[lo:hi])
         losses = LOSSES[loss].held_out(scores, variances, signs)
         with np.errstate(divide="ignore", invalid="ignore"):
             margins = np.where(scores == 0, 0.0, signs * scores / np.sqrt(LOSSES[loss].score_noise + variances))
@@ -332,26 +329,6 @@ class HoldoutLoss:
 def margin_of_bins() -> DoubleArray:
     """The margin at the centre of every bin."""
     return np.asarray((np.arange(BINS) + 0.5) * (2 * WIDEST / BINS) - WIDEST, np.float64)
-
-
-@jit
-def _fill_predictions(
-    pointers, codes, first, last, row_location, row_scale, col_location, col_scale, form, scores, variances
-):
-    """Score and variance of every rating of the rows."""
-    full, has_intercept = form
-    size, offset = row_location.shape[1], pointers[first]
-    w, z = np.empty(size), np.empty(size)
-    own, met = np.empty(row_scale.shape[1]), np.empty(row_scale.shape[1])
-    for i in range(first, last):
-        if pointers[i] == pointers[i + 1]:
-            continue
-        fill_row_terms(row_location[i], row_scale[i], full, has_intercept, w, own, met)
-        base = np.float64(row_location[i, 0]) if has_intercept else 0.0
-        for l in range(pointers[i], pointers[i + 1]):
-            j = codes[l] >> 1
-            score, variance = pair_moments(w, own, met, base, col_location[j], col_scale[j], full, has_intercept, z)
-            scores[l - offset], variances[l - offset] = score, max(variance, 0.0)
 
 
 # ---- calibration -----------------------------------------------------------------------------------------------------
@@ -552,8 +529,7 @@ SMALLEST_PROBABILITY = 1e-15  # log_loss stays finite; 1 − 1e−15 is still be
 
 def error_rate(labels: ArrayLike, scores: ArrayLike) -> float:
     """(1/n) Σ_l 1(y_l s_l ≤ 0). With the strict "<" of the paper, the zero matrix would make no error."""
-    y, s = _checked(labels, scores, "scores")
-    return int(np.count_nonzero(y * s <= 0)) / y.size
+    return float(np.mean(~(np.asarray(labels) * np.asarray(scores) > 0)))
 
 
 def error_interval(errors: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -576,8 +552,7 @@ def error_interval(errors: int, n: int, confidence: float = 0.95) -> tuple[float
 
 def hinge_loss(labels: ArrayLike, scores: ArrayLike) -> float:
     """(1/n) Σ_l (1 − y_l s_l)_+, which is never below the error rate."""
-    y, s = _checked(labels, scores, "scores")
-    return float(np.mean(np.maximum(1 - y * s, 0)))
+    return float(np.mean(np.maximum(1 - np.asarray(labels) * np.asarray(scores), 0)))
 
 
 def log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
@@ -585,33 +560,32 @@ def log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
 
     p is clipped to [1e−15, 1 − 1e−15], so a certain and wrong prediction costs 34.5 and not infinity.
     """
-    y, p = _checked_probabilities(labels, probabilities)
-    p = np.clip(p, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
-    return -float(np.mean(np.where(y > 0, np.log(p), np.log1p(-p))))
+    p = np.clip(probabilities, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
+    return -float(np.mean(np.where(np.asarray(labels) > 0, np.log(p), np.log1p(-p))))
 
 
 def brier(labels: ArrayLike, probabilities: ArrayLike) -> float:
     """(1/n) Σ_l (p_l − 1(y_l = 1))², p_l the probability of a +1."""
-    y, p = _checked_probabilities(labels, probabilities)
-    return float(np.mean((p - (y > 0)) ** 2))
+    return float(np.mean((np.asarray(probabilities) - (np.asarray(labels) > 0)) ** 2))
+
+
+def auc_of_counts(positives: NDArray[Any], negatives: NDArray[Any]) -> tuple[float, float] | None:
+    """P(s₊ > s₋) + ½ P(s₊ = s₋) for a random positive and a random negative rating; None if there is only one class.
+
+    Both arrays count the ratings of every score, or of every bin of scores, ascending. Within a bin any order is
+    possible: the second number is the largest error.
+    """
+    pairs = float(positives.sum()) * float(negatives.sum())
+    ties = float(np.dot(positives, negatives)) / 2
+    below = float(np.dot(positives, np.cumsum(negatives) - negatives))
+    return ((below + ties) / pairs, ties / pairs) if pairs else None
 
 
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
-    """P(s₊ > s₋) + ½ P(s₊ = s₋) for a random positive and a random negative rating; nan if there is only one class.
-
-    It is the rank statistic of Mann and Whitney, in which equal scores get their mean rank:
-    (Σ_{y_l = 1} rank_l − n₊(n₊+1)/2) / (n₊ n₋).
-    """
-    y, s = _checked(labels, scores, "scores")
-    positive = y > 0
-    n_positive = int(np.count_nonzero(positive))
-    n_negative = y.size - n_positive
-    if n_positive == 0 or n_negative == 0:
-        return float("nan")
-    _, places, counts = np.unique(s, return_inverse=True, return_counts=True)
-    mean_ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    rank_sum = float(mean_ranks[positive].sum())
-    return (rank_sum - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative)
+    """The AUC of single ratings; nan if there is only one class."""
+    place, positive = np.unique(scores, return_inverse=True)[1], np.asarray(labels) > 0
+    counts = (np.bincount(place[of], minlength=place.max() + 1) for of in (positive, ~positive))
+    return (auc_of_counts(*counts) or (math.nan,))[0]
 
 
 def class_figures(positives: NDArray[Any], negatives: NDArray[Any], called: int, wrong: int) -> dict[str, Any]:
@@ -635,13 +609,34 @@ def class_figures(positives: NDArray[Any], negatives: NDArray[Any], called: int,
     return figures
 
 
+def ranking_figures(hits: NDArray[np.bool_], relevant: NDArray[np.integer]) -> dict[str, float]:
+    """How good lists of n items are, as means over the users; the names are those of Spark's ``RankingEvaluator``.
+
+    h_ip is 1 if place p of the list of user i has one of the r_i relevant items of i::
+
+        precision  Σ_p h_ip / n                       NDCG  Σ_p h_ip/log₂(p + 1) / Σ_{p ≤ min(r_i, n)} 1/log₂(p + 1)
+        recall     Σ_p h_ip / r_i                     MAP   Σ_p h_ip (Σ_{q ≤ p} h_iq)/p / min(r_i, n)
+
+    >>> figures = ranking_figures(np.array([[True, False], [False, True]]), np.array([1, 4]))
+    >>> {name: round(value, 3) for name, value in figures.items()}
+    {'precisionAtK': 0.5, 'recallAtK': 0.625, 'ndcgAtK': 0.693, 'meanAveragePrecisionAtK': 0.625}
+    """
+    place = np.arange(1, hits.shape[1] + 1)
+    gains, found, most = 1 / np.log2(place + 1), hits.sum(axis=1), np.minimum(relevant, len(place))
+    means = {
+        "precisionAtK": found / len(place),
+        "recallAtK": found / relevant,
+        "ndcgAtK": hits @ gains / np.cumsum(gains)[most - 1],
+        "meanAveragePrecisionAtK": (hits * np.cumsum(hits, axis=1) / place).sum(axis=1) / most,
+    }
+    return {name: float(values.mean()) for name, values in means.items()}
+
+
 RELIABILITY_BINS = 15  # of equal width, as in Guo et al. (2017)
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Predicted probabilities against observed frequencies, per bin of the probability. Empty bins are left out."""
-
     n: DoubleArray  # number of predictions in each bin
     probability: DoubleArray  # mean of the predicted probabilities
     frequency: DoubleArray  # share of positive labels
@@ -655,14 +650,18 @@ class Reliability:
         return {name: values.tolist() for name, values in vars(self).items()}
 
     @classmethod
-    def of_bins(cls, bins: ArrayLike, n: ArrayLike, probability: ArrayLike, positives: ArrayLike) -> Reliability:
-        """The curve from lines with a bin, n ratings, the sum of their probabilities, and the number of positive ones.
+    def of_sums(cls, sums: DoubleArray) -> Reliability:
+        """From the number of predictions, the sum of their probabilities and the positive labels of each bin."""
+        n, probability, positives = sums[:, sums[0] > 0]
+        return cls(n, probability / n, positives / n)
 
-        A bin may have several lines.
-        """
-        place = np.unique(np.asarray(bins), return_inverse=True)[1]
-        sums = [np.bincount(place, weights=np.asarray(w, float)).astype(float) for w in (n, probability, positives)]
-        return cls(sums[0], sums[1] / sums[0], sums[2] / sums[0])
+
+def reliability_sums(labels: ArrayLike, probabilities: ArrayLike) -> DoubleArray:
+    """What ``Reliability.of_sums`` takes (3 × bins). The sums of several sets of ratings are added."""
+    p = np.asarray(probabilities, np.float64)
+    bins = np.minimum(np.floor(p * RELIABILITY_BINS), RELIABILITY_BINS - 1).astype(np.int64)
+    weights = np.ones_like(p), p, np.asarray(labels) > 0
+    return np.stack([np.bincount(bins, each, RELIABILITY_BINS).astype(np.float64) for each in weights])
 
 
 def reliability(labels: ArrayLike, probabilities: ArrayLike) -> Reliability:
@@ -672,27 +671,4 @@ def reliability(labels: ArrayLike, probabilities: ArrayLike) -> Reliability:
     >>> curve.frequency.round(3).tolist(), round(curve.error, 3)
     ([0.0, 0.667], 0.2)
     """
-    y, p = _checked_probabilities(labels, probabilities)
-    bins = np.minimum(np.floor(p * RELIABILITY_BINS), RELIABILITY_BINS - 1)
-    return Reliability.of_bins(bins, np.ones_like(p), p, y > 0)
-
-
-def _checked_probabilities(labels: ArrayLike, probabilities: ArrayLike) -> tuple[DoubleArray, DoubleArray]:
-    y, p = _checked(labels, probabilities, "probabilities")
-    if p.min() < 0 or p.max() > 1:
-        raise ValueError(f"probabilities must lie in [0, 1], got {p.min()} to {p.max()}")
-    return y, p
-
-
-def _checked(labels: ArrayLike, values: ArrayLike, name: str) -> tuple[DoubleArray, DoubleArray]:
-    """Both as float vectors of one length. nan is refused: y·s ≤ 0 is false for nan, which would count as right."""
-    y, v = np.asarray(labels, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    if y.ndim != 1 or y.shape != v.shape:
-        raise ValueError(f"labels and {name} must be vectors of one length, got {y.shape} and {v.shape}")
-    if y.size == 0:
-        raise ValueError(f"labels and {name} are empty: there is nothing to evaluate")
-    if not np.all(np.abs(y) == 1):
-        raise ValueError("labels must be −1 or +1")
-    if np.isnan(v).any():
-        raise ValueError(f"{name} contain nan")
-    return y, v
+    return Reliability.of_sums(reliability_sums(labels, probabilities))

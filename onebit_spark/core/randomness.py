@@ -54,21 +54,8 @@ def uniform(state):
 
 
 @jit
-def fill_normals(state, out):
-    """Overwrite ``out`` with standard normals (Box and Muller, 1958) and return the state after them."""
-    for k in range(0, len(out), 2):
-        radius = math.sqrt(-2.0 * math.log(uniform(state)))
-        angle = 2.0 * math.pi * uniform(state + STEP)
-        state += STEP + STEP
-        out[k] = radius * math.cos(angle)
-        if k + 1 < len(out):
-            out[k + 1] = radius * math.sin(angle)
-    return state
-
-
-@jit
 def fill_lanes(states, n, out, work):
-    """``fill_normals`` for n streams side by side: out[a, k] is the a-th normal of stream k, and its state moves on.
+    """Standard normals (Box and Muller, 1958) of n streams: out[a, k] is the a-th of stream k, whose state moves on.
 
     Logarithm, cosine and sine are short sums with an error of 1e−15, because the compiler turns a loop over these into
     vector instructions. ``work`` has 4 lines of the same length as those of ``out``.
@@ -283,46 +270,9 @@ def _cholesky_of_row(scale, full, out):
             q += 1
 
 
-@inner
-def _quadratic_form(scale, full, x):
-    """xᵀ V x from the packed lower triangle, or from standard deviations."""
-    total, q = 0.0, 0
-    for a in range(len(x)):
-        if full:
-            s = 0.0
-            for b in range(a):
-                s += scale[q + b] * x[b]
-            q += a + 1
-            total += x[a] * (2.0 * s + scale[q - 1] * x[a])
-        else:
-            total += (scale[a] * x[a]) ** 2
-    return total
-
-
-@inner
-def _draw_score(row_location, root, col_location, col_scale, full, has_intercept, normals, x):
-    """One draw of u for a row (its Cholesky factor is ``root``) and a column. ``x`` is a work array."""
-    size = len(row_location)
-    for a in range(size):
-        s = np.float64(row_location[a])
-        if full:
-            for b in range(a + 1):
-                s += root[a, b] * normals[b]
-        else:
-            s += root[a, a] * normals[a]
-        x[a] = s
-    u = 0.0
-    if has_intercept:
-        u += x[0]
-        x[0] = 1.0
-    for a in range(size):
-        u += x[a] * col_location[a]
-    return u + math.sqrt(max(_quadratic_form(col_scale, full, x), 0.0)) * normals[size]
-
-
 @jit
 def _count_errors(pointers, codes, span, row_numbers, rows, cols, how):
-    """``_draw_score`` for ``LANES`` ratings of a row side by side, which share the Cholesky factor of the row."""
+    """Draws for ``LANES`` ratings of a row side by side, which share the Cholesky factor of the row."""
     first, last = span
     row_location, row_scale, col_location, col_scale = rows.location, rows.scale, cols.location, cols.scale
     full, has_intercept, seed, per_rating, split_seed, split_fraction = how
@@ -404,16 +354,23 @@ def _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part):
 def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> NDArray[np.float64]:
     """One draw of u per pair (line l of ``rows``, line l of ``cols``), from the random stream of the pair."""
     out, posteriors = np.empty(rows.n_rows), (_Posteriors(side.location, side.scale) for side in (rows, cols))
-    _draw_pairs(*posteriors, rows.kind == "covariance", rows.has_intercept, states, out)
+    _draw_pairs(*posteriors, rows.kind == "covariance", rows.has_intercept, states.copy(), out)
     return out
 
 
 @jit
 def _draw_pairs(rows, cols, full, has_intercept, states, out):
-    row_location, row_scale, col_location, col_scale = rows.location, rows.scale, cols.location, cols.scale
-    size = row_location.shape[1]
-    root, normals, x = np.zeros((size, size)), np.empty(size + 1), np.empty(size)
+    size, packed = rows.location.shape[1], rows.scale.shape[1]
+    root, work = np.zeros((size, size)), np.empty((4, 1))
+    mean, scale, drawn, x = np.empty((size, 1)), np.empty((packed, 1)), np.empty((size + 1, 1)), np.empty((size, 1))
+    score, variance, part = np.empty(1), np.empty(1), np.empty(1)
     for l in range(len(out)):
-        _cholesky_of_row(row_scale[l], full, root)
-        fill_normals(states[l], normals)
-        out[l] = _draw_score(row_location[l], root, col_location[l], col_scale[l], full, has_intercept, normals, x)
+        _cholesky_of_row(rows.scale[l], full, root)
+        fill_lanes(states[l : l + 1], 1, drawn, work)
+        for a in range(size):
+            mean[a, 0] = cols.location[l, a]
+        for q in range(packed):
+            scale[q, 0] = cols.scale[l, q]
+        _draw_rows(rows.location[l], root, full, drawn, 1, x)
+        _scores_of(x, mean, scale, full, has_intercept, 1, score, variance, part)
+        out[l] = score[0] + math.sqrt(max(variance[0], 0.0)) * drawn[size, 0]

@@ -113,17 +113,17 @@ def solve(
     relaxed: bool = True,
 ) -> Outcome[HyperPosterior]:
     """Fit the paper's model, over-relaxed, and with a gauge if the loss has a symmetry."""
-    prior = config.make_prior(engine.count("rows") + engine.count("cols"))
+    prior, own = config.make_prior(engine.count("rows") + engine.count("cols")), config.make_intercept_prior()
     if start is None:
         engine.start(config, config.make_loss())
-        scales = HyperPosterior(prior, config.intercepts, np.ones(config.factors))
+        scales = HyperPosterior(prior, own, np.ones(config.factors))
     else:
         posteriors, scales = start.posteriors, start.scales
         if config.implicit_features and not start.history:  # the directions belong to the earlier ratings
             posteriors = {side: engine.combined(side, without_directions, old) for side, old in posteriors.items()}
             scales = scales.without_directions()
         engine.start_from(posteriors)
-        scales = replace(scales, prior=prior, intercepts=config.intercepts)
+        scales = replace(scales, prior=prior, intercept_prior=own)
     grams = {side: gram for side in SIDES if (gram := engine.feature_gram(side)) is not None}
     scales = replace(scales, features=of_known_size(scales.features, grams, config.dimension))
     symmetry = config.make_loss().symmetry

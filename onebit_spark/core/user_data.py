@@ -5,7 +5,7 @@ A table that Arrow reads gets the types that Spark would give it. So ids, hashes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,6 +142,7 @@ AS_SPARK = {
     pa.float16(): pa.float32(), pa.large_string(): pa.string(), pa.string_view(): pa.string(),
     pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(), pa.date64(): pa.date32(),
 }  # fmt: skip
+MOST_TEXT = 2**31 - 1  # bytes of one array of text, whose offsets have 32 bits
 
 
 def arrow_table(given: Any, what: str = "the table") -> pa.Table:
@@ -151,7 +152,7 @@ def arrow_table(given: Any, what: str = "the table") -> pa.Table:
     if type(given).__name__ == "LazyFrame" and hasattr(given, "collect"):  # of polars
         given = given.collect()
     try:
-        if hasattr(given, "__arrow_c_stream__"):
+        if hasattr(given, "__arrow_c_stream__") and not hasattr(given, "iloc"):  # pandas would add its index
             return pa.table(given)
         return pa.Table.from_pandas(given, preserve_index=False)
     except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
@@ -203,6 +204,35 @@ def in_spark_type(values: pa.Array | pa.ChunkedArray, what: str, kind: pa.DataTy
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         cure = "round it to microseconds" if pa.types.is_timestamp(wanted) else "convert it"
         raise RequestError(f"{what} cannot be of Spark's type {spark_name(wanted)}: {cure} ({error})") from error
+
+
+def one_array(parts: pa.ChunkedArray | pa.Array | Iterable[pa.Array]) -> pa.Array:
+    """A column, or several arrays, as one array; with 64-bit offsets where the text is too long for 32 bits."""
+    if isinstance(parts, pa.Array):
+        return parts
+    arrays = list(parts.chunks or [pa.array([], parts.type)] if isinstance(parts, pa.ChunkedArray) else parts)
+    if len(arrays) == 1:
+        return arrays[0]
+    if len({array.type for array in arrays}) > 1 or sum(array.nbytes for array in arrays) > MOST_TEXT:
+        arrays = [array.cast(wide(array.type)) for array in arrays]
+    return pa.concat_arrays(arrays)
+
+
+def narrow(ids: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The ids in the type that they arrived in, unless their text is too long for it."""
+    return ids if ids.nbytes > MOST_TEXT else ids.cast(kind)
+
+
+def wide(kind: pa.DataType) -> pa.DataType:
+    """The type of ids, with 64-bit offsets if they are text."""
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
+
+
+def in_utc(ids: pa.Array) -> pa.Array:
+    """The ids; times of the session's time zone as ``toArrow`` has them."""
+    if pa.types.is_timestamp(ids.type) and ids.type.tz is not None:
+        return ids.cast(pa.timestamp(ids.type.unit, "UTC"))
+    return ids
 
 
 def spark_name(kind: pa.DataType) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,13 +30,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructType
 
-from onebit_spark.core.blocks import RatingBlock, Repeats, empty_like, pointers_of, repeats_of
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.blocks import RatingBlock, Repeats, repeats_of
 from onebit_spark.core.engine import PlacedBlock
-from onebit_spark.core.id_index import IdIndex, in_utc, one_array
+from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
+from onebit_spark.core.user_data import in_utc, one_array
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.ratings import ITEM, USER, joined, not_deterministic
 from onebit_spark.input.survey import (
@@ -82,7 +83,6 @@ class Placement:
     heavy_blocks: NDArray[np.int32]  # their blocks
 
     def of(self, rows: NDArray[np.integer]) -> NDArray[np.int32]:
-        """The block of every row."""
         blocks = _hashed(rows, self.n_blocks)
         if len(self.heavy):
             place = np.minimum(np.searchsorted(self.heavy, rows), len(self.heavy) - 1)
@@ -90,44 +90,27 @@ class Placement:
         return blocks
 
     def rows_of(self, n_rows: int) -> list[NDArray[np.int64]]:
-        """The rows of every block, ascending."""
         block_of = self.of(np.arange(n_rows))
         order = np.argsort(block_of, kind="stable")
         edges = np.searchsorted(block_of[order], np.arange(self.n_blocks + 1))
         return [order[edges[b] : edges[b + 1]] for b in range(self.n_blocks)]
 
 
-def placement_by_counts(counts: NDArray[np.int64], n_blocks: int) -> Placement:
-    """The placement of rows with these numbers of ratings."""
-    rows = np.arange(len(counts))
-    heavy = counts > counts.sum() / (HEAVY * n_blocks)
-    light_load = block_loads(rows[~heavy], counts[~heavy], n_blocks)
-    return place(n_blocks, rows[heavy], counts[heavy], light_load)
+def placement_by_counts(rows: NDArray[np.int64], counts: NDArray[np.int64], n: int, n_blocks: int) -> Placement:
+    """The placement for n ratings, of which the ``rows`` have so many; rows that are not heavy may be left out.
 
-
-def place(
-    n_blocks: int, heavy: NDArray[np.int64], counts: NDArray[np.int64], light_load: NDArray[np.int64]
-) -> Placement:
-    """Place the heavy rows, the heaviest first, each in the block that has the fewest ratings so far.
-
-    ``light_load`` are the ratings that the hash puts into each block. So a few rows with most of the ratings do not
-    come into one block, and no table of the other rows is needed.
+    The heavy rows are placed first, the heaviest before the others, each in the block that has the fewest of their
+    ratings so far. So a few rows with most of the ratings do not come into one block. The others follow their hash,
+    which gives about as many ratings to each block, and no table of them is needed.
     """
-    queue = [(load, block) for block, load in enumerate(light_load.tolist())]
-    heapq.heapify(queue)
+    heavy = np.flatnonzero(counts > n / (HEAVY * n_blocks))
+    queue = [(0, block) for block in range(n_blocks)]
     blocks = np.zeros(len(heavy), np.int32)
-    for k in np.argsort(-counts, kind="stable"):
+    for k in np.argsort(-counts[heavy], kind="stable"):
         load, block = heapq.heappop(queue)
         blocks[k] = block
-        heapq.heappush(queue, (load + int(counts[k]), block))
-    return Placement(n_blocks, heavy, blocks)
-
-
-def block_loads(rows: NDArray[np.int64], counts: NDArray[np.int64], n_blocks: int) -> NDArray[np.int64]:
-    """Number of ratings that the hash puts into each block."""
-    loads = np.zeros(n_blocks, np.int64)
-    np.add.at(loads, _hashed(rows, n_blocks), counts)
-    return loads
+        heapq.heappush(queue, (load + int(counts[heavy[k]]), block))
+    return Placement(n_blocks, rows[heavy], blocks)
 
 
 def default_blocks(n_ratings: int, n_rows: int, cores: int, ratings_per_block: int = RATINGS_PER_BLOCK) -> int:
@@ -205,7 +188,6 @@ def ascending_cell(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def read_ascending(cell: Any) -> NDArray[np.int64]:
-    """The numbers of an ``ascending_cell``."""
     data = cell_array(cell, np.uint8)
     if len(data) == 0:
         return np.empty(0, np.int64)
@@ -219,7 +201,6 @@ def read_ascending(cell: Any) -> NDArray[np.int64]:
 
 
 def distinct(numbers: Numbers) -> NDArray[np.int64]:
-    """The different numbers, ascending."""
     if len(numbers) and numbers.max() >= SMALL:
         return np.unique(numbers).astype(np.int64)
     return np.flatnonzero(np.bincount(numbers))
@@ -302,8 +283,6 @@ class Storage:
 
 Part = TypeVar("Part")
 
-NO_NUMBERS = np.empty(0, np.int32)
-
 COUNTS = schema_of("block int, rows binary, ratings binary, weights binary, positives binary")
 CHUNKS = schema_of("block int, rows binary, codes binary, weights binary, members binary")
 REPEATS = tuple(Repeats.__dataclass_fields__)  # columns of the blocks
@@ -336,18 +315,13 @@ def count_rows(batches: Batches) -> Batches:
 def number_bundles(users_sent: Broadcast[SideTable], items_sent: Broadcast[SideTable], batches: Batches) -> Batches:
     """Bundles of ratings under the numbers of all ids, in chunks for the blocks of users."""
     users, items = users_sent.value, items_sent.value
-    segment, numbers = None, (NO_NUMBERS, NO_NUMBERS)
     for bundle in read_bundles(batches):
-        if bundle.segment != segment:
-            segment, numbers = bundle.segment, (NO_NUMBERS, NO_NUMBERS)
-        new = _index(bundle.user_ids, users), _index(bundle.item_ids, items)
-        numbers = (np.concatenate([numbers[0], new[0]]), np.concatenate([numbers[1], new[1]]))
-        rows, codes = numbered(bundle, *numbers)
+        rows, codes = numbered(bundle, _index(bundle.user_ids, users), _index(bundle.item_ids, items))
         yield from chunks(users.block_of[rows], rows, codes, bundle.weights)
 
 
 def numbered(bundle: Bundle, users: Numbers, items: Numbers) -> tuple[Numbers, Numbers]:
-    """The rows and codes of a bundle, by the numbers of the ids of its segment."""
+    """The rows and codes of a bundle, by the numbers of its ids."""
     codes = items[bundle.codes >> 1] << 1
     codes |= bundle.codes & 1
     return users[bundle.users], codes
@@ -421,7 +395,6 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
 
 
 def _index(ids: pa.Array, side: SideTable) -> NDArray[np.int32]:
-    """The position of every id among the side's ids."""
     numbers = side.index.find(ids)
     missing = np.flatnonzero(numbers < 0)
     if len(missing):
@@ -435,28 +408,13 @@ def chunks(
     """One line for every block that occurs."""
     if len(rows) == 0:
         return
-    carried = None if weights is None or len(weights) == 0 else weights
-    pointers, rows, codes, carried = by_block(blocks, rows, codes, carried, int(blocks.max()) + 1)
-    for block in np.flatnonzero(np.diff(pointers)):
-        here = slice(pointers[block], pointers[block + 1])
-        some = NO_WEIGHTS if carried is None else carried[here]
-        yield binary_line(block=int(block), rows=rows[here], codes=codes[here], weights=some, members=rows[:0])
-
-
-@jit
-def by_block(blocks, rows, codes, weights, n_blocks):  # type: ignore[no-untyped-def]
-    """Stable counting sort of ratings by their block: pointers, then rows, codes and weights in this order."""
-    pointers = pointers_of(blocks, n_blocks)
-    position = pointers[:-1].copy()
-    sorted_rows, sorted_codes, carried = np.empty_like(rows), np.empty_like(codes), empty_like(weights)
-    for l in range(len(blocks)):
-        place = position[blocks[l]]
-        position[blocks[l]] += 1
-        sorted_rows[place] = rows[l]
-        sorted_codes[place] = codes[l]
-        if weights is not None:
-            carried[place] = weights[l]
-    return pointers, sorted_rows, sorted_codes, carried
+    order = np.argsort(blocks.astype(np.min_scalar_type(int(blocks.max()))), kind="stable")  # a radix sort
+    ends = np.cumsum(np.bincount(blocks))
+    for block, (lo, hi) in enumerate(pairwise([0, *ends.tolist()])):
+        if lo < hi:
+            here = order[lo:hi]
+            some = NO_WEIGHTS if weights is None or not len(weights) else weights[here]
+            yield binary_line(block=block, rows=rows[here], codes=codes[here], weights=some, members=rows[:0])
 
 
 def _checksum(rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> int:
@@ -515,8 +473,6 @@ ROUTES = ("routes", "ends", "row_weights")  # columns that only ``spark_runner.s
 
 @dataclass(frozen=True)
 class SidePlan:
-    """How the rows of a side are divided into blocks."""
-
     placement: Placement  # the block of each row
     n_rows: int  # number of rows
     n_tasks: int  # Number of partitions. Block b is in partition b mod ``n_tasks``.
@@ -570,7 +526,6 @@ class BlockedSide:
 
     @property
     def row_counts(self) -> NDArray[np.int64]:
-        """The number of ratings of every row, on the driver."""
         return np.asarray(self._counts["ratings"] if self.plan.rows is None else self.plan.rows.counts, np.int64)
 
     @cached_property
@@ -652,22 +607,18 @@ def _in_tasks(chunks: DataFrame, plan: SidePlan) -> DataFrame:
 
 
 WIDE = 2**30  # from so many rows or columns on, a number with a label bit needs more than 32 bits
-RETURNED_LINES = 2_000_000  # numbers that are sorted by segment at once
-SEGMENT_PLACE = StructType().add("segment", LongType()).add("place", IntegerType())
-LOADS = schema_of("side int, loads binary, heavy binary, counts binary")
-RETURNED = schema_of("segment long, side int, places binary, numbers binary")
+RETURNED_LINES = 2_000_000  # numbers that are sorted by bundle at once
+BUNDLE_PLACE = StructType().add("bundle", LongType()).add("place", IntegerType())
+RETURNED = schema_of("bundle long, side int, places binary, numbers binary")
 
 
 @dataclass(frozen=True)
 class NumberedIds:
-    """The numbered ids of a side."""
-
     frame: DataFrame  # ``id``, ``number`` (its position in ascending order) and ``n`` (its ratings), one line per id
     n_rows: int  # number of ids
 
     @cached_property
     def values(self) -> pa.Array:
-        """All ids in the order of their numbers, on the driver."""
         table = self.frame.select("id", "number").toArrow().sort_by("number")
         return in_utc(one_array(table["id"]))
 
@@ -695,30 +646,17 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
     return numbered
 
 
-def placements(ids: dict[Side, NumberedIds], n_ratings: int, n_blocks: dict[Side, int]) -> dict[Side, Placement]:
-    """The placements of ``placement_by_counts``, from the heavy rows and the load of each block only."""
-    parts = [
-        ids[side].frame.mapInArrow(partial(_loads, number, n_blocks[side], n_ratings / (HEAVY * n_blocks[side])), LOADS)
-        for number, side in enumerate(SIDES)
-    ]
-    lines = parts[0].unionAll(parts[1]).toArrow()
-    placed: dict[Side, Placement] = {}
-    for number, side in enumerate(SIDES):
-        here = lines.filter(pc.equal(lines["side"], number))
-        numbers, counts, loads = (
-            [cell_array(cell, np.int64) for cell in here[name]] for name in ("heavy", "counts", "loads")
-        )
-        heavy = np.concatenate(numbers)
-        order = np.argsort(heavy)
-        placed[side] = place(n_blocks[side], heavy[order], np.concatenate(counts)[order], np.sum(loads, axis=0))
-    return placed
+def placement_of(ids: NumberedIds, n: int, n_blocks: int) -> Placement:
+    """The placement of the rows of a side, from its heavy rows alone."""
+    many = ids.frame.where(F.col("n") > n / (HEAVY * n_blocks)).select("number", "n").toArrow().sort_by("number")
+    return placement_by_counts(many["number"].to_numpy(), many["n"].to_numpy(), n, n_blocks)
 
 
 def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Placement, wide: bool) -> DataFrame:
     """The packed ratings under the numbers of their ids, in chunks for the blocks of rows.
 
-    The ids of every segment are joined with the numbers, not the ratings. The numbers return to their segment as
-    arrays, and so do the bundles: 8 bytes for each rating.
+    The ids of every bundle are joined with the numbers, not the ratings. The numbers return to their bundle as arrays,
+    and so do the bundles: 8 bytes for each rating.
     """
     session = packed.cached.sparkSession  # it sends many short rows to Python
     n_parts = PARTS_PER_CORE * parallelism(session)
@@ -726,81 +664,56 @@ def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Plac
     numbers = []
     for number, side in enumerate(SIDES):
         known = ids[side].frame.select("id", "number")
-        kind = StructType([*SEGMENT_PLACE.fields, known.schema["id"]])
+        kind = StructType([*BUNDLE_PLACE.fields, known.schema["id"]])
         places = truncate_plan(packed.bundles.select(*BUNDLES).mapInArrow(partial(_places, number), kind), join_session)
         known = truncate_plan(known, join_session).repartition(n_parts, "id")
-        joined = places.repartition(n_parts, "id").join(known, "id").select("segment", "place", "number")
+        joined = places.repartition(n_parts, "id").join(known, "id").select("bundle", "place", "number")
         numbers.append(joined.mapInArrow(partial(_returned, number), RETURNED))
     bundles = packed.bundles.select(*BUNDLES)
     returned = truncate_plan(numbers[0].unionAll(numbers[1]), bundles.sparkSession)
-    bundles, returned = (frame.repartition(n_parts, "segment") for frame in (bundles, returned))
-    return cogrouped(bundles, returned, "segment", partial(_encode_numbers, placement, wide), CHUNKS)
-
-
-def _loads(side: int, n_blocks: int, least: float, batches: Batches) -> Batches:
-    """The ids of a task with more than ``least`` ratings, and how many ratings of the others each block gets."""
-    loads = np.zeros(n_blocks, np.int64)
-    heavy: list[tuple[Numbers, Numbers]] = [(NO_NUMBERS, NO_NUMBERS)]
-    for batch in batches:
-        numbers, counts = (batch.column(name).to_numpy() for name in ("number", "n"))
-        many = counts > least
-        heavy.append((numbers[many], counts[many]))
-        loads += block_loads(numbers[~many], counts[~many], n_blocks)
-    numbers, counts = (np.concatenate(part) for part in zip(*heavy, strict=True))
-    yield binary_line(side=side, loads=loads, heavy=numbers, counts=counts)
+    bundles, returned = (frame.repartition(n_parts, "bundle") for frame in (bundles, returned))
+    return cogrouped(bundles, returned, "bundle", partial(_encode_numbers, placement, wide), CHUNKS)
 
 
 def _places(side: int, batches: Batches) -> Batches:
-    """The ids of one side (0 users, 1 items) in every segment, with their places."""
-    segment, n = None, 0
+    """The ids of one side (0 users, 1 items) in every bundle, with their places."""
     for bundle in read_bundles(batches):
-        if bundle.segment != segment:
-            segment, n = bundle.segment, 0
         ids = (bundle.user_ids, bundle.item_ids)[side]
-        places = pa.array(np.arange(n, n + len(ids), dtype=np.int32))
-        segments = pa.array(np.full(len(ids), segment, np.int64))
-        yield pa.RecordBatch.from_arrays([segments, places, ids], names=["segment", "place", "id"])
-        n += len(ids)
+        places, bundles = pa.array(np.arange(len(ids), dtype=np.int32)), pa.array(np.full(len(ids), bundle.number))
+        yield pa.RecordBatch.from_arrays([bundles, places, ids], names=["bundle", "place", "id"])
 
 
 def _returned(side: int, batches: Batches) -> Batches:
-    """(segment, place, number) in any order into arrays, one line for each segment that occurs."""
+    """(bundle, place, number) in any order into arrays, one line for each bundle that occurs."""
     for table in joined(batches, pa.RecordBatch.__len__, RETURNED_LINES):
-        segments, places, numbers = (table[name].to_numpy() for name in ("segment", "place", "number"))
-        order = np.argsort(segments, kind="stable")
-        starts = np.flatnonzero(np.diff(segments[order], prepend=-1))
-        for lo, hi in zip(starts, [*starts[1:], len(order)], strict=True):
-            here = order[lo:hi]
-            yield binary_line(segment=segments[here[0]], side=side, places=places[here], numbers=numbers[here])
+        bundles, places, numbers = (table[name].to_numpy() for name in ("bundle", "place", "number"))
+        order = np.argsort(bundles, kind="stable")
+        starts = np.flatnonzero(np.diff(bundles[order], prepend=-1))
+        for here in np.split(order, starts[1:]):
+            yield binary_line(bundle=bundles[here[0]], side=side, places=places[here], numbers=numbers[here])
 
 
 def _encode_numbers(placement: Placement, wide: bool, bundles: pa.Table, numbers: pa.Table) -> pa.Table:
-    """The bundles of a segment as chunks."""
-    read = sorted(read_bundles(iter(bundles.to_batches())), key=lambda bundle: bundle.place)
-    users = _numbers_of(numbers, 0, [bundle.user_ids for bundle in read], wide)
-    items = _numbers_of(numbers, 1, [bundle.item_ids for bundle in read], wide)
-    parts: list[pa.RecordBatch] = []
-    for bundle in read:
-        rows, codes = numbered(bundle, users, items)
-        parts += chunks(placement.of(rows), rows, codes, bundle.weights)
-    return pa.Table.from_batches(parts)
+    (bundle,) = read_bundles(iter(bundles.to_batches()))
+    ids = (bundle.user_ids, bundle.item_ids)
+    rows, codes = numbered(bundle, *(_numbers_of(numbers, side, ids[side], wide) for side in (0, 1)))
+    return pa.Table.from_batches(chunks(placement.of(rows), rows, codes, bundle.weights))
 
 
-def _numbers_of(lines: pa.Table, side: int, ids: list[pa.Array], wide: bool) -> Numbers:
-    """The numbers of a segment's ids of one side, by their places.
+def _numbers_of(lines: pa.Table, side: int, ids: pa.Array, wide: bool) -> Numbers:
+    """The numbers of a bundle's ids of one side, by their places.
 
-    If a bundle was lost in between and packed again, its ids may stand at other places. So the numbers must ascend
+    If the bundle was lost in between and packed again, its ids may stand at other places. So the numbers must ascend
     with the ids.
     """
-    here = pa.concat_arrays(ids)
-    numbers: Numbers = np.full(len(here), -1, np.int64 if wide else np.int32)
+    numbers: Numbers = np.full(len(ids), -1, np.int64 if wide else np.int32)
     for i, which in enumerate(lines["side"].to_pylist()):
         places = cell_array(lines["places"][i], np.int32)
         if which == side and len(places):
             if places.max() >= len(numbers):
                 raise ratings_changed("a part of it has fewer ids than before")
             numbers[places] = cell_array(lines["numbers"][i], np.int64)
-    ascending = here.take(pa.array(np.argsort(numbers)))
-    if len(here) and (numbers.min() < 0 or not pc.all(pc.less(ascending[:-1], ascending[1:]), min_count=0).as_py()):
+    ascending = ids.take(pa.array(np.argsort(numbers)))
+    if numbers.min() < 0 or not pc.all(pc.less(ascending[:-1], ascending[1:]), min_count=0).as_py():
         raise ratings_changed("a part of it has other ids than before")
     return numbers

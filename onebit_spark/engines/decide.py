@@ -24,16 +24,12 @@ ON_EXECUTORS = "executors"  # broadcast, mixed or shuffle: it depends on the num
 
 @dataclass(frozen=True)
 class Exchange:
-    """The exchange, with the reason for it."""
-
     exchange: str
     reason: str
 
 
 @dataclass(frozen=True)
 class ClusterLimits:
-    """The limits of the session."""
-
     driver: DriverLimits  # of the driver
     cores: int  # of the executors
     broadcasts: bool = True  # Whether anything can be broadcast. On Spark Connect nothing can.

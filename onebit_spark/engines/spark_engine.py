@@ -19,7 +19,7 @@ from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from onebit_spark.core.config import DEVICES, Execution, FitConfig
+from onebit_spark.core.config import Execution, FitConfig
 from onebit_spark.core.engine import Engine, RowLayout
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.model_info import (
@@ -33,8 +33,8 @@ from onebit_spark.core.model_info import (
     factor_table,
     plain_lists,
     read_factors,
+    side_table,
 )
-from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines.blocking import (
@@ -52,15 +52,13 @@ from onebit_spark.engines.blocking import (
     number_bundles,
     number_ids,
     placement_by_counts,
-    placements,
+    placement_of,
 )
-from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.decide import ClusterLimits, Exchange, decide
 from onebit_spark.engines.spark_runner import BATCH_BYTES, Broadcasts, SparkRunner
-from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.ratings import CollectedRatings, Columns, SizeEstimate, not_deterministic
 from onebit_spark.input.spark_ratings import collect_ratings, estimate_size
-from onebit_spark.input.survey import BUNDLES, Ids, RatingSurvey, survey_ratings
+from onebit_spark.input.survey import BUNDLES, RatingSurvey, survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.frames import TemporaryFolders, expect_long_lines, sql_type, truncate_plan, working_session
 from onebit_spark.platform.sessions import (
@@ -116,14 +114,11 @@ def load_ratings(
 
 
 def open_engine(
-    spark: SparkSession, exchange: Exchange, loaded: Loaded, config: FitConfig, execution: Execution
+    spark: SparkSession, exchange: str, loaded: RatingSurvey, config: FitConfig, execution: Execution
 ) -> AbstractContextManager[Engine[Any]]:
-    """The engine of an exchange over the loaded ratings. Its ``ids`` are ``Ids`` or ``NumberedIds``."""
-    log.info("exchange: %s (%s)", exchange.exchange, exchange.reason)
-    if isinstance(loaded, CollectedRatings):
-        return driver_engine(loaded, at_start_rank(config).form, execution.device)
+    """The engine of an exchange on the executors. Its ``ids`` are ``Ids`` or ``NumberedIds``."""
     folder = None
-    if exchange.exchange != "broadcast":  # which stores nothing
+    if exchange != "broadcast":  # which stores nothing
         TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
         folder = work_folder(spark, execution.work_dir or execution.checkpoint_dir)
         if folder is None:
@@ -136,7 +131,7 @@ def open_engine(
         "broadcast": frozenset(SIDES), "mixed": frozenset([fewer]), "shuffle": frozenset()
     }  # fmt: skip
     blocks = execution.row_blocks, execution.col_blocks
-    return executor_engine(spark, loaded, blocks, config.form, Storage(folder), held[exchange.exchange])
+    return executor_engine(spark, loaded, blocks, config.form, Storage(folder), held[exchange])
 
 
 def work_folder(spark: SparkSession, given: str | None) -> Location | None:
@@ -153,18 +148,6 @@ def work_folder(spark: SparkSession, given: str | None) -> Location | None:
     temporary = tempfile.mkdtemp(prefix="onebit-")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     return Location(spark, temporary) / name
-
-
-@contextmanager
-def driver_engine(collected: CollectedRatings, form: Form, device: str = DEVICES[0]) -> Iterator[Engine[Any]]:
-    """The engine on ratings that were collected."""
-    make: Any = ThreadRunner if device == "cpu" else partial(CudaRunner.of_block, form=form)
-    with make(collected.ratings).running() as runner:
-        ids = {
-            side: Ids(values, runner.counts(side), runner.positive_counts(side))
-            for side, values in zip(SIDES, (collected.users, collected.items), strict=True)
-        }
-        yield Engine(runner, ids)
 
 
 @contextmanager
@@ -216,7 +199,8 @@ def _with_collected_ids(
     for (side, ids), given in zip(all_ids.items(), blocks, strict=True):
         n = len(ids)
         n_blocks = given or min(n, multiple_of(cores, default_blocks(survey.counts.n, n, cores)))
-        placement, rows = placement_by_counts(ids.counts, n_blocks), np.arange(n)
+        rows = np.arange(n)
+        placement = placement_by_counts(rows, ids.counts, survey.counts.n, n_blocks)
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
         counted = CountedRows(rows, ids.counts, ids.positives) if survey.weight is None else None
         sent.append(broadcasts.send(table))
@@ -236,7 +220,7 @@ def _with_sorted_ids(
     for side, given in zip(SIDES, blocks, strict=True):
         sent = 0 if OTHER[side] in held else ids[OTHER[side]].n_rows
         n_blocks[side] = given or blocks_by_size(n, ids[side].n_rows, sent, form, cores)
-    placed = placements(ids, n, n_blocks)
+    placed = {side: placement_of(ids[side], n, count) for side, count in n_blocks.items()}
     wide = max(side.n_rows for side in ids.values()) >= WIDE
     plans: dict[Side, SidePlan] = {}
     for side, count in n_blocks.items():
@@ -323,9 +307,7 @@ def factors_of(
     factors of ids with side features and without ratings. With ``persist``, the table outlives the engine.
     """
     if engine.runner.held_rows(side) is not None:
-        table = factor_table(engine.ids[side].values, *map(engine.runner.lines, posteriors))
-        if newcomers is not None:
-            table = pa.concat_tables([table, newcomers.cast(table.schema)])
+        table = side_table(engine.ids[side].values, [engine.runner.lines(each) for each in posteriors], newcomers)
         return factor_frame(spark, table, schema)
     ids = engine.ids[side].frame
     numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])

@@ -135,7 +135,6 @@ class Table:
 
     @property
     def form(self) -> Form:
-        """The form of the posterior."""
         assert self.layout.form is not None
         return self.layout.form
 
@@ -200,7 +199,6 @@ class SparkRunner:
         return self.sums(side, partial(on_block, step), tables)
 
     def _here(self, side: Side, step: RowStep, tables: Sequence[Table]) -> Any:
-        """The result of a step on the driver."""
         return step(self.sides[side].counted_rows, [table.lines for table in tables])
 
     def table(self, side: Side, lines: Rows) -> Table:
@@ -342,7 +340,6 @@ def _sums_of(line: dict[str, Any]) -> Sums:
 
 
 def on_block(step: RowStep, block: PlacedBlock, tables: list[Any], others: Any) -> Result:
-    """A RowStep as a Step."""
     return step(block.counted_rows, tables)
 
 

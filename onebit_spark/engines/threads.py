@@ -65,13 +65,12 @@ class ThreadRunner:
         self.total_weight = float(ratings.row_weights.sum())
         self.threads = threads or available_cores()
         self._pool: ThreadPoolExecutor | None = None
-        self._ranges = {side: block.row_ranges() for side, block in self.ratings.items()}
         self._numbers = {side: np.arange(block.n_rows) for side, block in self.ratings.items()}
 
     def _block(self, side: Side) -> PlacedBlock:
         """A new object for every step: one that is kept would form a reference cycle with this runner."""
-        numbers, in_parallel = self._numbers, partial(self._over_rows, side)
-        return PlacedBlock(0, numbers[side], numbers[OTHER[side]], self.ratings[side], in_parallel=in_parallel)
+        numbers = self._numbers
+        return PlacedBlock(0, numbers[side], numbers[OTHER[side]], self.ratings[side], in_parallel=self._over_ranges)
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -139,7 +138,7 @@ class ThreadRunner:
 
     def mapped(self, side: Side, table: RowPosterior, by: RowTransform) -> RowPosterior:
         """The table with every row mapped: here in place with all threads, on Spark when a task reads it."""
-        self._over_rows(side, partial(by.apply_to, table))
+        self._over_ranges(partial(by.apply_to, table), self.ratings[side].even_ranges)
         return table
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
@@ -169,9 +168,8 @@ class ThreadRunner:
         """Name the work, for Spark's UI."""
         return nullcontext()
 
-    def _over_rows(self, side: Side, work: Callable[[int, int], Part]) -> list[Part]:
-        """``work(lo, hi)`` for every range of the side's rows, results in the order of the rows."""
-        ranges = self._ranges[side]
+    def _over_ranges(self, work: Callable[[int, int], Part], ranges: list[tuple[int, int]]) -> list[Part]:
+        """``work(lo, hi)`` for every range, results in their order."""
         if self._pool is None or self.threads == 1 or len(ranges) == 1:
             return list(starmap(work, ranges))
         return list(self._pool.map(work, *zip(*ranges, strict=True)))

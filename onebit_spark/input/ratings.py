@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hashes import HASH_PARTS, CellSketch, cell_hashes, coin_drawn, hash_sums, limit_for
-from onebit_spark.core.id_index import IdColumn, one_array, sum_by_id
+from onebit_spark.core.id_index import IdColumn, is_incomplete, sum_by_id
 from onebit_spark.core.model_info import Who
-from onebit_spark.core.user_data import spark_name
+from onebit_spark.core.user_data import one_array, spark_name
 from onebit_spark.errors import FitFailed, RequestError, counted
 from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, text_to_numbers
 from onebit_spark.platform.sessions import one_ahead
@@ -51,7 +51,6 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """All of them, each once."""
         return list(dict.fromkeys(self.roles.values()))
 
     @property
@@ -60,15 +59,12 @@ class Columns:
 
     @property
     def roles(self) -> dict[str, str]:
-        """Role ─► the name of the column."""
         roles = {"user": self.user, "item": self.item, "label": self.label, "weight": self.weight}
         return {role: name for role, name in roles.items() if name is not None}
 
 
 @dataclass(frozen=True)
 class RatingCounts:
-    """What one pass over the ratings counted."""
-
     n: int
     positives: int
     coding: Coding
@@ -202,7 +198,6 @@ def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, example
 
 
 def as_examples(lines: Sequence[Sequence[object]]) -> str:
-    """Lines of a table as examples: (a, x, 1), (b, y, 0)."""
     return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)
 
 
@@ -334,8 +329,6 @@ class SizeEstimate:
 
 @dataclass(frozen=True)
 class CollectedRatings:
-    """All ratings on the driver."""
-
     counts: RatingCounts
     users: pa.Array  # the ids, ascending; so are the items
     items: pa.Array
@@ -352,9 +345,19 @@ class CollectedRatings:
         return len(self.items)
 
     def sketch(self) -> CellSketch:
-        """The sketch of these ratings."""
         hashes, ratings = np.unique(self.cells, return_counts=True)
         return CellSketch(self.limit, hashes, ratings).up_to(limit_for(self.counts.n))
+
+
+class RatingColumns(NamedTuple):
+    """Ratings under the positions of their ids."""
+
+    users: pa.Array  # the different ids
+    items: pa.Array
+    rows: NDArray[np.int32]  # each rating's user
+    codes: NDArray[np.int32]  # its item and label: item << 1 | positive
+    weights: NDArray[np.float32] | None
+    cells: Hashes  # of the rated cells, those up to the limit
 
 
 class RatingCollector:
@@ -378,10 +381,10 @@ class RatingCollector:
         if here.weights is not None:
             self._weights.append(here.weights)
 
-    def ratings(self, counts: RatingCounts) -> CollectedRatings:
+    def columns(self, ascending: bool = True) -> RatingColumns:
         """The ratings. The collector is empty afterwards."""
-        rows, users = self._users.positions()
-        codes, items = self._items.positions()
+        rows, users = self._users.positions(ascending)
+        codes, items = self._items.positions(ascending)
         codes <<= 1
         place = 0
         while self._positive:
@@ -390,8 +393,13 @@ class RatingCollector:
             place += len(label)
         weights = np.concatenate(self._weights) if self._weights else None
         self._weights.clear()
+        return RatingColumns(users, items, rows, codes, weights, np.concatenate(self._cells))
+
+    def ratings(self, counts: RatingCounts) -> CollectedRatings:
+        """The ratings in a block. The collector is empty afterwards."""
+        users, items, rows, codes, weights, cells = self.columns()
         ratings = RatingBlock.from_codes(rows, codes, (len(users), len(items)), weights)
-        return CollectedRatings(counts, users, items, ratings, np.concatenate(self._cells), self.limit)
+        return CollectedRatings(counts, users, items, ratings, cells, self.limit)
 
 
 # ---- ratings of an ArrowTable ----------------------------------------------------------------------------------------
@@ -414,8 +422,6 @@ class Holdout:
 
 @dataclass(frozen=True)
 class KeptRatings:
-    """Ratings that a model is judged by."""
-
     users: pa.ChunkedArray
     items: pa.ChunkedArray
     positive: Mask
@@ -437,8 +443,6 @@ class KeptRatings:
 
 @dataclass(frozen=True)
 class DividedRatings:
-    """Ratings that were read: those to fit, and those kept out of the fit."""
-
     to_fit: CollectedRatings
     kept: KeptRatings | None
 
@@ -457,7 +461,7 @@ class ArrowRatings:
         types = {role: spark_name(self.table.schema.field(INSIDE[role]).type) for role in columns.roles}
         if problems := type_problems(columns, types):
             raise RequestError("; ".join(problems))
-        self.id_types = {who: types[who] for who in ("user", "item")}
+        self.id_types: dict[Who, str] = {"user": types["user"], "item": types["item"]}
         self._boolean = types["label"] == "boolean"
 
     @staticmethod
@@ -518,8 +522,6 @@ class ArrowRatings:
 
 
 class _Keeping:
-    """Collects ratings that a model is judged by."""
-
     def __init__(self) -> None:
         self.facts: Counter[str] = Counter()
         self._tables: list[pa.Table] = []
@@ -540,11 +542,6 @@ class _Keeping:
 
 
 # ---- one table of ratings --------------------------------------------------------------------------------------------
-
-
-def is_incomplete(ids: pa.ChunkedArray) -> bool:
-    """Whether some ids are null or NaN."""
-    return bool(ids.null_count or (pa.types.is_floating(ids.type) and pc.any(pc.is_nan(ids)).as_py()))
 
 
 def without_zeros(given: pa.Table) -> pa.Table:
@@ -606,7 +603,6 @@ class Defects:
                 self._examples[name] += [list(line.values()) for line in given.select(columns).take(shown).to_pylist()]
 
     def _defects(self, given: pa.Table, plain: pa.Table) -> dict[str, Mask]:
-        """Which ratings have each of the defects."""
         label = plain[LABEL].cast(pa.int8()) if pa.types.is_boolean(plain[LABEL].type) else plain[LABEL]
         number = label.cast(pa.float64())
         text = np.asarray(pc.and_(number.is_null(), given[LABEL].is_valid()))  # there, but no number

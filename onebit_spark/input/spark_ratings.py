@@ -260,7 +260,6 @@ def aggregated(df: DataFrame, aggregates: Mapping[str, Column]) -> dict[str, int
 
 
 def flag_bits(df: DataFrame, columns: Columns) -> Column:
-    """The flags of a rating as the bits of one integer."""
     bits = [F.when(flag, F.lit(BIT[name])).otherwise(0) for name, flag in _flags(df, columns).items()]
     return reduce(lambda a, b: a.bitwiseOR(b), bits)
 
@@ -431,8 +430,6 @@ log = logging.getLogger("onebit_spark")
 
 
 class RowGroup(NamedTuple):
-    """A row group of a file."""
-
     path: str
     number: int
     n: int  # its rows
@@ -644,7 +641,6 @@ def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tu
 
 
 def coin(columns: Columns, fraction: float, seed: int) -> Column:
-    """Whether a cell is held out."""
     ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
     drawn = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits
     return drawn < F.lit(round(fraction * 2**32))

@@ -1,18 +1,16 @@
 """Ratings packed on the executors by one pass that finds every defect, and the ids of both sides counted.
 
-    raw ratings ─Pack─► bundles of 8 bytes per rating, under numbers of their own dictionaries, on the executors' disks
+    raw ratings ─Pack─► bundles of 8 bytes per rating, under the positions of their own ids, on the executors' disks
                           ─► facts (counts, defects, fingerprint) of every bundle
                           ─► ids with their counts
                           ─► hashes of cells, for the sketch
                           ─► blocks (``engines.blocking``)
 
-A task cuts its ratings into bundles, one line each. A segment is a run of bundles that share a dictionary of users and
-one of items. A bundle holds the ids that are new in its segment, so the lines of a segment are read in order. The last
-line of a segment has no ratings: it holds the number of ratings, and of positive ones, of every id of the segment.
-So no rating is read again to count the ids:
+A task cuts its ratings into bundles, one line each. A bundle has its own different ids, with the number of ratings and
+of positive ratings of each. So no rating is read again to count the ids:
 
     few ids      SUMMARY of all bundles ─► the driver counts them                    one job that runs no Python
-    many ids     bundles ─CountIds─► ids of every segment, in parts by a hash of the id ─shuffle─► sum_counts
+    many ids     bundles ─CountIds─► ids of every bundle, in parts by a hash of the id ─shuffle─► sum_counts
                  ─► one line per id, cached ─► how many there are
 
 An exchange that shuffles needs one line per id. If the driver has counted few ids, these lines are made when they are
@@ -38,15 +36,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from onebit_spark.core.compiled import jit
 from onebit_spark.core.hashes import CellSketch, limit_for
-from onebit_spark.core.id_index import IdEncoder, hashes_of, in_utc, one_array, sum_by_id
+from onebit_spark.core.id_index import hashes_of, sum_by_id
 from onebit_spark.core.losses import Side
+from onebit_spark.core.user_data import in_utc, one_array
 from onebit_spark.input.ratings import (
     ITEM,
+    TABLE_BYTES,
     USER,
     Batches,
     Columns,
+    RatingCollector,
     RatingCounts,
     joined,
     may_be_refused,
@@ -80,13 +80,10 @@ from onebit_spark.platform.sessions import described, driver_limits, parallelism
 
 # ---- packed on the executors -----------------------------------------------------------------------------------------
 
-BUNDLE = 2_000_000  # ratings of a line
-SEGMENT = 16_000_000  # ratings that share their dictionaries
-BINARY_CELLS = ("user_ids", "item_ids", "users", "codes", "weights", "cells", "user_counts", "item_counts")
+BUNDLE = 4_000_000  # ratings, about
 SUMMARY = ("user_ids", "item_ids", "user_counts", "item_counts", "cells")  # the columns that are not per rating
 NOTHING = np.empty(0, np.int32)
 NO_WEIGHTS = np.empty(0, np.float32)
-NO_COUNTS = np.empty((0, 2), np.int32)
 
 
 @dataclass(frozen=True)
@@ -94,102 +91,62 @@ class Pack:
     """Packs the ratings of a task (``spark_ratings.unchecked_ratings``)."""
 
     threshold: float | None
-    first_segment: Callable[[], int] = int  # its number, which no other task has
+    first_bundle: Callable[[], int] = int  # its number, which no other task has
 
     def __call__(self, batches: Batches) -> Batches:
-        first, n_task, number = self.first_segment(), 0, 0
-        segment = _Segment(first)
-        for table in joined(batches, pa.RecordBatch.__len__, BUNDLE):
-            n_task += len(table)
-            if segment.n and segment.n + len(table) > SEGMENT:
-                yield from segment.counts()
-                number += 1
-                segment = _Segment(first + number)
-            yield segment.packed(table, self.threshold, limit_for(n_task))
-        yield from segment.counts()
+        n, number, bundle = 0, self.first_bundle(), RatingCollector(limit_for(0))
+        for table in joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES):
+            n += len(table)
+            bundle.limit = limit_for(n)
+            bundle.add(table, read_batch(table, self.threshold))
+            if bundle.facts["n"] >= BUNDLE:
+                yield _packed(number, bundle)
+                number, bundle = number + 1, RatingCollector(limit_for(n))
+        if bundle.facts["n"]:
+            yield _packed(number, bundle)
 
 
-class _Segment:
-    """The dictionaries of a segment, and the ratings of each id: all, and the positive ones."""
-
-    def __init__(self, number: int) -> None:
-        self.number, self.n, self._n_lines = number, 0, 0
-        self._users, self._items = IdEncoder(), IdEncoder()
-        self._user_counts, self._item_counts = NO_COUNTS, NO_COUNTS
-        self._types: tuple[pa.DataType, pa.DataType] | None = None
-
-    def packed(self, table: pa.Table, threshold: float | None, limit: int) -> pa.RecordBatch:
-        """One bundle. If an id or a label is null, it has facts alone: such ratings are refused."""
-        self.n += len(table)
-        users, items = self._users.add(table[USER]), self._items.add(table[ITEM])
-        batch = read_batch(table, threshold)
-        facts = batch.facts
-        if users is None or items is None or "absent" in facts:
-            return self._line({**facts, "absent": 1})
-        codes = items[0] << 1
-        codes |= batch.positive
-        self._types = users[1].type, items[1].type
-        self._user_counts = _with_room(self._user_counts, len(self._users))
-        self._item_counts = _with_room(self._item_counts, len(self._items))
-        _count(users[0], codes, self._user_counts, self._item_counts)
-        user_ids, item_ids, cells = ids_cell(users[1]), ids_cell(items[1]), batch.hashes[batch.hashes <= limit]
-        facts["summary_bytes"] = user_ids.size + item_ids.size + 8 * (len(users[1]) + len(items[1])) + cells.nbytes
-        return self._line(
-            facts, user_ids=user_ids, item_ids=item_ids, users=users[0], codes=codes,
-            weights=NO_WEIGHTS if batch.weights is None else batch.weights, cells=cells,
-        )  # fmt: skip
-
-    def counts(self) -> Batches:
-        """The last line; none if there are no ratings that can be fitted."""
-        if self._types is not None:
-            user_ids, item_ids = (ids_cell(pa.array([], kind)) for kind in self._types)
-            counts = {"user_counts": self._user_counts, "item_counts": self._item_counts}
-            yield self._line({}, user_ids=user_ids, item_ids=item_ids, **counts)
-
-    def _line(self, facts: dict[str, Any], **cells: Any) -> pa.RecordBatch:
-        place, self._n_lines = self._n_lines, self._n_lines + 1
-        given = {name: cells.get(name, NOTHING) for name in BINARY_CELLS}
-        return binary_line(segment=self.number, place=place, facts=json.dumps(facts), **given)
+def _packed(number: int, bundle: RatingCollector) -> pa.RecordBatch:
+    """One bundle. If an id or a label is null, it has facts alone: such ratings are refused."""
+    facts: dict[str, Any] = dict(bundle.facts)
+    if facts["absent"]:
+        return binary_line(bundle=number, facts=json.dumps(facts), **dict.fromkeys(BINARY_CELLS, NOTHING))
+    users, items, rows, codes, weights, cells = bundle.columns(ascending=False)
+    user_ids, item_ids = ids_cell(users), ids_cell(items)
+    counts = _counts(rows << 1 | codes & 1, len(users)), _counts(codes, len(items))
+    facts["summary_bytes"] = user_ids.size + item_ids.size + sum(each.nbytes for each in (*counts, cells))
+    return binary_line(
+        bundle=number, facts=json.dumps(facts), user_ids=user_ids, item_ids=item_ids, users=rows, codes=codes,
+        weights=NO_WEIGHTS if weights is None else weights, cells=cells, user_counts=counts[0], item_counts=counts[1],
+    )  # fmt: skip
 
 
-def _with_room(counts: NDArray[np.int32], n: int) -> NDArray[np.int32]:
-    """The counts, with zeros for the ids that are new."""
-    return np.vstack([counts, np.zeros((n - len(counts), 2), np.int32)])
-
-
-@jit
-def _count(users, codes, user_counts, item_counts):  # type: ignore[no-untyped-def]
-    for k in range(len(users)):
-        user, item, label = users[k], codes[k] >> 1, codes[k] & 1
-        user_counts[user, 0] += 1
-        user_counts[user, 1] += label
-        item_counts[item, 0] += 1
-        item_counts[item, 1] += label
+def _counts(codes: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    """The ratings of n ids, all and the positive ones (n × 2), from the codes id << 1 | positive."""
+    counts = np.bincount(codes, minlength=2 * n).reshape(n, 2).astype(np.int32)
+    counts[:, 0] += counts[:, 1]
+    return counts
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle as it is read."""
-
-    segment: int
-    place: int  # in the segment
-    user_ids: pa.Array  # the ids that are new in the segment
+    number: int
+    user_ids: pa.Array  # the different ids
     item_ids: pa.Array
-    users: NDArray[np.int32]  # each rating's user, as a position among the ids of the segment
+    users: NDArray[np.int32]  # each rating's user, as a position among the ids
     codes: NDArray[np.int32]  # each rating's item, in the same way, and label: item << 1 | positive
     weights: NDArray[np.float32]  # empty if there are none
 
 
-# The columns that ``read_bundles`` takes.
-BUNDLES = ("segment", "place", "user_ids", "item_ids", "users", "codes", "weights")
+BUNDLES = ("bundle", "user_ids", "item_ids", "users", "codes", "weights")  # the columns that ``read_bundles`` takes
 
 
 def read_bundles(batches: Batches) -> Iterator[Bundle]:
     """The bundles of some lines, without copying their ratings."""
     for batch in batches:
-        for segment, place, user_ids, item_ids, users, codes, weights in zip(*map(batch.column, BUNDLES), strict=True):
+        for number, user_ids, item_ids, users, codes, weights in zip(*map(batch.column, BUNDLES), strict=True):
             yield Bundle(
-                segment.as_py(), place.as_py(), read_ids(user_ids), read_ids(item_ids),
+                number.as_py(), read_ids(user_ids), read_ids(item_ids),
                 cell_array(users, np.int32), cell_array(codes, np.int32), cell_array(weights, np.float32),
             )  # fmt: skip
 
@@ -202,7 +159,7 @@ COUNTED = ("user_ids", "item_ids", "user_counts", "item_counts")  # the columns 
 
 @dataclass(frozen=True)
 class CountIds:
-    """The ids of every segment with their ratings and positive ratings, in ``n_parts`` parts by a hash of the id.
+    """The ids of every bundle with their ratings and positive ratings, in ``n_parts`` parts by a hash of the id.
 
     ``side`` is a number of SIDE_NUMBERS.
     """
@@ -210,17 +167,12 @@ class CountIds:
     n_parts: int
 
     def __call__(self, batches: Batches) -> Batches:
-        segment: tuple[list[pa.Array], list[pa.Array]] = ([], [])  # ids of users and of items
         for batch in batches:
-            for *ids, user_counts, item_counts in zip(*map(batch.column, COUNTED), strict=True):
-                for known, cell in zip(segment, ids, strict=True):
-                    known.append(read_ids(cell))
-                counts = [cell_array(cell, np.int32).reshape(-1, 2) for cell in (user_counts, item_counts)]
-                if len(counts[0]):  # the last line of a segment
-                    users, items = map(pa.concat_arrays, segment)
-                    yield from self._lines(1, users, ids_cell(items[:0]), counts[0])
-                    yield from self._lines(2, items, ids_cell(users[:0]), counts[1])
-                    segment = ([], [])
+            for user_ids, item_ids, *cells in zip(*map(batch.column, COUNTED), strict=True):
+                users, items = read_ids(user_ids), read_ids(item_ids)
+                counts = [cell_array(cell, np.int32).reshape(-1, 2) for cell in cells]
+                yield from self._lines(1, users, ids_cell(items[:0]), counts[0])
+                yield from self._lines(2, items, ids_cell(users[:0]), counts[1])
 
     def _lines(self, side: int, ids: pa.Array, none: pa.Buffer, counts: NDArray[np.int32]) -> Batches:
         if self.n_parts == 1:
@@ -256,10 +208,8 @@ def sum_counts(batches: Batches) -> Batches:
 
 # ---- the job that packs ----------------------------------------------------------------------------------------------
 
-PACKED = schema_of(
-    "segment long, place int, facts string, user_ids binary, item_ids binary, users binary, codes binary, "
-    "weights binary, cells binary, user_counts binary, item_counts binary"
-)
+BINARY_CELLS = ("user_ids", "item_ids", "users", "codes", "weights", "cells", "user_counts", "item_counts")
+PACKED = schema_of(", ".join(["bundle long", "facts string", *(f"{name} binary" for name in BINARY_CELLS)]))
 
 
 @dataclass(frozen=True)
@@ -275,7 +225,7 @@ class PackedRatings:
     @classmethod
     def of(cls, df: DataFrame, columns: Columns, release: ExitStack) -> PackedRatings:
         """Read the ratings once, by one job. The bundles remain on the executors' disks until ``release`` is closed."""
-        own, pack = rows_session(df.sparkSession), Pack(columns.threshold, first_segment)
+        own, pack = rows_session(df.sparkSession), Pack(columns.threshold, first_bundle)
         files = rating_files(df, columns)
         lines = None if files is None else files.mapped(own, pack, PACKED)
         if lines is None:
@@ -288,8 +238,7 @@ class PackedRatings:
         return cls(truncate_plan(kept, working), facts, kept)
 
 
-def first_segment() -> int:
-    """The number of a task's first segment."""
+def first_bundle() -> int:
     context = TaskContext.get()
     return (0 if context is None else context.partitionId()) << 32
 
@@ -318,8 +267,6 @@ class Ids:
 
 @dataclass(frozen=True)
 class RatingSurvey:
-    """The ratings packed and counted."""
-
     counts: RatingCounts
     n_users: int
     n_items: int
@@ -331,7 +278,6 @@ class RatingSurvey:
 
     @cached_property
     def grouped(self) -> DataFrame:
-        """One line per id, cached."""
         return self.group()
 
     def ids(self) -> dict[Side, Ids]:
@@ -340,7 +286,6 @@ class RatingSurvey:
         return {"rows": users, "cols": items}
 
     def sketch(self) -> CellSketch:
-        """The sketch of the ratings."""
         limit = limit_for(self.counts.n)
         if self.summary is not None:
             hashes = self.summary[1]

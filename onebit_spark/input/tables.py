@@ -72,7 +72,6 @@ class ArrowTable:
         return cls(schema, batches)
 
     def table(self) -> pa.Table:
-        """The whole table, in memory."""
         return pa.Table.from_batches(self.batches(self.schema.names), self.schema)
 
     def matching(self, column: str) -> list[str]:
@@ -164,8 +163,6 @@ NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # the folder that stands for null
 
 
 class Format(NamedTuple):
-    """A format, and options of its reader."""
-
     name: str
     options: Mapping[str, str]
 
@@ -204,8 +201,6 @@ def format_of(path: str, within: Iterable[str] = ()) -> Format:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a table."""
-
     system: fs.FileSystem
     path: str
     size: int
@@ -551,7 +546,6 @@ def _rows_of_text(files: Sequence[DataFile]) -> int | None:
 
 # ---- Parquet and JSON lines ------------------------------------------------------------------------------------------
 
-LARGE = 64 * 2**20  # bytes of a file of JSON that is read in batches
 MOST_FOOTERS = 10_000  # files that are opened to count their rows
 SAMPLE = 2**16  # bytes of a text whose lines are counted
 COMPRESSED = 4  # how much shorter compressed text is, about
@@ -583,60 +577,26 @@ def _parquet(file: DataFile) -> pq.ParquetFile:
 class JsonReader:
     """Reads one object per line. The columns are in alphabetical order, as Spark has them.
 
-    Only the last line settles the types. So a file is read twice, the second time in batches. One that is small, or
-    whose first lines have other types than the rest, is read once and kept.
+    Only the last line settles the types. So every file is read twice, as a whole.
     """
 
     def __init__(self, files: Sequence[DataFile], options: Mapping[str, str]) -> None:
         self.files = files
-        self._contents: dict[str, pa.Schema | pa.Table] = {}
 
     def schema(self) -> pa.Schema:
-        schemas = [each if isinstance(each, pa.Schema) else each.schema for each in map(self._file, self.files)]
-        unified = pa.unify_schemas([pa.schema([f]) for schema in schemas for f in schema], promote_options="permissive")
+        schemas = [pa.schema([column]) for file in self.files for column in _json(file).schema]
+        unified = pa.unify_schemas(schemas, promote_options="permissive")
         return pa.schema(sorted(unified, key=lambda column: column.name))
 
     def read(self, file: DataFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        content = self._file(file)
-        if isinstance(content, pa.Schema):
-            wanted = pa.schema([content.field(name) if name in content.names else (name, pa.null()) for name in names])
-            with _json_batches(file, wanted, "ignore") as batches:
-                yield from batches
-            return
+        content = _json(file)
         for name in names:
             if name not in content.schema.names:
                 content = content.append_column(name, pa.nulls(len(content)))
         yield from content.select(list(names)).to_batches(ROWS_PER_BATCH)
 
-    def _file(self, file: DataFile) -> pa.Schema | pa.Table:
-        """The columns of a file that can be read in batches, or all of it."""
-        if file.path not in self._contents:
-            self._contents[file.path] = _json_schema(file) or _json(file)
-        return self._contents[file.path]
-
     def rows(self) -> int | None:
         return _rows_of_text(self.files)
-
-
-def _json_schema(file: DataFile) -> pa.Schema | None:
-    """The columns at the beginning of a large file, if all of it has these; times are text, as in Spark."""
-    if file.size < LARGE:
-        return None
-    with suppress(pa.ArrowInvalid, AttributeError):  # an older Arrow reads no batches of JSON
-        with _json_batches(file) as batches:
-            columns = batches.schema
-        kinds = {column.name: pa.string() if pa.types.is_timestamp(column.type) else column.type for column in columns}
-        schema = pa.schema(kinds)
-        with _json_batches(file, schema, "error") as batches:
-            for _ in batches:
-                pass
-        return schema
-    return None
-
-
-def _json_batches(file: DataFile, schema: pa.Schema | None = None, others: str = "infer") -> Any:
-    options = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
-    return pajson.open_json(file.stream(), pajson.ReadOptions(block_size=BLOCK), options)
 
 
 def _json(file: DataFile) -> pa.Table:

@@ -92,8 +92,6 @@ def _check_form(model: Any, config: FitConfig, names: Mapping[str, str]) -> None
 
 
 class Checkpoint(NamedTuple):
-    """The state of a fit after some iterations."""
-
     model: Any  # the model at this iteration
     history: list[Iteration]  # the iterations so far
 
@@ -132,7 +130,6 @@ class CheckpointFolder:
                 owner.delete()
 
     def _owner(self) -> str | None:
-        """The token of the fit that uses the folder."""
         with suppress(OSError):
             return (self._folder / OWNER).read_text()
         return None

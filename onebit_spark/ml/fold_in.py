@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import warn_of_unknown_values
-from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import OTHER
 from onebit_spark.core.model_info import (
     PARTNER,
@@ -33,6 +32,7 @@ from onebit_spark.core.model_info import (
     prior_row,
     read_factors,
 )
+from onebit_spark.core.user_data import one_array
 from onebit_spark.engines.spark_engine import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, Columns
@@ -135,7 +135,6 @@ class NewRatings:
         return cls(ratings, columns, n)
 
     def table(self) -> pa.Table:
-        """The ratings on the driver, with the columns of ``rating_lines``."""
         return rating_lines(self.frame, self.columns).toArrow()
 
 

@@ -68,13 +68,11 @@ def set_saved_params(instance: Any, metadata: dict[str, Any]) -> None:
 
 @cache
 def settings_with_params() -> dict[str, Setting]:
-    """All settings that are Params, by the name of the Param."""
     return {item.param: item for table in TABLES for item in settings_of(table).values() if item.param is not None}
 
 
 @cache
 def names_of_params() -> dict[str, str]:
-    """Field ─► name of its Param."""
     return {field: param for table in TABLES for field, param in param_names(table).items()}
 
 
@@ -189,7 +187,6 @@ class PredictionParams(Params):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_given(self, **params: Any) -> Self:
-        """Set Params by name; None leaves one as it is."""
         return self._set(**{name: value for name, value in params.items() if value is not None})
 
     def coldStartProblems(self) -> list[str]:

@@ -8,6 +8,8 @@ factors of the other side  ─pack─► one row per block ┘
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +20,10 @@ from pyspark.sql import functions as F
 from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.model_info import PARTNER, SIDE_OF, Who, factor_columns, prior_row, read_factors
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.errors import refuse
-from onebit_spark.input.spark_ratings import checked_ids, refuse_stream
-from onebit_spark.ml.scoring import SparkFactors
+from onebit_spark.core.prediction import ranking_figures
+from onebit_spark.errors import RequestError, refuse
+from onebit_spark.input.spark_ratings import checked_ids, positive, quoted, refuse_stream
+from onebit_spark.ml.scoring import CheckedRatings, SparkFactors
 from onebit_spark.platform.frames import Batches, binary_line, in_partitions
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.predictor.predictor import Predictor
@@ -92,6 +95,58 @@ def _ranked(
         best = F.slice(F.sort_array(lists, asc=False), 1, rank.n)
         ranked = ranked.groupBy("id").agg(best.alias("recommendations"))
     return ranked
+
+
+def ranking(factors: SparkFactors, on: CheckedRatings, n: int, seen: CheckedRatings | None) -> dict[str, Any]:
+    """How many positive ratings the lists of ``recommend`` find: see ``FittedModel.ranking``."""
+    refuse(ranking_problems(n, None))
+    columns, cells = factors.columns, partial(_cells, factors)
+    wanted = cells(on, positives=True)
+    if seen is not None:
+        wanted = wanted.join(cells(seen), ["user", "item"], "left_anti")
+    relevant = wanted.groupBy("user").agg(F.collect_set("item").alias("relevant"))
+    asked = relevant.select(F.col("user").alias(columns["user"]))
+    best = recommend(factors, "user", n, None, None if seen is None else seen.ratings, None, asked)
+    listed = F.transform("recommendations", lambda one: one[columns["item"]])
+    lists = {"model": best.select(F.col(quoted(columns["user"])).alias("user"), listed.alias("listed"))}
+    if seen is not None:
+        lists["popularity"] = _popular(factors, relevant.select("user"), cells(seen), cells(seen, positives=True), n)
+    unknown = cells(on, positives=True).join(factors.users, F.col("user") == F.col("id"), "left_anti")
+    figures: dict[str, Any] = {"n": n, "n_users": 0, "n_unknown_user": unknown.select("user").distinct().count()}
+    found = F.transform("listed", lambda item: F.array_contains("relevant", item))
+    for name, each in lists.items():
+        known = relevant.join(each, "user").join(factors.users, F.col("user") == F.col("id"), "left_semi")
+        lines = known.select(F.size("relevant").alias("n_relevant"), found.alias("hits")).toArrow()
+        if not len(lines):
+            raise RequestError("cannot rank: no user that the model knows has a positive rating that was not seen")
+        hits = np.zeros((len(lines), n), bool)
+        for row, values in zip(hits, lines["hits"].to_pylist(), strict=True):
+            row[: len(values)] = values
+        figures |= {"n_users": len(lines), name: ranking_figures(hits, lines["n_relevant"].to_numpy())}
+    return figures
+
+
+def _cells(factors: SparkFactors, on: CheckedRatings, positives: bool = False) -> DataFrame:
+    """The different cells of ratings, or of those that are positive, with their number as ``n``."""
+    chosen = on.ratings
+    if positives:
+        chosen = chosen.where(positive(chosen, on.columns.label, on.columns.threshold))
+    ids = (F.col(quoted(factors.columns[who])).cast(factors.info.id_types[who]).alias(who) for who in SIDE_OF)
+    return chosen.select(*ids).groupBy(*SIDE_OF).agg(F.count(F.lit(1)).alias("n"))
+
+
+def _popular(factors: SparkFactors, users: DataFrame, seen: DataFrame, positives: DataFrame, n: int) -> DataFrame:
+    """For every user the n items with the most positive ratings, without those that the user has seen."""
+    counts = positives.groupBy("item").agg(F.sum("n").alias("n"))
+    items = factors.items.select(F.col("id").alias("item")).join(counts, "item", "left")
+    order = F.sort_array(F.collect_list(F.struct(-F.coalesce("n", F.lit(0)), "item")))
+    known = seen.groupBy("user").agg(F.collect_set("item").alias("seen"))
+    own = users.join(known, "user", "left")
+    most = own.agg(F.max(F.size("seen"))).first()
+    length = n + max(0, (most and most[0]) or 0)
+    best = items.agg(F.transform(F.slice(order, 1, length), lambda one: one["item"]).alias("best"))
+    unseen = F.array_except("best", F.coalesce("seen", F.slice("best", 1, 0)))
+    return own.crossJoin(F.broadcast(best)).select("user", F.slice(unseen, 1, n).alias("listed"))
 
 
 def _n_blocks(factors: SparkFactors, who: Who) -> int:

@@ -10,23 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DoubleType, LongType, ShortType, StructField, StructType
+from pyspark.sql.types import BooleanType, DoubleType, LongType, StructField, StructType
 
 from onebit_spark.certificate.certificates import Certificate, HeldOutCounts, certificate_document
 from onebit_spark.core import prediction
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.model_info import CERTIFIED, SIDE_OF, ModelInfo, Who, factor_columns
 from onebit_spark.core.posterior import packed_size
-from onebit_spark.core.prediction import LARGEST, RELIABILITY_BINS, Calibration, Call
+from onebit_spark.core.prediction import LARGEST, Calibration, Call
 from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.ratings import INTEGRAL, Columns, RatingCounts
+from onebit_spark.input.ratings import INTEGRAL, TABLE_BYTES, Batches, Columns, RatingCounts, joined
 from onebit_spark.input.spark_ratings import (
     cell_hash,
     check_ratings,
@@ -38,8 +38,8 @@ from onebit_spark.input.spark_ratings import (
     type_of,
     with_weight,
 )
-from onebit_spark.platform.frames import arrow_udf
-from onebit_spark.platform.sessions import as_bytes, described
+from onebit_spark.platform.frames import arrow_udf, collect_in_parts
+from onebit_spark.platform.sessions import as_bytes, described, driver_limits
 from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.predictor import (
     CALIBRATING,
@@ -55,8 +55,8 @@ from onebit_spark.predictor.predictor import (
     diagnosed,
     figures_of,
     fresh_to,
-    levels_of,
     scored_table,
+    sums_of,
     with_rates,
 )
 
@@ -78,7 +78,6 @@ class SparkFactors:
     collected: list[tuple[ModelSide, ModelSide]] = field(default_factory=list)  # both tables on the driver, or nothing
 
     def of(self, who: Who) -> DataFrame:
-        """``users`` or ``items``."""
         return self.users if who == "user" else self.items
 
     @property
@@ -213,8 +212,12 @@ def scored_ratings(
     """One line for each of n checked ratings, on the driver: see ``scored_table``."""
     asked = _asked(factors, ratings, threshold, group)
     table = factors.scored_here(asked) if factors.fit_driver(n) else _by_spark(factors, asked).toArrow()
+    return _scored_lines(factors.info, table)
+
+
+def _scored_lines(info: ModelInfo, table: pa.Table) -> pa.Table:
     lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])
-    return scored_table(factors.info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
+    return scored_table(info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
 
 
 def _asked(factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
@@ -246,8 +249,8 @@ def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFram
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
-COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver collects the scores: 20 bytes per rating, and its group
-SCORE_BINS = 1 << 16
+COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver holds all scores: 35 bytes per rating, and its group
+SCORED_BYTES = 60  # of a rating with its scores on its way to the driver, about
 
 
 def measure(
@@ -255,89 +258,26 @@ def measure(
 ) -> tuple[dict[str, Any], HeldOutCounts]:
     """All figures of metrics.json, and the counts for certificates, in one pass.
 
-    Up to ``COLLECT_LIMIT`` ratings, the driver collects the scores, and the AUC is exact (``auc_error`` is 0). For more
-    ratings, Spark computes sums and a histogram of the scores, and the AUC is off by at most ``auc_error``. The error
-    is that of ``prediction``: a score of exactly 0 counts as the majority label of the training data. ``counts`` is the
-    result of ``check_ratings`` on the same ratings; ``by`` is a column to group them by.
+    Up to ``COLLECT_LIMIT`` ratings, the AUC is exact (``auc_error`` is 0). More ratings are summed up as they arrive,
+    with their scores in bins, and the AUC is off by at most ``auc_error``. The error is that of ``prediction``: a score
+    of exactly 0 counts as the majority label of the training data. ``counts`` is the result of ``check_ratings`` on the
+    same ratings; ``by`` is a column to group them by.
     """
-    group = None if by is None else F.col(quoted(by)).cast("string")
+    info, group, exact = factors.info, None if by is None else F.col(quoted(by)).cast("string"), True
     if counts.n <= COLLECT_LIMIT:
-        figures, lines = figures_of(scored_ratings(factors, ratings, threshold, counts.n, group))
+        sums = sums_of(scored_ratings(factors, ratings, threshold, counts.n, group))
     else:
-        info, thresholds = factors.info, factors.info.thresholds
-        names = list(levels_of(thresholds, np.zeros(0)))
+        exact, frame = False, _by_spark(factors, _asked(factors, ratings, threshold, group))
+        parts = -(-counts.n * SCORED_BYTES // driver_limits(factors.spark).result)
 
-        def place(z: pa.Array) -> pa.Array:
-            return pa.record_batch(levels_of(thresholds, z.to_numpy(zero_copy_only=False))).to_struct_array()
+        def summed(batches: Batches) -> dict[str, Any]:
+            tables = joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)
+            each = (sums_of(_scored_lines(info, table), exact=False) for table in tables)
+            return reduce(lambda one, two: {name: one[name] + two[name] for name in one}, each)
 
-        level = arrow_udf(place, [DoubleType()], StructType([StructField(name, ShortType()) for name in names]))
-        scored = _by_spark(factors, _asked(factors, ratings, threshold, group)).select(
-            "*",
-            F.col("__positive").alias("positive"),
-            F.col("__group").alias("group"),
-            level(signed_confidence(info, F.col("score"), F.col("std"))).alias("levels"),
-        )
-        figures, lines = _binned(scored.select("*", "levels.*"), names)
-    figures = with_rates(figures, factors.info, counts.n, counts.positives, threshold)
-    return figures, count_by_level(factors.info, lines, by)
-
-
-def _binned(scored: DataFrame, levels: list[str]) -> tuple[dict[str, Any], pa.Table]:
-    """Sums by bin of the score, and by levels and group. The bins are equally wide in tanh(score/2)."""
-    is_positive = F.col("positive")
-    sign = F.when(is_positive, 1.0).otherwise(-1.0)
-    chance = F.when(is_positive, F.col("probability")).otherwise(1 - F.col("probability"))
-    last_bin = F.lit(RELIABILITY_BINS - 1)
-    placed = scored.select(
-        "*",
-        F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (SCORE_BINS - 1)).alias("bin"),
-        F.least(F.floor(F.col("probability") * RELIABILITY_BINS), last_bin).alias("probability_bin"),
-    )
-    by_score, by_level = ("bin", "probability_bin"), (*levels, "group")
-    sets = [[F.col(name) for name in names] for names in (by_score, by_level)]
-    both = (
-        placed.groupingSets(sets, *by_score, *by_level)
-        .agg(
-            F.grouping("bin").alias("of_levels"),
-            F.count(F.lit(1)).alias("n"),
-            F.count_if(is_positive).alias("n_positive"),
-            F.count_if((F.col("prediction") > 0) != is_positive).alias("n_wrong"),
-            F.count_if(F.col("prediction") > 0).alias("n_called"),
-            F.count_if("unknown_user").alias("n_unknown_user"),
-            F.count_if("unknown_item").alias("n_unknown_item"),
-            F.sum(F.greatest(1 - sign * F.col("score"), F.lit(0.0))).alias("hinge_loss"),
-            F.sum(-F.log(F.greatest(chance, F.lit(prediction.SMALLEST_PROBABILITY)))).alias("log_loss"),
-            F.sum((1 - chance) ** 2).alias("brier"),
-            F.sum("probability").alias("probability"),
-        )
-        .toArrow()
-        .sort_by("bin")
-    )
-    of_levels = both["of_levels"].to_numpy() == 1
-    bins, lines = both.filter(pa.array(~of_levels)).drop_columns(["group"]), both.filter(pa.array(of_levels))
-    column = {name: bins[name].to_numpy() for name in bins.column_names}
-    place = np.unique(column["bin"], return_inverse=True)[1]
-    positives = np.bincount(place, weights=column["n_positive"])
-    negatives = np.bincount(place, weights=column["n"]) - positives
-    area, error = _area(positives, negatives)
-    reliability = prediction.Reliability.of_bins(
-        column["probability_bin"], column["n"], column["probability"], column["n_positive"]
-    )
-    counts = {name: int(column[name].sum()) for name in ("n_wrong", "n_unknown_user", "n_unknown_item")}
-    means = {name: float(column[name].sum() / column["n"].sum()) for name in ("hinge_loss", "log_loss", "brier")}
-    classes = prediction.class_figures(positives, negatives, int(column["n_called"].sum()), counts["n_wrong"])
-    areas = {"calibration_error": reliability.error, "auc": area, "auc_error": error}
-    return {**counts, **means, **areas, **classes}, lines
-
-
-def _area(positives: np.ndarray, negatives: np.ndarray) -> tuple[float | None, float | None]:
-    """AUC from counts in ascending bins, and its largest error: within a bin, any order is possible."""
-    pairs = float(positives.sum()) * float(negatives.sum())
-    if pairs == 0:
-        return None, None
-    below = np.cumsum(negatives) - negatives
-    tied = float(np.dot(positives.astype(float), negatives))
-    return (float(np.dot(positives.astype(float), below)) + tied / 2) / pairs, tied / 2 / pairs
+        sums = collect_in_parts(frame, parts, F.xxhash64("score", "std"), summed)
+    figures = with_rates(figures_of(sums, exact), info, counts.n, counts.positives, threshold)
+    return figures, count_by_level(info, sums, by)
 
 
 def diagnose(

@@ -100,7 +100,6 @@ class Location:
 
     @property
     def spark(self) -> SparkSession:
-        """The session that it was made with."""
         assert self._spark is not None
         return self._spark
 
@@ -204,8 +203,6 @@ class Location:
 
 
 class HadoopLocation(Location):
-    """A path on a file system of Hadoop."""
-
     def _open(self, path: str) -> None:
         jvm_session: Any = self.spark._jsparkSession
         bare = getattr(self.spark._jvm, PATH)(path)
@@ -259,7 +256,6 @@ class HadoopLocation(Location):
 
 PREDICTED = {"score", "std", "probability"}  # columns of all predictions and recommendations
 UNFINISHED = {"_SUCCESS", "._SUCCESS.crc", "_temporary"}  # what Spark leaves in a folder without data
-EXPERIMENTS = {"tables", "noise", "movielens"}
 
 
 @dataclass(frozen=True)
@@ -274,7 +270,6 @@ class OutputKind:
     is_file: bool = False  # and no folder
 
     def may_replace(self, output: Location) -> bool:
-        """Whether this kind of output may replace what is there."""
         if output.is_folder() == self.is_file:
             return False
         blank = not output.text().strip() if self.is_file else set(output.names()) <= UNFINISHED
@@ -403,7 +398,7 @@ def _is_vectors(output: Location) -> bool:
     )
 
 
-def _is_ledger(output: Location, under: str = "") -> bool:
+def is_ledger(output: Location, under: str = "") -> bool:
     return any(name.startswith("code-") or name.endswith(".jsonl") for name in output.names(under))
 
 
@@ -418,10 +413,8 @@ PREDICTIONS_CSV = OutputKind(
 VECTORS = OutputKind("a folder of vectors", _is_vectors)
 TUNING = OutputKind(
     "a result of tuning",
-    lambda output: _is_ledger(output, "tasks") or ("best.toml" in output.names() and _is_model(output, "model/")),
+    lambda output: is_ledger(output, "tasks") or ("best.toml" in output.names() and _is_model(output, "model/")),
 )
-LEDGER = OutputKind("a folder of results", _is_ledger)
-REPRODUCTION = OutputKind("a folder of experiments", lambda output: bool(EXPERIMENTS & set(output.names("tasks"))))
 METRICS = OutputKind(
     "a file of figures", lambda output: {"n", "error", "majority_error"} <= _entries(output.text()).keys(), is_file=True
 )

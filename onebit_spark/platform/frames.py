@@ -74,7 +74,6 @@ def ids_cell(ids: pa.Array) -> pa.Buffer:
 
 
 def read_ids(cell: Any) -> pa.Array:
-    """The ids of an ``ids_cell``."""
     with pa.ipc.open_stream(cell.as_buffer()) as stream:
         return stream.read_next_batch().column(0)
 
@@ -512,7 +511,6 @@ class TemporaryFolders:
         self._readers.setdefault(folder.uri, []).append(self._jvm.java.lang.ref.WeakReference(shared))
 
     def delete_unread(self) -> None:
-        """Delete the folders that nothing refers to any more."""
         if self._readers:
             self._jvm.System.gc()
         for uri, readers in list(self._readers.items()):

@@ -84,7 +84,6 @@ def described(spark: SparkSession | None, what: str) -> Iterator[None]:
 
 
 def ship(spark: SparkSession, archive: str) -> None:
-    """Send a zip of Python modules to the workers."""
     if is_connect(spark):
         spark.addArtifacts(archive, pyfile=True)
     else:
@@ -93,8 +92,6 @@ def ship(spark: SparkSession, archive: str) -> None:
 
 @dataclass(frozen=True)
 class DriverLimits:
-    """What the driver can hold."""
-
     result: int  # bytes that one job may return: spark.driver.maxResultSize
     heap: int  # bytes of the JVM's heap
     memory: int  # bytes that Python can still take after the JVM has taken its whole heap
@@ -129,7 +126,6 @@ def broadcast(spark: SparkSession, value: V) -> Broadcast[V]:
 
 
 def log_nothing(spark: SparkSession) -> None:
-    """From now on, Spark logs nothing."""
     spark.sparkContext.setLogLevel("OFF")
 
 

@@ -18,6 +18,7 @@ from onebit_spark.certificate.certificates import (
     Certificate,
     calling_threshold,
     certificate_document,
+    headline_of,
     ungrouped_certificates,
 )
 from onebit_spark.core.blocks import RatingBlock
@@ -25,6 +26,7 @@ from onebit_spark.core.config import FitConfig, Terms, available_cores
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior
+from onebit_spark.core.id_index import one_array
 from onebit_spark.core.model_info import (
     PARTNER,
     SIDE_OF,
@@ -32,11 +34,12 @@ from onebit_spark.core.model_info import (
     ModelInfo,
     Who,
     coding_of,
+    feature_effects,
     feature_means,
     newcomer_rows,
 )
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
-from onebit_spark.core.prediction import EVERYTHING, TOWARDS, Call, ConfidenceThresholds
+from onebit_spark.core.prediction import TOWARDS, Call, ConfidenceThresholds, ranking_figures
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.solver import Iteration
 from onebit_spark.core.user_data import arrow_table, label_problems, weight_problems
@@ -59,14 +62,19 @@ from onebit_spark.predictor.predictor import (
     moments,
     scored_table,
     scores_at,
+    sums_of,
+    with_certificates,
 )
-from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
+from onebit_spark.predictor.top_n import Numbers, Ranking, best_of, ranking_problems
 from onebit_spark.report import REPORT, page_of
 from onebit_spark.report import report as report_page
 
 log = logging.getLogger("onebit_spark")
 
 COLD_START = ("prior", "drop", "nan")
+
+
+IdLabels = tuple[Any, Any, NDArray[np.bool_]]  # of ratings: ids of users and items, whether they are positive
 
 
 class _Ratings(NamedTuple):
@@ -217,12 +225,22 @@ class FittedModel:
     @cached_property
     def confidence_thresholds(self) -> ConfidenceThresholds:
         """Thresholds of the confidence, from the fitted ratings (§10.2)."""
-        return self.info.confidence_thresholds or EVERYTHING
+        return self.info.thresholds["answered"]
 
     @property
     def certificates(self) -> list[Certificate]:
         """The certificates of the model: see ``certificate``."""
         return [Certificate.from_dict(item) for item in self.certificate["certificates"]]
+
+    @property
+    def headline(self) -> str | None:
+        """The sentence of the first certificate. None if nothing was certified."""
+        return headline_of(self.certificate)
+
+    def feature_weights(self, who: Who = "user") -> pa.Table:
+        """What was learnt from side features: see ``OneBitCompletionModel.userFeatureWeights``."""
+        columns = zip(*feature_effects(self.info, who), strict=True)
+        return pa.table(dict(zip(("feature", "effect", "intercept", "factors"), map(list, columns), strict=True)))
 
     def side(self, who: Who) -> ModelSide:
         """The users or the items."""
@@ -246,7 +264,7 @@ class FittedModel:
         return table.filter(pa.array((rows >= 0) & (cols >= 0))) if self.cold_start == "drop" else table
 
     def transform(self, pairs: Any) -> Any:
-        """A table with the predictions appended: score, std, probability, prediction, and ``answered`` … as above.
+        """A table with the predictions appended: score, std, probability, prediction, and the calls as above.
 
         ``pairs`` is a pyarrow.Table or a DataFrame of pandas or polars, with the columns of users and items of the fit,
         and any others. The result is of the same kind.
@@ -517,6 +535,10 @@ class FittedModel:
         scored = self.scored(given.rows, given.cols, given.positive, text)
         return self.certified(scored, request, fresh_to(self.fitted, self._sketch(given)))[1]
 
+    def with_certificates(self, certificates: Sequence[Certificate], instead_of: Sequence[str] = ()) -> FittedModel:
+        """This model with more certificates, such as those of ``certify``, and without those of some names."""
+        return replace(self, certificate=with_certificates(self.certificate, certificates, instead_of))
+
     def _sketch(self, given: _Ratings) -> CellSketch:
         """Of the cells of ratings, up to the limit of the model's own sketch."""
         return CellSketch.of(cell_hashes(*given.ids), HIGHEST if self.fitted is None else self.fitted.limit)
@@ -565,12 +587,73 @@ class FittedModel:
             raise RequestError("the plots of a report need matplotlib: pip install '.[plots]'")
         local_path(path).write_text(report_page(self.info, self.certificate), encoding="utf-8")
 
+    def ranking(
+        self, users: Any, items: Any = None, labels: ArrayLike | None = None, *, n: int = 10, seen: Any = None
+    ) -> dict[str, Any]:
+        """How many positive ratings the lists of ``recommend`` find: see ``core.prediction.ranking_figures``.
+
+        Parameters
+        ----------
+        users, items, labels
+            Ratings that were not fitted; or one table with the columns of the fit. The positive ones are relevant.
+        n : int
+            Length of the lists.
+        seen : (users, items, labels) or table, optional
+            The ratings that were fitted. The model does not keep them. Their pairs are neither listed nor relevant.
+            Without them, lists consist largely of fitted items, so the figures are too low.
+
+        Returns
+        -------
+        dict
+            ``model``, and with ``seen`` also ``popularity``: the items with the most positive ratings in ``seen``. Each
+            has precisionAtK, recallAtK, ndcgAtK and meanAveragePrecisionAtK. Also ``n``, ``n_users``, the users with
+            relevant items over whom these are means, and ``n_unknown_user``, which are left out. Unknown items count
+            as not found.
+        """
+        given = self._ratings(users, items, labels, "rank")
+        before = None
+        if seen is not None:
+            own, partner, label = seen if isinstance(seen, tuple | list) else (seen, None, None)
+            before = self._ratings(own, partner, label, "exclude what was seen")
+        return self.ranked((*given.ids, given.positive), n, None if before is None else (*before.ids, before.positive))
+
+    def ranked(self, given: IdLabels, n: int, seen: IdLabels | None = None) -> dict[str, Any]:
+        """``ranking`` of ratings that were checked: ids of users and items, and whether they are positive."""
+        refuse(ranking_problems(n, None))
+        parts = [given] if seen is None else [given, seen]
+        users, items = (one_array([self.asked(who, part[at]) for part in parts]) for at, who in enumerate(SIDE_OF))
+        rows, cols, known = self.users.positions(users), self.items.positions(items), len(self.items.ids)
+        positive, new = np.concatenate([part[2] for part in parts]), np.arange(len(users)) < len(given[2])
+        codes = items.dictionary_encode().indices.to_numpy()  # unknown items come after the others
+        width = known + len(codes)
+        cells = rows * width + np.where(cols < 0, known + codes, cols)
+        wanted = np.setdiff1d(cells[new & positive & (rows >= 0)], cells[~new])
+        asking, relevant = np.unique(wanted // width, return_counts=True)
+        if not len(asking):
+            raise RequestError("cannot rank: no user that the model knows has a positive rating that was not seen")
+        lists = {"model": (self.users.known, self.items.known, self.predictor.ranking(None, None))}
+        if seen is not None:
+            counts = np.bincount(cols[~new & positive & (cols >= 0)], minlength=known)
+            equal, popular = (
+                RowPosterior.isotropic(values.astype(np.float32)[:, None], 0.0, "spread", True)
+                for values in (np.zeros(len(self.users.ids)), counts)
+            )
+            lists["popularity"] = equal, popular, Ranking(1.0)
+        unknown = users.filter(pa.array(new & positive & (rows < 0)))
+        figures: dict[str, Any] = {"n": n, "n_users": len(asking), "n_unknown_user": len(unknown.unique())}
+        for name, (own, others, order) in lists.items():
+            best = best_of(own, asking, others, n, order, (rows[~new], cols[~new]))
+            hits = np.isin(asking[:, None] * width + best.partner, wanted) & best.present
+            figures[name] = ranking_figures(hits, relevant)
+        return figures
+
     def certified(
         self, scored: pa.Table, request: CertificateRequest, fresh: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[Certificate]]:
         """The figures of scored ratings, and the certificates that they give: ``holdout`` first."""
-        figures, lines = figures_of(scored)
-        return figures, certificates_of(self.info, count_by_level(self.info, lines, request.by), request, fresh)
+        sums = sums_of(scored)
+        counts = count_by_level(self.info, sums, request.by)
+        return figures_of(sums), certificates_of(self.info, counts, request, fresh)
 
     # ---- new ratings -------------------------------------------------------------------------------------------------
 

@@ -35,8 +35,6 @@ UPDATE_ROUNDS, UPDATE_CHANGE = 30, 1e-3
 
 @dataclass(frozen=True)
 class FoldIn:
-    """How a model computes new rows of one side."""
-
     loss: Loss  # computes the row update
     side: Side  # side of the new rows
     kappa: float  # κ
@@ -140,8 +138,6 @@ def updated_rows(
 
 @dataclass(frozen=True)
 class Before:
-    """What a model knows of the rows of one side that have new ratings."""
-
     posterior: RowPosterior  # of a row that the model does not know, only ``implicit`` is used
     new: NDArray[np.bool_]  # which rows the model does not know
     explained: NDArray[np.float64] | None = None  # (rows, D): the means that side features of the new rows explain

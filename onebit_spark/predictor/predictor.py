@@ -47,7 +47,7 @@ from onebit_spark.core import prediction
 from onebit_spark.core.config import Terms, available_cores, param_names
 from onebit_spark.core.hashes import ENOUGH, CellSketch
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
-from onebit_spark.core.id_index import IdIndex, one_array
+from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import (
     CERTIFIED,
@@ -64,7 +64,7 @@ from onebit_spark.core.model_info import (
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.prediction import TOWARDS, Calibration, Call
 from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
-from onebit_spark.core.user_data import in_spark_type
+from onebit_spark.core.user_data import SIMPLE, as_spark, in_spark_type, one_array
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.top_n import Numbers, Ranking
 
@@ -116,7 +116,6 @@ class Predictor:
         return np.asarray(TOWARDS[call](self.confidence(scores, deviations)) >= threshold)
 
     def outputs(self, scores: DoubleArray, variances: DoubleArray) -> dict[str, DoubleArray]:
-        """The columns ``OUTPUTS``."""
         columns = scores, np.sqrt(variances), self.probability(scores, variances), self.label(scores)
         return dict(zip(OUTPUTS, columns, strict=True))
 
@@ -152,9 +151,10 @@ class Predictor:
         assert moments is not None, "q(γ) is known once the first γ step is done"
         u = uniforms(states ^ SCALE_STREAM, rank + 3)
         shared = np.sqrt(scales.prior.posterior(moments.factor, moments.rows + moments.cols).quantile(u[:, :rank]))
-        if not self.intercepts:
+        if scales.intercept_prior is None:
             return {side: _with_implicit(moments, side, np.zeros_like(shared), shared) for side in SIDES}
-        both = scales.prior.posterior([moments.row_intercept, moments.col_intercept], [moments.rows, moments.cols])
+        squares = [moments.row_intercept, moments.col_intercept]
+        both = scales.intercept_prior.posterior(squares, [moments.rows, moments.cols])
         own = np.sqrt(both.quantile(u[:, rank : rank + 2]))
         location = np.zeros((n, rank + 1))
         row_location = location.copy()
@@ -253,8 +253,6 @@ def in_slices(fill: Callable[[slice], None], n: int, size: int, threads: int) ->
 
 @dataclass(frozen=True, eq=False)
 class ModelSide:
-    """The ids of a side with their posterior."""
-
     ids: pa.Array  # different ids
     known: RowPosterior  # one row per id
     prior: RowPosterior  # one row: that of an unknown id, whose position is −1
@@ -274,7 +272,6 @@ class ModelSide:
 
     @property
     def table(self) -> pa.Table:
-        """The factor table."""
         return factor_table(self.ids, self.known, self.certified)
 
     def positions(self, ids: pa.ChunkedArray | pa.Array) -> Numbers:
@@ -345,17 +342,14 @@ def arrow_type(spark_type: str) -> pa.DataType:
     """The Arrow type of ids of a type of Spark. Raises a RequestError if such ids can be read by Spark only."""
     if decimal := re.fullmatch(r"decimal\((\d+),(-?\d+)\)", spark_type):
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
-    known = {
-        "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),
-        "double": pa.float64(), "string": pa.string(), "boolean": pa.bool_(), "binary": pa.binary(),
-        "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us"),
-    }  # fmt: skip
+    known = {name: kind for kind, name in SIMPLE.items() if kind != pa.null()}
+    known |= {"timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us")}
     if spark_type not in known:
         raise RequestError(f"ids of type {spark_type} can be read with Spark only: use OneBitCompletionModel.load")
     return known[spark_type]
 
 
-def asked_ids(values: Any, expected: pa.DataType, what: str) -> pa.Array:
+def asked_ids(values: Any, expected: pa.DataType | None, what: str) -> pa.Array:
     """One id, or a sequence of ids, as an Arrow array that can be looked up among ids of type ``expected``.
 
     Integers of different widths are accepted, text in any of its encodings, and types that Spark has under another
@@ -371,6 +365,7 @@ def asked_ids(values: Any, expected: pa.DataType, what: str) -> pa.Array:
         raise RequestError(f"{what} cannot be read: {str(error).splitlines()[0]}") from None
     if pa.types.is_dictionary(array.type):
         array = in_spark_type(array, what)
+    expected = as_spark(array.type) if expected is None else expected
     whole = pa.types.is_integer(array.type) and pa.types.is_decimal(expected) and expected.scale == 0
     if whole or _family(array.type) != _family(expected):
         array = in_spark_type(array, what, expected if whole else None)
@@ -389,18 +384,11 @@ def asked_ids(values: Any, expected: pa.DataType, what: str) -> pa.Array:
     return array
 
 
-def _family(kind: pa.DataType) -> str:
-    """Types whose values are the same ids."""
-    tests = {
-        "integer": pa.types.is_integer,
-        "text": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t),
-        "bytes": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
-        "floating": pa.types.is_floating,
-        "decimal": pa.types.is_decimal,
-        "instant": lambda t: pa.types.is_timestamp(t) and t.tz is not None,
-        "local time": lambda t: pa.types.is_timestamp(t) and t.tz is None,
-    }
-    return next((name for name, test in tests.items() if test(kind)), str(kind))
+def _family(kind: pa.DataType) -> tuple[Any, ...]:
+    """Types whose values are the same ids have the same family."""
+    plain = as_spark(kind)
+    named = next((test for test in (pa.types.is_integer, pa.types.is_floating) if test(kind)), plain.id)
+    return named, pa.types.is_timestamp(plain) and plain.tz is None
 
 
 # ---- ratings with their predictions ----------------------------------------------------------------------------------
@@ -431,35 +419,53 @@ def levels_of(thresholds: prediction.Thresholds, z: DoubleArray) -> dict[str, ND
     return {f"level_{call}": known.level(TOWARDS[call](z)) for call, known in thresholds.items()}
 
 
-def figures_of(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
-    """Error, losses, AUC and so on of scored ratings, and what ``count_by_level`` counts."""
+SCORE_BINS = 1 << 16  # of the scores of ratings that come in parts, equally wide in tanh(score/2)
+
+
+def sums_of(table: pa.Table, exact: bool = True) -> dict[str, Any]:
+    """Sums over scored ratings, from which all figures follow. The sums of several tables are added (``+``).
+
+    If they are not ``exact``, they count the scores in bins. ``lines`` is what ``count_by_level`` counts.
+    """
     column = {name: table[name].to_numpy() for name in table.column_names if name != "group"}
-    labels = np.where(column["positive"], 1.0, -1.0)
-    scores, probabilities = column["score"], column["probability"]
-    lines = {"n": np.ones(len(scores), np.int64), "n_wrong": ~column["right"], "n_positive": column["positive"]}
-    counts = {name: pa.array(each.astype(np.int64)) for name, each in lines.items()}
-    levels = {name: table[name] for name in table.column_names if name.startswith("level_")}
-    auc = prediction.auc(labels, scores)
+    positive, wrong, score, p = column["positive"], ~column["right"], column["score"], column["probability"]
+    n, labels, n_bins = len(table), np.where(positive, 1.0, -1.0), SCORE_BINS
+    if exact:
+        different, place = np.unique(score, return_inverse=True)
+        n_bins = len(different)
+    else:
+        place = np.floor((np.tanh(score / 2) + 1) / 2 * (n_bins - 1)).astype(np.int64)
+    counted = {"n": np.ones(n, np.int64), "n_wrong": wrong.astype(np.int64), "n_positive": positive.astype(np.int64)}
+    keys = [*(name for name in table.column_names if name.startswith("level_")), "group"]
+    lines = pa.table({**{name: table[name] for name in keys}, **counted})
+    grouped = lines.group_by(keys).aggregate([(name, "sum") for name in counted])
     return {
-        "n_wrong": int(np.count_nonzero(~column["right"])),
+        "n": n,
+        "n_wrong": int(np.count_nonzero(wrong)),
         "n_unknown_user": int(np.count_nonzero(column["unknown_user"])),
         "n_unknown_item": int(np.count_nonzero(column["unknown_item"])),
-        "hinge_loss": prediction.hinge_loss(labels, scores),
-        "log_loss": prediction.log_loss(labels, probabilities),
-        "brier": prediction.brier(labels, probabilities),
-        "calibration_error": prediction.reliability(labels, probabilities).error,
-        "auc": None if np.isnan(auc) else auc,  # JSON has no NaN
-        "auc_error": 0.0,
-        **class_figures_of(table),
-    }, pa.table({**levels, "group": table["group"], **counts})
+        "n_called": int(np.count_nonzero(positive != wrong)),  # predicted to be positive
+        "hinge_loss": n * prediction.hinge_loss(labels, score),
+        "log_loss": n * prediction.log_loss(labels, p),
+        "brier": n * prediction.brier(labels, p),
+        "reliability": prediction.reliability_sums(labels, p),
+        "classes": np.stack([np.bincount(place[of], minlength=n_bins) for of in (positive, ~positive)]),
+        "lines": [grouped.rename_columns([*keys, *counted])],
+    }
 
 
-def class_figures_of(table: pa.Table) -> dict[str, Any]:
-    """Precision, recall and average precision of both classes, of scored ratings."""
-    score, positive, right = (table[name].to_numpy() for name in ("score", "positive", "right"))
-    place = np.unique(score, return_inverse=True)[1]
-    positives, negatives = (np.bincount(place, weights=each) for each in (positive, ~positive))
-    return prediction.class_figures(positives, negatives, int(np.sum(positive == right)), int(np.sum(~right)))
+def figures_of(sums: Mapping[str, Any], exact: bool = True) -> dict[str, Any]:
+    """Error, losses, AUC and so on from the sums over scored ratings."""
+    positives, negatives = sums["classes"]
+    auc, error = prediction.auc_of_counts(positives, negatives) or (None, None)
+    return {
+        **{name: sums[name] for name in ("n_wrong", "n_unknown_user", "n_unknown_item")},
+        **{name: sums[name] / sums["n"] for name in ("hinge_loss", "log_loss", "brier")},
+        "calibration_error": prediction.Reliability.of_sums(sums["reliability"]).error,
+        "auc": auc,
+        "auc_error": 0.0 if exact else error,
+        **prediction.class_figures(positives, negatives, sums["n_called"], sums["n_wrong"]),
+    }
 
 
 def with_rates(
@@ -473,8 +479,9 @@ def with_rates(
     return {"n": n, "n_positive": positives, **rates, "threshold": threshold, **figures}
 
 
-def count_by_level(info: ModelInfo, lines: pa.Table, by: str | None) -> HeldOutCounts:
-    """Count lines with levels, group, n, n_wrong and n_positive (``HeldOutCounts.of``); ``by``: the groups' column."""
+def count_by_level(info: ModelInfo, sums: Mapping[str, Any], by: str | None) -> HeldOutCounts:
+    """The counts of ratings for certificates; ``by`` is the column of their groups."""
+    lines = pa.concat_tables(sums["lines"])
     columns = {name: lines[name].to_numpy() for name in lines.column_names if name != "group"}
     groups = () if by is None else _groups(lines["group"], by)
     return HeldOutCounts.of(info.thresholds, columns, info.majority, groups)
@@ -508,14 +515,15 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     the most confident ``share`` is answered, ``error`` of the answers are wrong. ``calls`` counts both classes in bins
     of the signed confidence, ascending.
     """
-    column = {name: scored[name].to_numpy() for name in ("positive", "right", "score", "probability", "z")}
+    column = {name: scored[name].to_numpy() for name in ("positive", "right", "score", "z")}
     positive, wrong, n = column["positive"], ~column["right"], len(scored)
     low, high, per_octave = CONFIDENCE_BINS
     octave = np.floor((np.log2(np.clip(np.abs(column["z"]), 2.0**low, 2.0**high)) - low) * per_octave)
     bins = np.unique(-octave, return_inverse=True)[1]
     answered, errors = np.cumsum(np.bincount(bins)), np.cumsum(np.bincount(bins, weights=wrong))
     signed = np.unique(np.copysign(octave + 1, column["z"]), return_inverse=True)[1]
-    reliability = prediction.reliability(np.where(positive, 1.0, -1.0), column["probability"])
+    sums = sums_of(scored)
+    figures, reliability = figures_of(sums), prediction.Reliability.of_sums(sums["reliability"])
     edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
     counts = {
         name: np.bincount(place[chosen], minlength=len(edges)).tolist()
@@ -534,7 +542,7 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
             name: np.bincount(signed[chosen], minlength=signed.max() + 1).tolist()
             for name, chosen in (("positive", positive), ("negative", ~positive))
         },
-        **class_figures_of(scored),
+        **{name: figure for name, figure in figures.items() if name.endswith(("precision", "recall"))},
     }
 
 
@@ -597,8 +605,6 @@ def seen_in_fit(known: CellSketch | None, asked: CellSketch) -> str | None:
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """Which certificates are wanted."""
-
     terms: Terms
     max_error: Sequence[float] = ()  # requested error rates among the answered pairs
     by: str | None = None  # a column of the ratings: certify within each of its groups as well
@@ -614,7 +620,6 @@ class CertificateRequest:
 
     @property
     def calls(self) -> list[CallRequest]:
-        """All requests."""
         return [*(CallRequest("answered", rate) for rate in self.max_error), *precision_requests(self.min_precision)]
 
     def problems(self, info: ModelInfo, names: Mapping[str, str] | None = None) -> list[str]:

@@ -35,8 +35,6 @@ MANY = 0.1  # above this share of a tile's pairs, one product is faster than var
 
 
 class Ranking(NamedTuple):
-    """The order of the partners of a row."""
-
     noise: float  # rank by score/√(noise + variance), the order of the probabilities
     z: float = math.nan  # if it is a number: rank by the lower limit score − z·std instead
     floor: float = 0.0  # keep only pairs with |score|/√(floor_noise + variance) ≥ floor
@@ -63,7 +61,6 @@ class Best(NamedTuple):
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """Where there is a partner."""
         return self.partner >= 0
 
 

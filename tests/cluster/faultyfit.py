@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from eventlog import EventLog, event_log_settings
 from jvm import QUICK
+from powerlaw import power_law_ratings
 from standalone import WORKERS, send, unfinished_tasks, wait_for
-
-from onebit_spark.simulate import power_law_ratings
 
 ROOT = Path(__file__).parents[2]
 

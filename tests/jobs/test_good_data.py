@@ -81,7 +81,7 @@ GOOD = {  # in this order: later ones use the models of earlier ones
     "newer": "predict --model {}/featured --pairs {}/newcomers --user-features {}/newer_features --output {}/of_newer",
     "fresh": (
         "evaluate --model {}/certified --ratings {}/later --certify --delta 0.01 --output {}/fresh.json "
-        "--max-error 0.4 --certify-by age"
+        "--max-error 0.4 --certify-by age --ranking 3 --exclude-seen {}/hundreds"
     ),
     "weighted": (
         "fit --ratings {}/weighted --weight-col w --output {}/weighted_model --holdout 0.3 "
@@ -259,8 +259,14 @@ def test_the_report_names_the_job_and_its_seconds(folder, results):
     job = figures(folder / "certified" / "metadata.json")["diagnostics"]["job"]
     page = (folder / "certified" / "report.html").read_text()
     assert job["input"] == f"{folder}/hundreds"
-    assert job["command"].startswith(f"onebit-spark fit --ratings {folder}/hundreds --output {folder}/certified")
-    for flag in ("--holdout 0.3", "--max-error 0.45,0.01", "--certify-by age", "--delta 0.1"):
+    assert job["command"].startswith(f"onebit-spark fit --ratings {folder}/hundreds ")
+    for flag in (
+        f"--output {folder}/certified",
+        "--holdout 0.3",
+        "--max-error 0.45,0.01",
+        "--certify-by age",
+        "--delta 0.1",
+    ):
         assert flag in job["command"]
     for shown in (job["date"], f"onebit_spark {job['version']}", job["command"]):
         assert shown in page
@@ -298,6 +304,19 @@ def test_figures_on_fitted_ratings_have_a_warning(folder, results):
     assert results["weighted measured"][1].splitlines()[0].startswith(f"Warning: {warning}")
     assert figures(folder / "weighted.json")["warning"].startswith(warning)
     assert "warning" not in figures(folder / "fresh.json")
+
+
+def test_lists_are_measured(folder, results):
+    """As by the model, on both runtimes."""
+    model, (seen, later) = (
+        onebit_spark.load(folder / "certified"),
+        (GOOD_TABLES[name] for name in ("hundreds", "later")),
+    )
+    expected, found = model.ranking(later, n=3, seen=seen), figures(folder / "fresh.json")["ranking"]
+    assert found.keys() == expected.keys() >= {"model", "popularity"}
+    assert found["model"] == pytest.approx(expected["model"])
+    assert found["popularity"] == pytest.approx(expected["popularity"])
+    assert f"lists of 3 items, over {expected['n_users']} users with positive ratings" in results["fresh"][1]
 
 
 def test_users_without_ratings_are_predicted_from_their_features(folder, results):

@@ -29,6 +29,7 @@ LEFT_BEHIND = {  # expressions that hold at the end
     "streaming.md": 'Path("models/batch-0/metadata.json").exists()',
 }
 
+NEEDS = {"mlflow.md": ["mlflow"], "sklearn.md": ["sklearn", "mapie"]}  # beyond the package and its extra `all`
 
 PAGES = [guide for guide in GUIDES if list(snippets(guide))]
 BY_DEFAULT = "README.md"  # the other guides are slow
@@ -40,8 +41,8 @@ BY_DEFAULT = "README.md"  # the other guides are slow
     [pytest.param(page, marks=[] if page.name == BY_DEFAULT else [pytest.mark.slow], id=page.name) for page in PAGES],
 )
 def test_the_guide_runs(guide, spark, clone, monkeypatch):
-    if guide.name == "mlflow.md":
-        pytest.importorskip("mlflow")
+    for package in NEEDS.get(guide.name, ()):
+        pytest.importorskip(package)
     names = {"spark": spark}
     if guide.name in EXCERPT_OF:
         names |= vars(importlib.import_module(EXCERPT_OF[guide.name]))

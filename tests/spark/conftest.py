@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from modelfolders import info_of
+from powerlaw import power_law_ratings
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import model_selection
 from onebit_spark.core.model_info import factor_table
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.simulate import power_law_ratings
 
 
 @pytest.fixture

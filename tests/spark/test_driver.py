@@ -12,7 +12,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
-from onebit_spark.core import id_index
+from onebit_spark.core import user_data
 from onebit_spark.core.config import Terms
 from onebit_spark.engines import spark_engine
 from onebit_spark.engines.spark_engine import load_ratings
@@ -218,7 +218,7 @@ def test_ids_too_long_for_32_bit_offsets(ratings, monkeypatch):
     """Every array of text is taken for one of more than 2 GiB."""
     some = ratings.where("item >= 3")
     expected = fit(some)
-    monkeypatch.setattr(id_index, "MOST_TEXT", 0)
+    monkeypatch.setattr(user_data, "MOST_TEXT", 0)
     found = fit(some)
     assert factors(found) == factors(expected)
     again = OneBitCompletion(exchange="driver", rank=3, maxIter=1, tol=0.0).setInitialModel(found).fit(ratings)

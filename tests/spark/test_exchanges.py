@@ -169,7 +169,7 @@ def all_scores(sides, intercepts):
 def assert_same_bits(one, other):
     assert one.info.objective_history == other.info.objective_history
     assert one.certificate == other.certificate
-    assert one.info.confidence_thresholds == other.info.confidence_thresholds
+    assert one.info.thresholds == other.info.thresholds
     for found, expected in ((one.users, other.users), (one.items, other.items)):
         assert found.schema.simpleString() == expected.schema.simpleString()
         assert found.toArrow().sort_by("id") == expected.toArrow().sort_by("id")

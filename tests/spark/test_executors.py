@@ -25,7 +25,7 @@ from onebit_spark.engines.blocking import (
     multiple_of,
     number_ids,
     placement_by_counts,
-    placements,
+    placement_of,
 )
 from onebit_spark.engines.spark_engine import executor_engine, work_folder
 from onebit_spark.input import survey as counting
@@ -199,8 +199,7 @@ def test_rows_beyond_32_bits(monkeypatch, ratings):
 def test_ids_are_numbered_in_ascending_order(spark, ratings):
     with survey_ratings(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
         n_blocks = {"rows": 25, "cols": 9}
-        numbered = number_ids(counted, release)
-        placed = placements(numbered, counted.counts.n, n_blocks)
+        numbered, n = number_ids(counted, release), counted.counts.n
         for side, ids in counted.ids().items():
             lines = numbered[side].frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()
@@ -209,9 +208,10 @@ def test_ids_are_numbered_in_ascending_order(spark, ratings):
                 frame.sparkSession.conf.get("spark.sql.shuffle.partitions") for frame in (numbered[side].frame, ratings)
             )
             assert len(set(settings)) == 1  # factors are joined with ids there: not in one task
-            expected = placement_by_counts(ids.counts, n_blocks[side])
-            assert len(placed[side].heavy) > 0
-            np.testing.assert_array_equal(placed[side].of(np.arange(len(ids))), expected.of(np.arange(len(ids))))
+            rows, placed = np.arange(len(ids)), placement_of(numbered[side], n, n_blocks[side])
+            assert len(placed.heavy) > 0
+            expected = placement_by_counts(rows, ids.counts, n, n_blocks[side])
+            np.testing.assert_array_equal(placed.of(rows), expected.of(rows))
 
 
 def test_keys_reach_their_partitions(spark):
@@ -226,14 +226,16 @@ def test_keys_reach_their_partitions(spark):
 
 def test_heavy_rows_are_spread():
     counts = np.array([1000, 900, 800, 700] + [1] * 400)
-    block_of = placement_by_counts(counts, 4).of(np.arange(len(counts)))
+    rows = np.arange(len(counts))
+    block_of = placement_by_counts(rows, counts, counts.sum(), 4).of(rows)
     assert sorted(block_of[:4].tolist()) == [0, 1, 2, 3]
     load = np.bincount(block_of, weights=counts)
     assert load.max() < 1.3 * load.mean()
 
 
 def test_every_row_has_one_block():
-    placement = placement_by_counts(np.random.default_rng(0).integers(1, 50, 333), 7)
+    counts = np.random.default_rng(0).integers(1, 50, 333)
+    placement = placement_by_counts(np.arange(333), counts, counts.sum(), 7)
     assert sorted(np.concatenate(placement.rows_of(333)).tolist()) == list(range(333))
 
 
@@ -321,6 +323,4 @@ def test_the_size_of_the_summary_is_known_before_it_is_collected(spark):
     with ExitStack() as release:
         packed = PackedRatings.of(ratings, Columns(), release)
         lines = packed.bundles.select(*counting.SUMMARY).toArrow().to_pylist()
-    size = sum(len(cell) for line in lines if not line["user_counts"] for cell in line.values())
-    counts = sum(len(line["user_counts"]) + len(line["item_counts"]) for line in lines)
-    assert packed.facts["summary_bytes"] == size + counts > 0
+    assert packed.facts["summary_bytes"] == sum(len(cell) for line in lines for cell in line.values()) > 0

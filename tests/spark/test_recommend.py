@@ -3,6 +3,8 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.ml.evaluation import RankingEvaluator
+from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
 from onebit_spark.core.losses import LOSSES
@@ -103,3 +105,39 @@ def test_what_cannot_be_asked(spark, make_model):
     holes = spark.createDataFrame([(None,), (1,)], "user bigint")
     with pytest.raises(Exception, match="column 'user' holds 1 null or NaN ids"):
         model.recommendForUserSubset(holes, 1).collect()
+
+
+@pytest.mark.classic
+def test_rankings_are_those_of_the_evaluator_of_spark(spark, make_fit, make_model):
+    """And those of the model in one process, with popularity, unknown users, and an unknown item."""
+    rng = np.random.default_rng(6)
+    columns = [np.append(rng.integers(0, high, 330), more) for high, more in ((30, 3), (18, 99))]
+    labels = np.append(rng.choice([-1, 1], 330), 1)
+    table = pa.table({"user": columns[0], "item": columns[1], "label": labels})
+    seen, held_out = table[:180], table[180:]
+    model, here = make_model(), make_fit()
+    frames = [spark.createDataFrame(part) for part in (seen, held_out)]
+    found = model.ranking(frames[1], 4, excludeSeen=frames[0])
+    expected = here.ranking(held_out, n=4, seen=seen)
+    assert found.keys() == expected.keys() >= {"model", "popularity"}
+    assert found.pop("n_unknown_user") == expected["n_unknown_user"] == 2
+    for name, figures in found.items():
+        assert figures == pytest.approx(expected[name]), name
+    wanted = frames[1].where("label > 0").join(frames[0], ["user", "item"], "left_anti")
+    relevant = wanted.groupBy("user").agg(F.collect_set(F.col("item").cast("double")).alias("label"))
+    lists = model.recommendForUserSubset(wanted, 4, excludeSeen=frames[0])
+    listed = lists.select("user", F.expr("transform(recommendations, one -> double(one.item))").alias("prediction"))
+    both = listed.join(relevant, "user").cache()
+    for name, value in found["model"].items():
+        assert RankingEvaluator(metricName=name, k=4).evaluate(both) == pytest.approx(value)
+
+
+@pytest.mark.slow
+def test_rankings_without_the_seen_ratings(spark, make_fit, make_model):
+    ratings = pa.table({"user": [0, 0, 5, 7], "item": [1, 2, 3, 4], "label": [1, -1, 1, 1]})
+    frame = spark.createDataFrame(ratings)
+    found = make_model().ranking(frame, 4)
+    assert "popularity" not in found
+    assert found["model"] == pytest.approx(make_fit().ranking(ratings, n=4)["model"])
+    with pytest.raises(RequestError, match="no user that the model knows has a positive rating that was not seen"):
+        make_model().ranking(frame, 4, excludeSeen=frame)

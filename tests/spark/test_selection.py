@@ -142,7 +142,7 @@ def test_which_error_rate_and_under_which_name(spark, ratings, certified, tmp_pa
     model.setMaxError(0.001).save(str(tmp_path / "model"))
     again = OneBitCompletionModel.load(str(tmp_path / "model"))
     assert again.certificate == model.certificate
-    assert again.info.confidence_thresholds == model.info.confidence_thresholds
+    assert again.info.thresholds == model.info.thresholds
     assert again.getMaxError() == 0.001
     assert not again.transform(ratings).where("answered").head(1)
     new = spark.createDataFrame([(77, 1, 1), (77, 2, -1)], "user long, item long, label int")

@@ -61,9 +61,12 @@ class HyperPosterior(NamedTuple):
         return [(self.col_intercept, 0.0, 0.0), *zero]
 
 
-def best_scales(prior, rows, cols, mean=0.0, mean_variance=1.0):
-    """The optimal q(γ) for two posteriors whose rows all have ratings, and q(μ)."""
-    first = int(rows.has_intercept)
+def best_scales(prior, rows, cols, mean=0.0, mean_variance=1.0, intercept_prior=None):
+    """The optimal q(γ) for two posteriors whose rows all have ratings, and q(μ).
+
+    ``intercept_prior`` is π^γ of γ_b and γ_d, by default that of the factors.
+    """
+    first, own = int(rows.has_intercept), intercept_prior or prior
 
     def second_moment(posterior, k, centre=0.0):
         return np.sum((posterior.location[:, k] - centre) ** 2 + posterior.std[:, k] ** 2)
@@ -76,8 +79,8 @@ def best_scales(prior, rows, cols, mean=0.0, mean_variance=1.0):
         return HyperPosterior(factors)
     return HyperPosterior(
         factors,
-        scale(prior, second_moment(rows, 0, mean) + m1 * mean_variance, m1),
-        scale(prior, second_moment(cols, 0), m2),
+        scale(own, second_moment(rows, 0, mean) + m1 * mean_variance, m1),
+        scale(own, second_moment(cols, 0), m2),
         mean,
         mean_variance,
     )

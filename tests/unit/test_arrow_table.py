@@ -19,7 +19,6 @@ from onebit_spark.core.hashes import KEPT
 from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import RequestError
 from onebit_spark.input import ratings as rating_input
-from onebit_spark.input import tables
 from onebit_spark.input.ratings import ArrowRatings, Columns, Holdout
 from onebit_spark.input.tables import (
     ArrowTable,
@@ -235,7 +234,9 @@ def test_types_are_those_of_spark():
 
 def test_data_frames():
     pandas = pytest.importorskip("pandas")
-    assert ArrowTable.of(pandas.DataFrame(LIKES.to_pydict())).table() == LIKES
+    frame = pandas.DataFrame(LIKES.to_pydict())
+    assert ArrowTable.of(frame).table() == LIKES
+    assert ArrowTable.of(frame[frame.index > 0]).table() == LIKES[1:]  # the numbers of the lines are no column
     with pytest.raises(RequestError, match="must be an Arrow table, or a DataFrame of pandas or polars, not a list"):
         ArrowTable.of([1, 2])
 
@@ -298,36 +299,14 @@ def test_text_that_is_not_utf8(tmp_path):
     assert table["user"].to_pylist() == ["né"]
 
 
-JSON_ENDS = {  # whether a file can be read in batches that ends so
-    "like the others": ('{"user": 5, "when": "2020-01-01", "w": 1.5}', True),
-    "a column is missing": ('{"user": 5}', True),
-    "null": ('{"user": null, "w": null}', True),
-    "another type": ('{"user": 5.5}', False),
-    "another column": ('{"user": 5, "more": [1]}', False),
-}
-
-
-@pytest.mark.parametrize("name", JSON_ENDS)
-def test_large_files_of_json_are_read_in_batches(tmp_path, monkeypatch, name):
-    """To the same table as all at once."""
-    end, in_batches = JSON_ENDS[name]
-    text = '{"user": 1, "when": "2020-02-03", "w": 0.5}\n' * 50 + end
-    (tmp_path / "a.json").write_text(text)
+def test_files_of_json_with_different_columns(tmp_path):
+    """Every column is there, in the widest of its types; times are text, as in Spark."""
+    (tmp_path / "a.json").write_text('{"user": 1, "when": "2020-02-03", "w": 0.5}\n{"user": 5.5}\n')
     (tmp_path / "b.json").write_text('{"user": 7, "last": true}\n')
-    monkeypatch.setattr("onebit_spark.input.tables.BLOCK", 200)
-    whole = open_table(str(tmp_path))
-    monkeypatch.setattr("onebit_spark.input.tables.LARGE", 1000)
-    if in_batches:
-        monkeypatch.setattr("onebit_spark.input.tables._json", small_only)
-    table = open_table(str(tmp_path))
-    assert table.schema == whole.schema
-    for names in (whole.schema.names, ["user"], ["last", "w"]):
-        assert pa.Table.from_batches(table.batches(names)) == pa.Table.from_batches(whole.batches(names))
-
-
-def small_only(file, read=tables._json):
-    assert file.path.endswith("b.json"), "the large file was read at once"
-    return read(file)
+    table = open_table(str(tmp_path)).table()
+    columns = {"last": [None, None, True], "user": [1.0, 5.5, 7.0], "w": [0.5, None, None]}
+    assert table.to_pydict() == {**columns, "when": ["2020-02-03", None, None]}
+    assert table.column_names == ["last", "user", "w", "when"]
 
 
 def test_rows_are_estimated(tmp_path):

@@ -246,18 +246,14 @@ ratings = st.lists(
 )
 
 
-@given(ratings, st.integers(1, 7), st.integers(1, 30))
-def test_bundles_hold_the_ratings(lines, bundle, segment):
+@given(ratings, st.integers(1, 30))
+def test_bundles_hold_the_ratings(lines, bundle):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(survey, "BUNDLE", bundle)
-        patch.setattr(survey, "SEGMENT", segment)
-        packed = list(Pack(None)(iter(raw_batches(lines, 3))))
-        found, segment, users, items = [], None, [], []
+        patch.setattr(survey, "TABLE_BYTES", 1)
+        packed, found = list(Pack(None)(iter(raw_batches(lines, 3)))), []
         for part in read_bundles(iter(packed)):
-            if part.segment != segment:
-                segment, users, items = part.segment, [], []
-            users += part.user_ids.to_pylist()
-            items += part.item_ids.to_pylist()
+            users, items = part.user_ids.to_pylist(), part.item_ids.to_pylist()
             found += [
                 (users[user], items[code >> 1], bool(code & 1))
                 for user, code in zip(part.users, part.codes, strict=True)
@@ -283,6 +279,7 @@ def test_bundles_hold_the_ratings(lines, bundle, segment):
 def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     """At least those below the limit for all ratings of the task, whatever its bundles."""
     monkeypatch.setattr(survey, "BUNDLE", 100)
+    monkeypatch.setattr(survey, "TABLE_BYTES", 1)
     monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 50)
     rng = np.random.default_rng(1)
     lines = [("a", int(item), True) for item in rng.integers(0, 10**6, 1000)]
@@ -310,13 +307,13 @@ def raw_batches(lines, size):
 
 
 def test_numbers_must_belong_to_the_ids():
-    """Numbers that were found for a segment before it was packed again, with its ids in another order, are refused."""
+    """Numbers that were found for a bundle before it was packed again, with its ids in another order, are refused."""
     lines = [("b", 3, True), ("a", 1, False), ("c", 1, True)]
-    bundle, _ = Pack(None)(iter(raw_batches(lines, 3)))  # and the counts of its ids
+    (bundle,) = Pack(None)(iter(raw_batches(lines, 3)))
     bundles = pa.Table.from_batches([bundle])
     encode = partial(_encode_numbers, Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), False)
     users = {"places": np.array([0, 1, 2], np.int32), "numbers": np.array([1, 0, 2])}
-    items = {"places": np.array([1, 0], np.int32), "numbers": np.array([0, 1])}
+    items = {"places": np.array([0, 1], np.int32), "numbers": np.array([0, 1])}
     (chunk,) = encode(bundles, returned(users, items)).to_pylist()
     assert np.frombuffer(chunk["rows"], np.int32).tolist() == [1, 0, 2]
     assert np.frombuffer(chunk["codes"], np.int32).tolist() == [3, 0, 1]
@@ -329,7 +326,7 @@ def test_numbers_must_belong_to_the_ids():
 
 
 def test_a_part_with_a_single_item():
-    bundle, _ = Pack(None)(iter(raw_batches([("b", 3, True), ("a", 3, False)], 2)))
+    (bundle,) = Pack(None)(iter(raw_batches([("b", 3, True), ("a", 3, False)], 2)))
     encode = partial(_encode_numbers, Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), False)
     users = {"places": np.array([0, 1], np.int32), "numbers": np.array([8, 5])}
     items = {"places": np.array([0], np.int32), "numbers": np.array([4])}
@@ -340,7 +337,7 @@ def test_a_part_with_a_single_item():
 
 def returned(users, items):
     return pa.Table.from_batches(
-        [binary_line(segment=0, side=side, **cells) for side, cells in enumerate((users, items))]
+        [binary_line(bundle=0, side=side, **cells) for side, cells in enumerate((users, items))]
     )
 
 

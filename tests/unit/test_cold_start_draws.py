@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import geninvgauss, invgamma, norm
 
+import onebit_spark
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core.priors import PRIORS, gig_quantile
 from onebit_spark.simulate import simulate
@@ -34,12 +35,12 @@ def drawn(fit, row, col, seeds=1500):
 
 def scale_draws(fit, rng, n):
     """γ (n × K), γ_b and γ_d (n), by scipy."""
-    moments, prior = fit.scales.moments, fit.prior
-    pairs = [(s, moments.rows + moments.cols) for s in moments.factor]
+    moments, prior, own = fit.scales.moments, fit.prior, fit.config.make_intercept_prior()
+    pairs = [(prior, s, moments.rows + moments.cols) for s in moments.factor]
     if fit.config.intercepts:
-        pairs += [(moments.row_intercept, moments.rows), (moments.col_intercept, moments.cols)]
+        pairs += [(own, moments.row_intercept, moments.rows), (own, moments.col_intercept, moments.cols)]
     columns = []
-    for s, m in pairs:
+    for prior, s, m in pairs:
         if prior.name == "inverse-gamma":
             law = invgamma(prior.alpha + m / 2, scale=prior.beta + s / 2)
         else:
@@ -92,6 +93,15 @@ def test_draws_follow_the_posterior(data, loss, prior, intercepts):
     )
     for row, col in ((KNOWN, KNOWN), (KNOWN, BEYOND), (BEYOND, KNOWN), (BEYOND, BEYOND)):
         assert_same_law(drawn(fit, row, col), expected(fit, row is KNOWN, col is KNOWN, rng))
+
+
+def test_a_saved_model_keeps_the_prior_of_the_intercepts(data, tmp_path):
+    fit = fitted(data, prior="gamma")
+    fit.save(tmp_path / "model")
+    loaded = onebit_spark.load(tmp_path / "model")
+    assert loaded.scales.intercept_prior == fit.scales.intercept_prior == PRIORS["gamma"](1.0, 1.0)
+    rows, cols = np.array([KNOWN, 500]), np.array([2, 700])
+    np.testing.assert_array_equal(loaded.sample(rows, cols), fit.sample(rows, cols))
 
 
 def test_rows_without_ratings_are_drawn_from_the_prior(data):

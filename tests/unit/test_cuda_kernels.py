@@ -129,7 +129,7 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
             continue
         centre, root = mean.copy(), np.sqrt(ratings.distinct[i])
         if shape.implicit:
-            mine = sums[i, line.implicit_places(np.arange(shape.rank))]
+            mine = sums[i, twins.implicit_places(line, np.arange(shape.rank))]
             centre[shape.fixed :] += mine / root
             np.testing.assert_allclose(implicit_means[i], mine / root, rtol=1e-4, atol=1e-5)
             _check_directions(shape, sums[i], ratings.distinct[i], own.implicit[i], implicit[i])
@@ -144,7 +144,7 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
         variance, g = (spread**2 if shape.spread else np.diag(spread)), np.diag(precision)
         volume += np.log(spread).sum() if shape.spread else 0.5 * np.linalg.slogdet(spread)[1]
         distance += np.sum(g * ((x - centre) ** 2 + variance) - 1 - np.log(g))
-        signed = sums[i, line.signed_places(shape.packed + np.arange(shape.size + 1))]
+        signed = sums[i, twins.signed_places(line, shape.packed + np.arange(shape.size + 1))]
         linear += signed @ (np.append(np.append(1.0, x[1:]), x[0]) if shape.fixed else np.append(x, 0.0))
     np.testing.assert_allclose(scalars, [volume, distance, linear], rtol=1e-4)
 
@@ -152,7 +152,7 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
 def _check_directions(shape, sums, count, old, new):
     """w and d stay; z, s and q are reported. (The residual r is another's to check.)"""
     w, _, z, d, s, q = np.split(new, 6)
-    _, residuals, gradients, steps = np.split(sums[shape.line.implicit_places(np.arange(4 * shape.rank))], 4)
+    _, residuals, gradients, steps = np.split(sums[twins.implicit_places(shape.line, np.arange(4 * shape.rank))], 4)
     assert np.array_equal(w, old[: shape.rank])
     assert np.array_equal(d, old[3 * shape.rank : 4 * shape.rank])
     np.testing.assert_allclose(z, (residuals - RIDGE * w) / (count + RIDGE), rtol=1e-4, atol=1e-5)

@@ -27,8 +27,8 @@ def check_places(shape):
     line = shape.line
     places = [
         np.arange(packed_size(shape.size + 1)),
-        line.signed_places(shape.packed + np.arange(shape.size + 1)),
-        line.implicit_places(np.arange(4 * shape.rank)) if shape.implicit else np.empty(0, int),
+        twins.signed_places(line, shape.packed + np.arange(shape.size + 1)),
+        twins.implicit_places(line, np.arange(4 * shape.rank)) if shape.implicit else np.empty(0, int),
     ]
     flat = np.concatenate(places)
     assert len(np.unique(flat)) == len(flat)
@@ -98,7 +98,7 @@ def test_twin_against_the_kernels_of_the_cpu(rank, intercepts, implicit, covaria
         reached = updated.scale[i] if covariance == "diagonal" else updated.covariance[i]
         np.testing.assert_allclose(reached, spread, rtol=2e-4, atol=2e-5)
     if implicit:
-        implicit_sums = sums[:, shape.line.implicit_places(np.arange(4 * rank))]
+        implicit_sums = sums[:, twins.implicit_places(shape.line, np.arange(4 * rank))]
         columns = [
             np.unique(block.codes[lo:hi] >> 1)
             for lo, hi in zip(block.row_pointers, block.row_pointers[1:], strict=False)

@@ -138,7 +138,7 @@ def test_extras():
     assert {"spark"} <= {name for names in lists for name in names.split(",")} <= set(extras)
 
 
-@pytest.mark.parametrize("name", ["in_process", "core.prediction"])
+@pytest.mark.parametrize("name", ["in_process", "core.prediction", "sklearn"])
 def test_examples(name):
     result = doctest.testmod(importlib.import_module(f"onebit_spark.{name}"), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 0

@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from fitting import MONOTONE, assert_same_bits, data_named, half_of, simulated
+from powerlaw import power_law_ratings
 from test_kernels import VARIANTS, name
 from test_objective import config_of
 
@@ -13,7 +14,6 @@ from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.priors import PRIORS
-from onebit_spark.simulate import power_law_ratings
 
 LARGEST_RISE = {"float64": 1e-9, "float32": 1e-6}  # of the objective, relative
 

@@ -48,7 +48,8 @@ def moments(posterior):
 
 def hierarchy(prior, intercepts, rank=5):
     pi, factor = PRIORS[prior](ALPHA, BETA), np.linspace(0.5, 3.0, rank)
-    return HyperPosterior(pi, intercepts, factor, row_intercept=1.3, col_intercept=0.8, mean=0.2)
+    own = PRIORS[prior](1.5, 0.7) if intercepts else None
+    return HyperPosterior(pi, own, factor, row_intercept=1.3, col_intercept=0.8, mean=0.2)
 
 
 def scores_and_variances(rows, cols):
@@ -169,7 +170,7 @@ def test_the_predicted_divergence_is_that_of_the_mapped_rows(symmetry, prior, in
     mapped = maps["rows"].applied(rows), maps["cols"].applied(cols)
     for (reached, predicted), pair in ((plain, (rows, cols)), ((after, divergence), mapped)):
         centre = (reached.mean, reached.mean_variance) if intercepts else (0.0, 1.0)
-        scales = bruteforce.best_scales(before.prior, *pair, *centre)
+        scales = bruteforce.best_scales(before.prior, *pair, *centre, before.intercept_prior)
         assert predicted == pytest.approx(bruteforce.divergence(*pair, scales), rel=1e-9)
         np.testing.assert_allclose(reached.factor, [s.inverse_mean for s in scales.factors], rtol=1e-9)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onebit_spark.core import id_index
-from onebit_spark.core.id_index import IdColumn, IdEncoder, IdIndex, encode, hashes_of, sum_by_id
+from onebit_spark.core import id_index, user_data
+from onebit_spark.core.id_index import IdColumn, IdIndex, encode, hashes_of, sum_by_id
 
 whole = st.integers(-(2**63), 2**63 - 1)
 KINDS = {
@@ -54,7 +54,6 @@ def test_every_id_is_found_and_no_other(name, dense, data):
     values, others = data.draw(st.sets(of, max_size=40)), data.draw(st.lists(of, max_size=20))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(id_index, "DENSE_PER_ID", dense)
-        patch.setattr(id_index, "DENSE", dense)
         check(values, data.draw(st.permutations([*values, *others])), kind)
 
 
@@ -102,31 +101,9 @@ def test_equal_ids_have_equal_hashes(ids):
 integers = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 40), max_size=60)
 
 
-@given(st.lists(integers, max_size=6), st.sampled_from([0, 8, 1 << 24]))
-def test_integers_keep_their_numbers(parts, dense):
-    """By a table of their range as far as it is narrow, by a hash table from then on."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_index, "DENSE", dense)
-        dictionary, known = IdEncoder(), []
-        for part in parts:
-            numbers, new = dictionary.add(pa.chunked_array([pa.array(part, pa.int64())]))
-            known += new.to_pylist()
-            assert len(dictionary) == len(known) == len(set(known))
-            assert [known[number] for number in numbers] == part
-
-
-@given(st.lists(st.lists(st.text(max_size=3)), max_size=5))
-def test_text_keeps_its_numbers(parts):
-    dictionary, known = IdEncoder(), []
-    for part in parts:
-        numbers, new = dictionary.add(pa.chunked_array([pa.array(part, pa.string())]))
-        known += new.to_pylist()
-        assert [known[number] for number in numbers] == part
-
-
 @pytest.mark.parametrize("ids", [pa.array([1, None]), pa.array([1.0, float("nan")]), pa.array(["a", None])])
 def test_null_and_nan_are_noticed(ids):
-    assert IdEncoder().add(pa.chunked_array([ids])) is None
+    assert not IdColumn().add(pa.chunked_array([ids]))
 
 
 IDS = st.lists(st.lists(st.sampled_from(["a", "b", "ä", "", "B", "a\u0000", "zz"]), max_size=8), min_size=1, max_size=4)
@@ -152,7 +129,8 @@ def test_text(parts):
 @pytest.mark.parametrize("most", [0, 60, 2**31 - 1])
 def test_text_beyond_32_bit_offsets(monkeypatch, kind, most):
     """No array of 32-bit offsets is longer than they can tell. What fits returns in the type that it came in."""
-    monkeypatch.setattr(id_index, "MOST_TEXT", most)
+    monkeypatch.setattr(user_data, "MOST_TEXT", most)
+    monkeypatch.setattr(id_index, "FEW", 0)
     whole = [f"{7 * k % 10}".encode() for k in range(20)]
     joined, plain = [], pa.concat_arrays
     monkeypatch.setattr(pa, "concat_arrays", lambda arrays: joined.append(list(arrays)) or plain(arrays))
@@ -161,46 +139,40 @@ def test_text_beyond_32_bit_offsets(monkeypatch, kind, most):
     assert [ids[int(k)].cast(pa.binary()).as_py() for k in found] == whole
     assert (ids.type == kind) is (ids.nbytes <= most)
     assert all(sum(part.nbytes for part in parts) <= most for parts in joined if parts[0].type == kind)
-    growing = IdEncoder()
-    numbers = [growing.add(pa.chunked_array([pa.array(part, kind)]))[0] for part in (whole[:8], whole[8:])]
-    assert np.concatenate(numbers).tolist() == [list(dict.fromkeys(whole)).index(text) for text in whole]
 
 
-def test_an_id_that_comes_in_many_parts_is_kept_once():
+def test_an_id_that_comes_in_many_parts_is_kept_a_few_times(monkeypatch):
     """The parts repeat the same ids, as ratings in random order do."""
+    monkeypatch.setattr(id_index, "FEW", 0)
     rng, ids = np.random.default_rng(0), pa.array([f"{k:036}" for k in range(1000)])
     encoded, before = IdColumn(), pa.total_allocated_bytes()
     for _ in range(50):
         encoded.add(pa.chunked_array([ids.take(pa.array(rng.integers(0, 1000, 2000)))]))
         positions = 4 * sum(map(len, encoded._codes))
-    assert pa.total_allocated_bytes() - before < positions + 3 * ids.nbytes
+    assert pa.total_allocated_bytes() - before < positions + 4 * ids.nbytes
     found, known = encoded.positions()
     assert known.equals(ids)
     assert len(found) == 50 * 2000
 
 
-@given(st.lists(integers, min_size=1, max_size=6), st.sampled_from([0, 8, 1 << 24]))
-def test_ids_that_arrive_in_parts(parts, dense):
-    """Positions among all ids in ascending order, whether the parts share a dictionary or not."""
+@given(st.lists(integers, min_size=1, max_size=6), st.sampled_from([0, 8, 1 << 20]), st.booleans())
+def test_ids_that_arrive_in_parts(parts, few, ascending):
+    """Positions among all different ids, whenever the dictionaries of the parts are merged."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_index, "DENSE", dense)
+        patch.setattr(id_index, "FEW", few)
         encoded = IdColumn()
         for part in parts:
             assert encoded.add(pa.chunked_array([pa.array(part, pa.int64())]))
-        numbers, known = encoded.positions()
+        numbers, known = encoded.positions(ascending)
     everything = [value for part in parts for value in part]
-    assert known.to_pylist() == sorted(set(everything))
+    assert (known.to_pylist() if ascending else sorted(known.to_pylist())) == sorted(set(everything))
     assert known.take(pa.array(numbers)).to_pylist() == everything
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_binary(), pa.decimal128(30, 0)])
-def test_ids_with_one_hash_are_told_apart(monkeypatch, kind):
-    """More of them than the table has room for at first."""
-    monkeypatch.setattr(id_index, "hashes_of", lambda ids: np.array([len(str(i)) for i in ids], np.uint64))
-    of = Decimal if pa.types.is_decimal(kind) else lambda n: str(n).encode()
-    ids = pa.array([of(n) for n in range(900, 2000)]).cast(kind)
-    table = id_index.IdHashTable()
-    for part in (ids.slice(0, 7), ids, ids.slice(10)):
-        codes, _ = table.add(part)
-        assert table.ids(kind).cast(kind).take(pa.array(codes)).equals(part)
-    assert table.n == len(ids)
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64()], ids=str)
+def test_integers_of_a_narrow_range_are_encoded_by_a_table_of_it(kind):
+    ids = pa.array(np.random.default_rng(0).integers(-128, 128, 3000), pa.int64()).cast(kind)
+    codes, different = encode(ids)
+    assert different.type == kind
+    assert len(different) == len(set(ids.to_pylist()))
+    assert different.take(pa.array(codes)).equals(ids)

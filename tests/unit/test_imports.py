@@ -44,9 +44,10 @@ MAY_IMPORT = {
     "__init__": "estimator model predictor in_process certificate core errors",  # the public face
     "__main__": "__init__ cli",
     "tracking": "__init__ predictor core errors",
+    "sklearn": "in_process predictor core errors",
 }
 WITHOUT_SPARK = (
-    "core", "certificate", "report", "simulate", "predictor", "in_process", "errors", "tracking",
+    "core", "certificate", "report", "simulate", "predictor", "in_process", "errors", "tracking", "sklearn",
 )  # fmt: skip
 SPARK = ("pyspark", "py4j")
 

@@ -118,26 +118,3 @@ def test_interval_covers_at_least_as_often_as_it_says(p):
 def test_interval_rejects_nonsense(arguments):
     with pytest.raises(ValueError, match=r"must lie|at least one trial"):
         error_interval(*arguments)
-
-
-@pytest.mark.parametrize("metric", [error_rate, hinge_loss, auc, log_loss, brier])
-@pytest.mark.parametrize(
-    ("labels", "values", "message"),
-    [
-        ([], [], "empty"),
-        ([1, -1], [0.5], "one length"),
-        ([[1]], [[0.5]], "vectors"),
-        ([1, 0], [0.5, 0.5], r"−1 or \+1"),
-        ([1, -1], [0.5, math.nan], "nan"),
-    ],
-)
-def test_bad_input_is_refused(metric, labels, values, message):
-    with pytest.raises(ValueError, match=message):
-        metric(labels, values)
-
-
-@pytest.mark.parametrize("metric", [log_loss, brier])
-@pytest.mark.parametrize("p", [-0.1, 1.1])
-def test_probabilities_lie_between_0_and_1(metric, p):
-    with pytest.raises(ValueError, match="probabilities must lie in"):
-        metric([1], [p])

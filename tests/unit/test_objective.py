@@ -43,7 +43,8 @@ def test_objective_is_the_long_formula_at_the_returned_state(loss, prior, interc
         config = config_of(loss, prior=prior, intercepts=intercepts, alpha=3.0, beta=2.0, max_iter=iterations)
         fit = fit_arrays(*data, config)
         mean, variance = (fit.scales.mean, fit.scales.mean_variance) if intercepts else (0.0, 1.0)
-        scales = bruteforce.best_scales(config.make_prior(sum(SHAPE)), fit.rows, fit.cols, mean, variance)
+        priors = config.make_prior(sum(SHAPE)), config.make_intercept_prior()
+        scales = bruteforce.best_scales(priors[0], fit.rows, fit.cols, mean, variance, priors[1])
         expected = bruteforce.objective(loss.name, data, config.kappa, fit.rows, fit.cols, scales)
         assert fit.objective_history[-1] == pytest.approx(expected, rel=1e-9)
         divergence = bruteforce.divergence(fit.rows, fit.cols, scales)
@@ -116,7 +117,8 @@ def test_the_rest_of_the_objective_is_the_divergence(loss, prior, intercepts):
     config = FitConfig(**choices, alpha=3.0, beta=2.0)
     fit = fit_arrays(*data, config)
     divergence = fit.objective_history[-1] - config.kappa * bruteforce.data_term(loss, data, fit.rows, fit.cols)
-    pi, mean, variance = config.make_prior(sum(SHAPE)), fit.scales.mean, fit.scales.mean_variance
+    pi, pi_of_intercepts = config.make_prior(sum(SHAPE)), config.make_intercept_prior()
+    mean, variance = fit.scales.mean, fit.scales.mean_variance
     draws, first = 4000, int(intercepts)
     log_ratio = np.zeros(draws)
     mu = rng.normal(mean, np.sqrt(variance), draws) if intercepts else np.zeros(draws)
@@ -126,20 +128,21 @@ def test_the_rest_of_the_objective_is_the_divergence(loss, prior, intercepts):
     def second_moment(side, k, centre=0.0):
         return np.sum((side.location[:, k] - centre) ** 2 + side.std[:, k] ** 2)
 
-    def draw_gamma(s, m):
+    def draw_gamma(pi, s, m):
         rho = RHO_OF_GAMMA[prior](pi, s, m)
         gamma = rho.rvs(draws, random_state=rng)
         return gamma, rho.logpdf(gamma) - bruteforce.DENSITY[prior](pi.alpha, pi.beta).logpdf(gamma)
 
     m1, m2 = SHAPE
     shared = [
-        draw_gamma(second_moment(fit.rows, k) + second_moment(fit.cols, k), m1 + m2) for k in range(first, 2 + first)
+        draw_gamma(pi, second_moment(fit.rows, k) + second_moment(fit.cols, k), m1 + m2)
+        for k in range(first, 2 + first)
     ]
     for side, m, own in ((fit.rows, m1, mean), (fit.cols, m2, 0.0)):
         gammas = list(shared)
         if intercepts:
             extra = m1 * variance if side is fit.rows else 0.0
-            gammas.insert(0, draw_gamma(second_moment(side, 0, own) + extra, m))
+            gammas.insert(0, draw_gamma(pi_of_intercepts, second_moment(side, 0, own) + extra, m))
             log_ratio += gammas[0][1]
         for i in range(m):
             x = rng.multivariate_normal(side.location[i], side.covariance[i], draws)

@@ -6,12 +6,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from modelfolders import FOLDERS
+from paper import job
 
 from onebit_spark import RequestError
 from onebit_spark.platform import files
 from onebit_spark.platform.files import Location, OutputKind
 
-KINDS = {name: kind for name, kind in vars(files).items() if isinstance(kind, OutputKind)}
+KINDS = {name: kind for of in (files, job) for name, kind in vars(of).items() if isinstance(kind, OutputKind)}
 PREDICTED = pa.table({"user": [1], "item": [2], "score": [0.5], "std": [1.0], "probability": [0.6], "prediction": [1]})
 RATED = pa.table({"user": [1], "item": [2], "label": [1]})
 INFO = json.dumps({"format_version": 4, "n_ratings": 9})

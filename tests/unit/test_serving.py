@@ -54,6 +54,7 @@ def test_folders_of_all_versions_predict_as_they_did(name):
         np.testing.assert_allclose(found[column].to_numpy(), expected[column].to_numpy(), rtol=1e-6, err_msg=column)
     assert json.loads((FOLDERS / name / "metadata.json").read_text())["format_version"] == int(name[-1])
     assert VERSIONS[-1].endswith(str(FORMAT_VERSION))  # the newest version has a folder
+    assert model.scales.intercept_prior == model.scales.prior  # as it was when the folders were written
 
 
 def test_what_may_be_passed_for_ids(make_model):
@@ -304,7 +305,7 @@ def test_its_folder_predicts_as_it_does(make_fit, tmp_path, choices):
     assert (model.info.n_users, model.info.n_items) == (28, 18)
     assert (model.info.n_ratings, model.info.effective_rank) == (500, fit.effective_rank)
     assert model.info.objective_history == fit.objective_history
-    assert model.info.confidence_thresholds == fit.confidence_thresholds
+    assert model.info.thresholds == fit.info.thresholds
 
 
 def test_rows_without_ratings_are_known_by_their_features(ratings, tmp_path):
@@ -456,6 +457,10 @@ DAMAGES = {
     "parameters": (edit(parameters={"loss": "hinge", "depth": 1}), "lack .*'covariance'.* unknown .'depth'"),
     "gamma": (edit(inverse_gamma=[1.0]), "inverse_gamma has 1 entries for rank 2"),
     "intercepts": (edit(intercept_prior=None), "intercept_prior cannot be None"),
+    "prior of the intercepts": (
+        edit(intercept_scale_prior={"alpha": 1.0}),
+        "intercept_scale_prior must hold alpha, beta",
+    ),
     "label coding": (edit(label_coding="±"), "label_coding must be one of signed"),
     "no certificate": (lambda path: (path / "certificate.json").unlink(), r"it has no certificate\.json"),
     "certificate": (lambda path: (path / "certificate.json").write_text("[]"), "holds no certificates"),

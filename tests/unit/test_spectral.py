@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from powerlaw import power_law_ratings
 from scipy.sparse import coo_array, diags_array
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.spectral import OVERSAMPLING, CountedRows, Keyed, spectral_start
 from onebit_spark.engines.threads import StartTables, ThreadRunner
-from onebit_spark.simulate import power_law_ratings, simulate
+from onebit_spark.simulate import simulate
 
 
 def engine(rows, cols, labels, shape=None):

@@ -15,6 +15,7 @@ import onebit_spark
 from onebit_spark import FitConfig, FitFailed, RequestError, Terms, fit_arrays, fit_table, in_process
 from onebit_spark.core import config as core_config
 from onebit_spark.core.config import Execution
+from onebit_spark.core.model_info import feature_effects
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.in_process import TableFit
 from onebit_spark.input.ratings import ArrowRatings, Columns
@@ -148,12 +149,22 @@ def test_its_own_ratings_certify_nothing(likes, tmp_path):
     assert (limit.name, limit.n, limit.inputs["errors"]) == ("holdout", len(fresh), wrong)
     assert limit.bound > wrong / len(fresh)
     assert [item.name for item in others] == ["selective"]
+    certified = model.with_certificates([limit, *others])
+    assert model.headline != certified.headline
+    assert certified.headline.startswith(limit.statement)
+    assert certified.with_certificates([limit], instead_of=["holdout", "selective"]).certificates[-1] == limit
+    table = certified.transform(held_out)
+    assert table["answered"].to_pylist() == certified.answered(held_out["user"], held_out["item"]).tolist()
 
 
 def test_side_features(likes, caplog):
     """Ids without ratings are known by their features; other ids can be folded in by theirs."""
     ages = pa.table({"user": names("u", range(40)), "age": [float(n % 7) for n in range(40)]})
     model = fit_table(likes, QUICK, user_features=ages)
+    assert list(model.feature_weights().to_pylist()[0].values()) == list(feature_effects(model.info, "user")[0])
+    assert model.feature_weights()["feature"].to_pylist() == ["age"]
+    with pytest.raises(RequestError, match="without item features"):
+        model.feature_weights("item")
     assert model.info.n_users == 40
     assert model.info.side_features["user"]["newcomers"] == 40 - len(set(likes["user"].to_pylist()))
     more = model.fold_in_features(pa.table({"User": ["new", "u01"], "AGE": [3.0, None]}))

@@ -13,6 +13,7 @@ and the augmented vectors are the plain ones.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
@@ -121,8 +122,13 @@ class Move(NamedTuple):
 class RowSums(NamedTuple):
     """The sums of a row kernel over rows with ratings."""
 
-    log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
-    data: float  # the objective's data term, 0 without ``want_data``
+    log_volume: float = 0.0  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
+    data: float = 0.0  # the objective's data term, 0 without ``want_data``
+
+    @classmethod
+    def total(cls, parts: Iterable[RowSums]) -> RowSums:
+        """The sums over several sets of rows, in this order."""
+        return cls(*(sum(part) for part in zip(*parts, strict=True)))
 
 
 OtherLines = FloatArray  # one line for each row of the other side: all that a rating reads

@@ -275,6 +275,7 @@ def update_rows_full(ratings, span, other_lines, rows, prior, numbers):
     xi_squared = np.empty(CHUNK, other_lines.dtype)
     row_moments = np.zeros(other_lines.shape[1], other_lines.dtype)
     blank, sums, x = np.zeros(other_lines.shape[1]), np.empty(other_lines.shape[1]), np.empty(size)
+    part = np.empty(other_lines.shape[1], other_lines.dtype)
     _place_coupling(coupling, fixed, blank)
     signed = np.empty((LANES, size + 1))
     system, pivots, scratch = sweep_arrays(size)
@@ -297,7 +298,7 @@ def update_rows_full(ratings, span, other_lines, rows, prior, numbers):
                 hi = min(lo + CHUNK, pointers[i + 1])
                 table_dots(other_lines, codes, lo, hi, 0, row_moments, xi_squared, True)
                 tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
-                add_weighted_rows(other_lines, codes, lo, hi, 0, xi_squared, sums, False)
+                add_weighted_rows(other_lines, codes, lo, hi, 0, xi_squared, part, sums, False)
                 add_signed_rows(other_lines, codes, weights, lo, hi, signed[b], packed)
             for k in range(size + 1):
                 signed[b, k] *= 0.5 * kappa
@@ -361,7 +362,7 @@ def update_rows_diagonal(ratings, span, other_lines, rows, prior, numbers):
     free = size - fixed
     others = np.empty((LANES, size, CHUNK_STRIDE))
     xi_squared, u, scratch = np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK)
-    gram, variances = np.empty(size * (size + 1) // 2), np.empty(size)
+    gram, variances, part = np.empty(size * (size + 1) // 2), np.empty(size), np.empty(size, other_lines.dtype)
     x, v, both = np.ones(size), np.zeros(size), np.empty(size, other_lines.dtype)
     linear = np.empty((LANES, size))
     system, solution = solve_arrays(free)
@@ -387,7 +388,7 @@ def update_rows_diagonal(ratings, span, other_lines, rows, prior, numbers):
                 _add_squares(others[b], hi - lo, x, v, u, xi_squared)
                 tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
                 add_gram(others[b], hi - lo, xi_squared, scratch, gram)
-                add_weighted_rows(other_lines, codes, lo, hi, size, xi_squared, variances, False)
+                add_weighted_rows(other_lines, codes, lo, hi, size, xi_squared, part, variances, False)
                 add_signed_rows(other_lines, codes, weights, lo, hi, linear[b])
             for k in range(size):
                 linear[b, k] *= 0.5 * kappa

@@ -5,8 +5,8 @@ by rating), so that every sum below runs over a contiguous axis and compiles to 
 or four ratings, are processed together to halve the loads.
 
 Tables may be float32. Sums over ratings are float64. ``table_dots``, a sum over the coordinates of one rating, uses the
-table's type (MovieLens-100K: ξ² is off by 1e−7, at most 4e−6). So does the sum over each four ratings in
-``add_weighted_rows`` if the weights have this type: it rounds no more than the table did, and takes half the time.
+table's type (MovieLens-100K: ξ² is off by 1e−7, at most 4e−6). So does the sum over one chunk in ``add_weighted_rows``,
+which takes two thirds of the time of a sum in float64 (relative error of a sum: below 1e−6).
 
 ``weights`` are those of all ratings of a block, or None. For None the compiler makes another version of a function, in
 which every w_l is the constant 1.
@@ -206,12 +206,14 @@ def table_dots(table, codes, lo, hi, first, x, out, ahead):
 
 
 @inner
-def add_weighted_rows(table, codes, lo, hi, first, weights, out, ahead):
+def add_weighted_rows(table, codes, lo, hi, first, weights, part, out, ahead):
     """out += Σ_l weights_l table[column of rating lo + l, first:], read from the table.
 
-    ``ahead`` prefetches the lines. Lines that ``table_dots`` has just read are in the cache already.
+    A chunk is summed in the type of ``part``, which is overwritten. ``ahead`` prefetches the lines. Lines that
+    ``table_dots`` has just read are in the cache already.
     """
     size = len(out)
+    part[:] = 0.0
     l = lo
     while l + 4 <= hi:
         if ahead:
@@ -220,15 +222,17 @@ def add_weighted_rows(table, codes, lo, hi, first, weights, out, ahead):
         r2, r3 = table[codes[l + 2] >> 1, first:], table[codes[l + 3] >> 1, first:]
         w0, w1, w2, w3 = weights[l - lo], weights[l - lo + 1], weights[l - lo + 2], weights[l - lo + 3]
         for k in range(size):
-            out[k] += w0 * r0[k] + w1 * r1[k] + w2 * r2[k] + w3 * r3[k]
+            part[k] += w0 * r0[k] + w1 * r1[k] + w2 * r2[k] + w3 * r3[k]
         l += 4
     if ahead:
         prefetch_rows(table, codes, l + AHEAD, hi - l)
     while l < hi:
         r, w = table[codes[l] >> 1, first:], weights[l - lo]
         for k in range(size):
-            out[k] += w * r[k]
+            part[k] += w * r[k]
         l += 1
+    for k in range(size):
+        out[k] += part[k]
 
 
 @inner

@@ -73,7 +73,6 @@ def check_memory(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -
 
 @cache
 def cache_bytes() -> int:
-    """The size of the device's second-level cache."""
     return int(cupy().cuda.Device().attributes["L2CacheSize"])
 
 
@@ -148,7 +147,6 @@ _local = threading.local()
 
 
 def upload(array: NDArray[Any]) -> Any:
-    """Copy an array to the device."""
     array = np.ascontiguousarray(array)
     out = cupy().empty(array.shape, array.dtype)
     _wait()  # a queued kernel may still read this memory, if it was freed a moment ago
@@ -164,7 +162,6 @@ def upload(array: NDArray[Any]) -> Any:
 
 
 def download(array: Any) -> NDArray[Any]:
-    """Copy an array of the device to the host."""
     array = cupy().ascontiguousarray(array)
     _wait()
     out = np.empty(array.shape, array.dtype)

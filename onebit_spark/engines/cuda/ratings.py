@@ -100,7 +100,6 @@ class DeviceRatings:
 
     @cached_property
     def n_rated(self) -> int:
-        """Number of rows with ratings."""
         return int(np.count_nonzero(self.counts))
 
     @cached_property
@@ -114,7 +113,6 @@ class DeviceRatings:
 
     @property
     def distinct(self) -> Any:
-        """Number of different columns that each row has rated, int32."""
         return self.row_weights.distinct
 
     @property

@@ -16,12 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
 from onebit_spark.core.posterior import SENT_VECTORS, Form, packed_size
-
-Places = NDArray[np.int64]
 
 GROUPS = (4, 8, 16, 32, 64, 96)  # threads that may share a rating, or map a row together
 # Systems up to this size are solved by a grid of so many lines and columns of threads
@@ -93,19 +88,6 @@ class LineShape:
     @property
     def tasks_per_block(self) -> int:
         return 1 if self.group > WARP else BLOCK // WARP
-
-    def signed_places(self, numbers: Places) -> Places:
-        """The places of the signed sums of these moments. A plain sum has the place that the moment has in a line."""
-        return numbers + self.signed * self.group
-
-    def implicit_places(self, numbers: Places) -> Places:
-        """The places of the sums of these numbers of the implicit vectors.
-
-        A thread's last numbers, fewer than four, take four places.
-        """
-        count, first = self.implicit, (self.moments + self.signed) * self.group
-        rest, beyond = count % 4 or 4, numbers - (count - count % 4) * self.group
-        return first + np.where(beyond < 0, numbers, numbers - beyond + 4 * (beyond // rest) + beyond % rest)
 
     @property
     def macros(self) -> dict[str, int]:

@@ -42,7 +42,7 @@ from onebit_spark.certificate.certificates import (
     ungrouped_certificates,
 )
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
-from onebit_spark.core.model_info import DIRECTIONS, METADATA, ModelInfo, Who, factor_columns, feature_effects
+from onebit_spark.core.model_info import METADATA, ModelInfo, Who, feature_effects, plain_columns
 from onebit_spark.core.prediction import TOWARDS, Call
 from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
@@ -110,7 +110,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         self._collected: list[tuple[ModelSide, ModelSide]] = []  # shared by copies: see ``factors``
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
         for who, schema in (("user", users.schema), ("item", items.schema)):
-            actual, expected = _types(schema), _types(factor_schema(info, who, DIRECTIONS in schema.names))
+            actual, expected = _types(schema), _types(factor_schema(info, who, schema.names))
             if actual != expected:
                 raise RequestError(f"damaged model folder: {who}s/ should have the columns {expected}, not {actual}")
 
@@ -121,7 +121,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     ) -> Self:  # fmt: skip
         """A model from factor tables in this process. Spark sends them to the executors with every job."""
         user_frame, item_frame = (
-            factor_frame(spark, table, factor_schema(info, side, DIRECTIONS in table.column_names))
+            factor_frame(spark, table, factor_schema(info, side, table.column_names))
             for side, table in (("user", users), ("item", items))
         )
         return cls(info, user_frame, item_frame, certificate_document(item.as_dict() for item in certificates))
@@ -488,12 +488,9 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
             model._collected = self._collected
         else:
-            plain = ["id", *factor_columns(*self.info.table_form)]
-            model = type(self)(
-                replace(self.info, draw_narrowing=None, **info),
-                (self.users if users is None else users).select(*plain),
-                (self.items if items is None else items).select(*plain),
-            )
+            frames = (self.users if users is None else users, self.items if items is None else items)
+            plain = [each.select("id", *plain_columns(self.info, each.columns)) for each in frames]
+            model = type(self)(replace(self.info, draw_narrowing=None, **info), plain[0], plain[1])
         model.source, model.readFitted = self.source, self.readFitted
         return self._copyValues(model._resetUid(self.uid))
 

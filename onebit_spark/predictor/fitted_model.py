@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,8 @@ from onebit_spark.core.model_info import (
     feature_means,
     newcomer_rows,
 )
-from onebit_spark.core.posterior import DoubleArray, RowPosterior
+from onebit_spark.core.positions import Axes
+from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 from onebit_spark.core.prediction import TOWARDS, Call, ConfidenceThresholds, ranking_figures
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.solver import Iteration
@@ -491,6 +493,56 @@ class FittedModel:
             }
         )
 
+    # ---- positions ---------------------------------------------------------------------------------------------------
+
+    def positions(self, who: Who = "user", dimensions: int = 2, anchors: Mapping[Any, int] | None = None) -> pa.Table:
+        """Positions of the users, or intercepts and slopes of the items, with standard deviations (docs/positions.md).
+
+        The score of a pair is intercept + Σ slope·position, over all dimensions. Positions have mean 0, unit variance
+        and no correlation; the first dimension explains the largest share of the scores' variance.
+
+        Parameters
+        ----------
+        who : {"user", "item"}
+            Whose table.
+        dimensions : int
+            Number of dimensions.
+        anchors : mapping of user ids to ±1, optional
+            Users whose position in the first dimension is to be negative or positive. It turns the axis of the items as
+            well. Default: the longer tail is positive.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``user``, ``n_ratings``, ``dim1``, ``dim1_std``, … of users; ``item``, ``n_ratings``, ``intercept``,
+            ``intercept_std``, ``slope1``, ``slope1_std``, … of items, with one dimension also ``difficulty``
+            (−intercept/slope) and ``difficulty_std``. ``schema.metadata`` has the ``shares`` of the scores' variance.
+        """
+        axes, side = self._axes, self.side(who)
+        refuse(who_problems(who) + position_problems(axes, dimensions, anchors))
+        measured = side.measured
+        if measured is None:
+            log.warning(NOT_MEASURED)
+            unknown = np.full((len(side.ids), 1), np.nan)
+            measured = np.hstack([unknown, axes.spreads(SIDE_OF[who], side.known)])
+        sign = 1.0
+        if anchors:
+            places = self.users.positions(self.asked("user", list(anchors)))
+            if (places < 0).any():
+                missing = [repr(each) for each, place in zip(anchors, places, strict=True) if place < 0]
+                raise RequestError(f"anchors: the model does not know {', '.join(missing)}")
+            along = axes.values("rows", self.users.known.location[places])[:, 0] @ np.array(list(anchors.values()))
+            sign = -1.0 if along < 0 else 1.0
+        columns = axes.columns(SIDE_OF[who], side.known.location, measured, dimensions, sign)
+        shares = {"shares": json.dumps(axes.shares[:dimensions].tolist())}
+        return pa.table({who: side.ids, **columns}).replace_schema_metadata(shares)
+
+    @cached_property
+    def _axes(self) -> Axes:
+        """Those of the fit. A model of an earlier version has the axes of its rows."""
+        known = self.info.position_axes
+        return Axes.of_posteriors(self.users.known, self.items.known) if known is None else known
+
     # ---- quality -----------------------------------------------------------------------------------------------------
 
     def scored(
@@ -688,8 +740,9 @@ class FittedModel:
             return self
         new_ids, partners = (given.ids[0], given.cols) if who == "user" else (given.ids[1], given.rows)
         means = None if features is None else self._explained(features, who)
-        ids, rows = self.folded_rows(who, new_ids.cast(own.ids.type), partners, given.positive, given.weights, means)
-        side = ModelSide(ids, rows, own.prior) if only_new else own.with_rows(ids, rows)
+        folded = self.folded_rows(who, new_ids.cast(own.ids.type), partners, given.positive, given.weights, means)
+        ids, rows, measured = folded
+        side = ModelSide(ids, rows, own.prior, measured=measured) if only_new else own.with_rows(*folded)
         fitted = merged_sketch(None if only_new else self.fitted, self._sketch(given))
         return replace(self._with_sides({who: side}), fitted=fitted)
 
@@ -744,7 +797,7 @@ class FittedModel:
         rows = newcomer_rows(own.prior, means.lines[new])
         learnt = dict(info.side_features or {})
         learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
-        side = own.with_rows(means.ids.take(pa.array(new)), rows)
+        side = own.with_rows(means.ids.take(pa.array(new)), rows, unrated_spreads(info, who, rows))
         return self._with_sides({who: side}, side_features=learnt)
 
     def _explained(self, features: Any, who: Who) -> IdLines:
@@ -766,8 +819,9 @@ class FittedModel:
     def folded_rows(
         self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],
         weights: NDArray[np.floating] | None = None, explained: IdLines | None = None,
-    ) -> tuple[pa.Array, RowPosterior]:  # fmt: skip
-        """The different ids of ratings, and the rows that follow from them. Partners at position −1 are ignored.
+    ) -> tuple[pa.Array, RowPosterior, FloatArray | None]:  # fmt: skip
+        """The different ids of ratings, and the rows that follow from them with the numbers of ``engine.Measure``.
+        Partners at position −1 are ignored.
 
         ``explained`` are the means that side features of the ids explain.
         """
@@ -780,7 +834,9 @@ class FittedModel:
         block = RatingBlock.from_coordinates(rows, columns, positive[known], shape, kept)
         lines = self.side(PARTNER[who]).known.take(rated)
         means = None if explained is None else explained.at(encoded.dictionary)
-        return encoded.dictionary, FoldIn.of(self.info, SIDE_OF[who]).rows(block, lines, means)
+        task = FoldIn.of(self.info, SIDE_OF[who])
+        folded = task.rows(block, lines, means)
+        return encoded.dictionary, folded, task.measured(block, folded, lines)
 
     # ---- folders -----------------------------------------------------------------------------------------------------
 
@@ -808,6 +864,27 @@ class FittedModel:
 def _posterior(side: ModelSide, n: int | None) -> RowPosterior:
     """Of the ids of a side, or of the ids 0, …, n − 1."""
     return side.known if n is None else side.at(side.positions(pa.array(np.arange(n))), implicit=True)
+
+
+NOT_MEASURED = (
+    "the standard deviations of these positions are those of the fit, which are too small: an earlier version saved "
+    "the model, or it was updated. Fit it again"
+)
+
+
+def position_problems(axes: Axes, dimensions: int, anchors: Mapping[Any, int] | None) -> list[str]:
+    problems = []
+    if not (isinstance(dimensions, int) and 1 <= dimensions <= axes.dimensions):
+        problems.append(f"dimensions must be an integer from 1 to {axes.dimensions}, not {dimensions!r}")
+    if wrong := [repr(sign) for sign in (anchors or {}).values() if sign not in (-1, 1)]:
+        problems.append(f"anchors must map ids to 1 or -1, not to {', '.join(wrong)}")
+    return problems
+
+
+def unrated_spreads(info: ModelInfo, who: Who, rows: RowPosterior) -> FloatArray | None:
+    """The numbers of ``engine.Measure`` of ids without ratings."""
+    axes = info.position_axes
+    return None if axes is None else np.insert(axes.spreads(SIDE_OF[who], rows), 0, 0.0, axis=1)
 
 
 def who_problems(who: str) -> list[str]:

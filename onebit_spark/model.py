@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -50,6 +50,7 @@ from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.input.spark_ratings import case_folding, missing
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
+from onebit_spark.ml.positions import positions
 from onebit_spark.ml.recommend import ranking, recommend
 from onebit_spark.ml.scoring import (
     SparkFactors,
@@ -265,6 +266,17 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     ) -> DataFrame:
         floor = self._threshold("answered") if answered else None
         return recommend(self.factors, who, n, z, seen, floor, subset)
+
+    # ---- positions ---------------------------------------------------------------------------------------------------
+
+    def positions(
+        self, who: Literal["user", "item"] = "user", dimensions: int = 2, anchors: Mapping[Any, int] | None = None
+    ) -> DataFrame:
+        """Positions of the users, or intercepts and slopes of the items, with standard deviations (docs/positions.md).
+
+        The parameters and the columns are those of ``FittedModel.positions``, the id is in ``userCol`` or ``itemCol``.
+        """
+        return positions(self.factors, who, dimensions, anchors or {})
 
     # ---- new users and items -----------------------------------------------------------------------------------------
 

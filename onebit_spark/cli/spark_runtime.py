@@ -43,7 +43,7 @@ from onebit_spark.ml.scoring import (
     sketch_of,
 )
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform.files import PREDICTIONS, PREDICTIONS_CSV, Location, replace_folder, table_format
+from onebit_spark.platform.files import Location, replace_folder, table_format
 from onebit_spark.predictor.predictor import CertificateRequest, seen_in_fit
 
 CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
@@ -270,18 +270,23 @@ class SparkRuntime:
         )
         self._write(best, target)
 
+    def positions(
+        self, model: OneBitCompletionModel, who: Who, dimensions: int, anchors: Mapping[Any, int], target: Target
+    ) -> None:  # fmt: skip
+        self._write(model.positions(who, dimensions, anchors), target)
+
     def _write(self, lines: DataFrame, target: Target) -> None:
         if target.table is not None:
             lines.write.mode("overwrite" if target.overwrite else "errorifexists").saveAsTable(target.table)
         if target.path is not None and is_csv(target.path):
             place = Location(self.session, target.path)
-            with PREDICTIONS_CSV.written_beside(place, target.path, target.overwrite) as file:
+            with target.kind.written_beside(place, target.path, target.overwrite) as file:
                 parts = file.sibling(f"{file.name}-parts")
                 lines.coalesce(1).write.csv(parts.uri, header=True, escape='"')
                 next(part for part in parts.children() if part.name.startswith("part-")).move_to(file)
                 parts.delete()
         elif target.path is not None:
-            with replace_folder(self.session, target.path, PREDICTIONS, target.overwrite) as folder:
+            with replace_folder(self.session, target.path, target.kind, target.overwrite) as folder:
                 lines.write.parquet(folder)
 
 

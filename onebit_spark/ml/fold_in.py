@@ -198,7 +198,7 @@ def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFra
         )
     table, model = given.table(), factors.on_driver() if factors.fit_driver(given.n) else None
     ids = {who: one_array(table[column]) for who, column in COLUMN_OF.items()}
-    sides = {who: _side_of(factors, who, ids[who]) if model is None else model.side(who) for who in COLUMN_OF}
+    sides = {who: side_of(factors, who, ids[who]) if model is None else model.side(who) for who in COLUMN_OF}
     weights = None if given.columns.weight is None else table[WEIGHT].to_numpy()
     after = updated_rows(factors.info, sides, ids, table[LABEL].to_numpy(), weights, means)
     plain, changes = ["id", *factor_columns(*factors.info.table_form)], Changes()
@@ -214,7 +214,7 @@ def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFra
     return changes
 
 
-def _side_of(factors: SparkFactors, who: Who, ids: pa.Array) -> ModelSide:
+def side_of(factors: SparkFactors, who: Who, ids: pa.Array) -> ModelSide:
     """The factors of those of these ids that the model knows, on the driver."""
     asked = pa.table({"id": ids.cast(arrow_type(factors.info.id_types[who])).unique()})
     lines = factors.of(who).join(F.broadcast(factors.spark.createDataFrame(asked)), "id", "left_semi")

@@ -43,6 +43,7 @@ from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 from onebit_spark.core.prediction import TOWARDS, Call, ConfidenceThresholds, ranking_figures
 from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.questions import best_questions
 from onebit_spark.core.solver import Iteration
 from onebit_spark.core.user_data import arrow_table, label_problems, weight_problems
 from onebit_spark.errors import RequestError, refuse
@@ -520,22 +521,57 @@ class FittedModel:
         """
         axes, side = self._axes, self.side(who)
         refuse(who_problems(who) + position_problems(axes, dimensions, anchors))
-        measured = side.measured
-        if measured is None:
+        if side.measured is None:
             log.warning(NOT_MEASURED)
-            unknown = np.full((len(side.ids), 1), np.nan)
-            measured = np.hstack([unknown, axes.spreads(SIDE_OF[who], side.known)])
-        sign = 1.0
-        if anchors:
-            places = self.users.positions(self.asked("user", list(anchors)))
-            if (places < 0).any():
-                missing = [repr(each) for each, place in zip(anchors, places, strict=True) if place < 0]
-                raise RequestError(f"anchors: the model does not know {', '.join(missing)}")
-            along = axes.values("rows", self.users.known.location[places])[:, 0] @ np.array(list(anchors.values()))
-            sign = -1.0 if along < 0 else 1.0
-        columns = axes.columns(SIDE_OF[who], side.known.location, measured, dimensions, sign)
+        sign = anchored_sign(axes, self.users, anchors or {})
         shares = {"shares": json.dumps(axes.shares[:dimensions].tolist())}
-        return pa.table({who: side.ids, **columns}).replace_schema_metadata(shares)
+        return position_table(axes, side, who, dimensions, sign).replace_schema_metadata(shares)
+
+    def next_questions(self, ids: Any, n: int = 10, *, seen: Any = None, items: Any = None) -> pa.Table:
+        """The items whose answers would say most about these users: an adaptive test (docs/positions.md).
+
+        A list is to be asked as a whole. To use the answers, fold them in and ask for the next question. An unknown
+        user is a new one.
+
+        Parameters
+        ----------
+        ids : ids
+            The users.
+        n : int
+            Number of items for each user.
+        seen : (user ids, item ids) or table, optional
+            Pairs that are not asked again. A table has the columns of the fit.
+        items : ids, optional
+            The items that may be asked. Default: all.
+
+        Returns
+        -------
+        pyarrow.Table
+            The user, ``rank`` from 1 on, the item, and ``information``: the mutual information, in nats, of the answer
+            and what is not yet known of the user, given the answers before it in the list.
+        """
+        refuse(question_problems(self.info, n))
+        users, known = self.asked("user", ids), self.items.known
+        rows, allowed = self.users.positions(users), np.full(len(self.items.ids), items is None)
+        if items is not None:
+            places = self.items.positions(self.asked("item", items))
+            allowed[places[places >= 0]] = True
+        asked: dict[Any, list[Any]] = {}
+        if seen is not None:
+            if not (isinstance(seen, tuple | list) and len(seen) == 2):
+                seen = self._columns_of(seen, "the seen pairs", ("user", "item"))
+            (of, _), _, cols = self.pairs(*seen)
+            for user, col in zip(of.to_pylist(), cols, strict=True):
+                asked.setdefault(user, []).append(col)
+        lines = []
+        for place, (row, user) in enumerate(zip(rows, users.to_pylist(), strict=True)):
+            may, own = allowed.copy(), self.users.at(np.array([row]))
+            may[[col for col in asked.get(user, []) if col >= 0]] = False
+            best = best_questions(own.location[0], own.covariance[0], known.location, known.has_intercept, n, may)
+            lines.append((np.full(len(best[0]), place), np.arange(1, len(best[0]) + 1), *best))
+        of_user, rank, item, gain = map(np.concatenate, zip(*lines, strict=True)) if lines else [np.zeros(0, int)] * 4
+        columns = {"user": users.take(pa.array(of_user)), "rank": rank, "item": self.items.ids.take(pa.array(item))}
+        return pa.table({**columns, "information": gain})
 
     @cached_property
     def _axes(self) -> Axes:
@@ -879,6 +915,34 @@ def position_problems(axes: Axes, dimensions: int, anchors: Mapping[Any, int] | 
     if wrong := [repr(sign) for sign in (anchors or {}).values() if sign not in (-1, 1)]:
         problems.append(f"anchors must map ids to 1 or -1, not to {', '.join(wrong)}")
     return problems
+
+
+def question_problems(info: ModelInfo, n: int) -> list[str]:
+    problems = [] if isinstance(n, int) and n >= 1 else [f"n must be an integer of at least 1, not {n!r}"]
+    if info.config.loss != "logistic":
+        problems.append("questions need the logistic loss, whose scores have probabilities; this model has the hinge")
+    return problems
+
+
+def anchored_sign(axes: Axes, users: ModelSide, anchors: Mapping[Any, int]) -> float:
+    """Whether the first axis is turned, −1, so that the anchors are on their sides."""
+    if not anchors:
+        return 1.0
+    places = users.positions(asked_ids(list(anchors), users.ids.type, "the anchors"))
+    if missing := [repr(each) for each, place in zip(anchors, places, strict=True) if place < 0]:
+        raise RequestError(f"anchors: the model does not know {', '.join(missing)}")
+    along = axes.values("rows", users.known.location[places])[:, 0] @ np.array(list(anchors.values()))
+    return -1.0 if along < 0 else 1.0
+
+
+def position_table(axes: Axes, side: ModelSide, who: Who, dimensions: int, sign: float) -> pa.Table:
+    """The positions of a side. Rows that were not measured have the standard deviations of the fit."""
+    measured = side.measured
+    if measured is None:
+        unknown = np.full((len(side.ids), 1), np.nan)
+        measured = np.hstack([unknown, axes.spreads(SIDE_OF[who], side.known)])
+    columns = axes.columns(SIDE_OF[who], side.known.location, measured, dimensions, sign)
+    return pa.table({who: side.ids, **columns})
 
 
 def unrated_spreads(info: ModelInfo, who: Who, rows: RowPosterior) -> FloatArray | None:

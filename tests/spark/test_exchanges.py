@@ -150,6 +150,11 @@ def assert_same_fit(model, fit, exact=False):
     assert np.max(np.abs(scores - wanted)) <= tolerance * np.max(np.abs(wanted))
     for side, values in expected.items():
         np.testing.assert_allclose(found[side], values, atol=10 * tolerance * np.abs(values).max())
+    for who, column in (("user", "userCol"), ("item", "itemCol")):
+        there = model.positions(who).toArrow().sort_by(model.getOrDefault(column))
+        for name in fit.positions(who).column_names[1:]:
+            here = fit.positions(who)[name].to_numpy()
+            np.testing.assert_allclose(there[name].to_numpy()[: len(here)], here, atol=10 * tolerance * max(here))
     assert model.info.effective_rank == fit.effective_rank
     for item, other in zip(model.certificate["certificates"], fit.certificates, strict=True):
         assert (item["name"], item["n"]) == (other.name, other.n)

@@ -74,6 +74,13 @@ def test_the_same_fit_as_on_the_cpu(name):
     here, there = (fit_arrays(rows, cols, labels, config, (m, c), device=place, **given) for place in ("cpu", "cuda"))
     np.testing.assert_allclose(there.objective_history, here.objective_history, rtol=1e-6)
     np.testing.assert_allclose(there.score(rows, cols), here.score(rows, cols), atol=1e-4)
+    for who in ("user", "item"):
+        one, two = (fit.positions(who, 1) for fit in (here, there))
+        for name in (
+            "n_ratings",
+            *(column for column in one.column_names if column.endswith(("dim1", "slope1", "_std"))),
+        ):
+            np.testing.assert_allclose(two[name].to_numpy(), one[name].to_numpy(), rtol=1e-3, atol=1e-4)
     if "certify" in given:
         bounds = [[found.bound for found in fit.certificates] for fit in (here, there)]
         assert bounds[0] == pytest.approx(bounds[1], rel=1e-4)

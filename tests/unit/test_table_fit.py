@@ -64,7 +64,7 @@ class Device(ThreadRunner):
         return ThreadRunner(self.ratings["rows"]).start(config, loss)
 
     def lines(self, table):
-        return table.take(np.arange(table.n_rows)[::-1])
+        return table[::-1] if isinstance(table, np.ndarray) else table.take(np.arange(table.n_rows)[::-1])
 
     def table(self, side, lines):
         return self.lines(lines)

@@ -413,15 +413,11 @@ def is_ledger(output: Location, under: str = "") -> bool:
     return any(name.startswith("code-") or name.endswith(".jsonl") for name in output.names(under))
 
 
-MAP_MARK = "<!-- a map of onebit_spark -->"
 MODEL = OutputKind("a model", lambda output: _is_model(output) or _saved_class(output) == "OneBitCompletionModel")
 ESTIMATOR = OutputKind("an estimator", lambda output: _saved_class(output) == "OneBitCompletion")
 PREDICTIONS, PREDICTIONS_CSV = _of_table("predictions", PREDICTED)
-TABLES = {
-    "predictions": (PREDICTIONS, PREDICTIONS_CSV),
-    "positions": _of_table("positions", {"n_ratings", "dim1_std"}, {"n_ratings", "slope1_std"}),
-}
-MAP = OutputKind("a map", lambda output: MAP_MARK in output.text(), is_file=True)
+POSITIONS, POSITIONS_CSV = _of_table("positions", {"n_ratings", "dim1_std"}, {"n_ratings", "slope1_std"})
+TABLES = {"predictions": (PREDICTIONS, PREDICTIONS_CSV), "positions": (POSITIONS, POSITIONS_CSV)}
 VECTORS = OutputKind("a folder of vectors", _is_vectors)
 TUNING = OutputKind(
     "a result of tuning",

@@ -33,6 +33,7 @@ from onebit_spark.errors import RequestError, counted
 from onebit_spark.input.ratings import INTEGRAL, Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import (
+    MAP,
     METRICS,
     MODEL,
     PREDICTED,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 Runtime = Any  # a LocalRuntime or a SparkRuntime
 InputTable = Any  # an ArrowTable or a DataFrame
 MOST_STATEMENTS = 40  # certificates of groups that are printed
-KINDS = {"model": MODEL, "figures": METRICS}
+KINDS = {"model": MODEL, "figures": METRICS, "map": MAP}
 
 
 def fit(runtime: Runtime, request: FitRequest) -> None:

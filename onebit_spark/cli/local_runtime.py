@@ -249,6 +249,10 @@ class LocalRuntime:
         table = model.positions(who, dimensions, anchors)
         _write(iter([table.rename_columns({who: model.info.columns[who]})]), target)
 
+    def mapped(self, model: FittedModel, anchors: Mapping[Any, int]) -> tuple[pa.Table, pa.Table]:
+        """The tables of a map."""
+        return model.positions("user", 2, anchors), model.positions("item", 2, anchors)
+
 
 def _write(lines: Iterator[pa.Table], target: Target) -> None:
     """As a CSV file, or as a folder of one Parquet file. It appears whole or not at all."""

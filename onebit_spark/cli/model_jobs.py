@@ -20,6 +20,7 @@ from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PositionsRequest, PredictRequest, Target
 from onebit_spark.core.model_info import Who
 from onebit_spark.errors import RequestError, counted
+from onebit_spark.map import page as map_page
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.predictor import CertificateRequest, arrow_type, asked_ids
 from onebit_spark.report import rare_class
@@ -65,11 +66,15 @@ def positions(runtime: Runtime, request: PositionsRequest) -> None:
         anchors = dict(zip(ids.to_pylist(), map(int, request.anchor.values()), strict=True))
     with clock("positions"):
         runtime.positions(model, who, request.dimensions, anchors, target)
+        if request.map:
+            users, items = runtime.mapped(model, anchors)
+            page = map_page(users, items, count=model.info.n_users)
+            Location(runtime.session, request.map).write_text(page)
     done = [f"Positions of {counted(model.info.count(who), who)}."]
     if (axes := model.info.position_axes) is not None:
         shares = ", ".join(f"{share:.0%}" for share in axes.shares[: request.dimensions])
         done += [f"The dimensions explain {shares} of the variance of the scores."]
-    print_summary(done, clock, request.quiet, target.places)
+    print_summary(done, clock, request.quiet, {**target.places, "map": request.map})
 
 
 def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:

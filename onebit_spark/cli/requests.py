@@ -574,10 +574,11 @@ class PositionsRequest(JobRequest):
     anchor: dict[str, str] = flag(
         "a user whose position in the first dimension is positive, ID=1, or negative, ID=-1 (repeatable)", default=dict
     )
+    map: str | None = flag("file for a map of the first two dimensions, such as map.html", default=None)
 
-    main = ("model", "output", "who", "dimensions", "anchor", "overwrite")
+    main = ("model", "output", "who", "dimensions", "anchor", "map", "overwrite")
     inputs = ("model",)
-    outputs: ClassVar = {"output": "positions"}
+    outputs: ClassVar = {"output": "positions", "map": "map"}
 
     def problems(self) -> Iterator[str]:
         if self.dimensions < 1:

@@ -32,6 +32,7 @@ from onebit_spark.input.tables import (
     shared_name,
     spark_csv,
 )
+from onebit_spark.map import MOST_POINTS
 from onebit_spark.ml.recommend import ranking
 from onebit_spark.ml.scoring import (
     CheckedRatings,
@@ -274,6 +275,14 @@ class SparkRuntime:
         self, model: OneBitCompletionModel, who: Who, dimensions: int, anchors: Mapping[Any, int], target: Target
     ) -> None:  # fmt: skip
         self._write(model.positions(who, dimensions, anchors), target)
+
+    def mapped(self, model: OneBitCompletionModel, anchors: Mapping[Any, int]) -> tuple[Any, Any]:
+        """The tables of a map; of a large model a sample of them."""
+        sides: tuple[Who, Who] = "user", "item"
+        shares = [min(1.0, MOST_POINTS / max(1, model.info.count(who))) for who in sides]
+        frames = [model.positions(who, 2, anchors) for who in sides]
+        users, items = (frame.sample(share, 0).toArrow() for frame, share in zip(frames, shares, strict=True))
+        return users, items
 
     def _write(self, lines: DataFrame, target: Target) -> None:
         if target.table is not None:

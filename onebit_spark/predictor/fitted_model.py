@@ -47,6 +47,7 @@ from onebit_spark.core.questions import best_questions
 from onebit_spark.core.solver import Iteration
 from onebit_spark.core.user_data import arrow_table, label_problems, weight_problems
 from onebit_spark.errors import RequestError, refuse
+from onebit_spark.map import page as map_page
 from onebit_spark.platform.files import MODEL
 from onebit_spark.predictor.model_folder import local_path, read_model, replaced_folder, write_into, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_left_out
@@ -526,6 +527,17 @@ class FittedModel:
         sign = anchored_sign(axes, self.users, anchors or {})
         shares = {"shares": json.dumps(axes.shares[:dimensions].tolist())}
         return position_table(axes, side, who, dimensions, sign).replace_schema_metadata(shares)
+
+    def map(
+        self, path: str | os.PathLike[str], anchors: Mapping[Any, int] | None = None,
+        groups: Mapping[Any, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Draw the first two dimensions of all users on one page, map.html (docs/positions.md).
+
+        ``groups`` are words by user, such as parties: they are the colours. For ``anchors`` see ``positions``.
+        """
+        tables = self.positions("user", 2, anchors), self.positions("item", 2, anchors)
+        local_path(path).write_text(map_page(*tables, groups), encoding="utf-8")
 
     def next_questions(self, ids: Any, n: int = 10, *, seen: Any = None, items: Any = None) -> pa.Table:
         """The items whose answers would say most about these users: an adaptive test (docs/positions.md).

@@ -1,10 +1,14 @@
 """Positions: the curvature of their error bars, their axes, and what users call."""
 
 import json
+import re
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +20,7 @@ from onebit_spark.core.losses import LOSSES, HalfStep, RowPrior
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.questions import information
+from onebit_spark.map import page
 
 FOLDERS = Path(__file__).parents[1] / "spark" / "folders"
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
@@ -283,3 +288,45 @@ def test_a_list_of_questions_is_greedy(fit):
         left.remove(best)
     with pytest.raises(RequestError, match="n must be an integer of at least 1"):
         fit.next_questions([3], 0)
+
+
+# ---- the map ---------------------------------------------------------------------------------------------------------
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed, in which the map could be opened")
+def test_the_map_in_a_browser(fit, tmp_path):
+    """It draws all users, finds the one in the address, and cuts by an item. Nothing is loaded from elsewhere."""
+    fit.save(tmp_path / "m")
+    out = [str(tmp_path / name) for name in ("m", "p", "map.html")]
+    assert main(["positions", "--model", out[0], "--output", out[1], "--map", out[2], "--runtime", "local"]) == 0
+    fit.map(tmp_path / "grouped.html", groups={user: f"<b>{user % 11}</b>" for user in range(150)})
+    user = fit.positions().to_pylist()[42]
+    for name, more in (("map.html", ""), ("grouped.html", ", ")):
+        text = (tmp_path / name).read_text()
+        assert not re.findall(r"(?:src|href)=|https?:|@import", text)
+        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--dump-dom"]
+        shown = subprocess.run(
+            [*command, f"file://{tmp_path / name}#user=42"], capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+        assert 'data-points="150"' in shown
+        told = re.search(r"<output>(.*?)</output>", shown)[1]
+        wanted = (f"{user[d]:.2f} ± {1.96 * user[d + '_std']:.2f}" for d in ("dim1", "dim2"))
+        assert told.startswith(f"42: {', '.join(wanted)}, {user['n_ratings']} ratings{more}")
+
+
+def test_a_map_of_many_shows_the_extremes_and_a_sample(monkeypatch):
+    monkeypatch.setattr("onebit_spark.map.MOST_POINTS", 50)
+    rng, n = np.random.default_rng(0), 400
+    users = pa.table({"user": np.arange(n), "n_ratings": rng.permutation(n)} | {
+        name: rng.normal(size=n) for name in ("dim1", "dim1_std", "dim2", "dim2_std")
+    })  # fmt: skip
+    items = pa.table({name: np.arange(60.0) for name in ("item", "n_ratings", "intercept", "slope1", "slope2")})
+    data = json.loads(re.search(r'application/json">(.*?)</script>', page(users, items))[1])
+    assert len(data["ids"]) <= 50
+    assert data["count"] == n
+    assert len(data["items"]) == 50
+    assert min(map(float, data["items"])) == 10
+    farthest = int(np.argmax(users["dim1"].to_numpy()))
+    assert str(farthest) in [data["ids"][i] for i in data["named"]]

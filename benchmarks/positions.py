@@ -13,6 +13,7 @@ and the standard deviation of error/std; "raw" with the covariances of the fit.
 from __future__ import annotations
 
 import argparse
+import logging
 import resource
 import tempfile
 import time
@@ -73,9 +74,7 @@ def covered(fit: FittedModel, ability: Positions, raw: bool) -> tuple[float, flo
 
 
 def coverage(draws: int) -> None:
-    print(
-        f"{'persons':>8}{'items':>6}{'asked':>6}{'dims':>5}  {'settings':<10}{'K':>5}{'κ':>6}{'raw':>14}{'positions':>14}"
-    )
+    print(" persons items asked dims  settings      K     κ           raw     positions")
     for n, m, share in SCENARIOS:
         for dims in (1, 2):
             given: dict[str, dict[str, Any]] = {"defaults": {}, "given rank": {"rank": dims, "likelihood_weight": 1.0}}
@@ -242,6 +241,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=20)
     asked = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
+    logging.getLogger("onebit_spark").setLevel(logging.ERROR)  # "raw" asks for the spreads of the fit
     print(provenance())
     if asked.what == "coverage":
         coverage(asked.draws)

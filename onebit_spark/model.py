@@ -50,7 +50,7 @@ from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.input.spark_ratings import case_folding, missing
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
-from onebit_spark.ml.positions import positions
+from onebit_spark.ml.positions import next_questions, positions
 from onebit_spark.ml.recommend import ranking, recommend
 from onebit_spark.ml.scoring import (
     SparkFactors,
@@ -277,6 +277,14 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         The parameters and the columns are those of ``FittedModel.positions``, the id is in ``userCol`` or ``itemCol``.
         """
         return positions(self.factors, who, dimensions, anchors or {})
+
+    def nextQuestions(self, users: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None) -> DataFrame:
+        """The n items whose answers would say most about each user: see ``FittedModel.next_questions``.
+
+        A user that the model does not know is a new one. Pairs of ``excludeSeen`` are not asked. The columns are the
+        user, ``rank`` from 1 on, the item and ``information``.
+        """
+        return next_questions(self.factors, users, n, excludeSeen)
 
     # ---- new users and items -----------------------------------------------------------------------------------------
 

@@ -39,3 +39,16 @@ def test_of_users_that_were_folded_in(folder, ratings):
     assert after["dim1_std"] == pytest.approx(before["dim1_std"], rel=0.3)
     with pytest.raises(RequestError, match="or it was updated"):
         model.update(mine).positions()
+
+
+def test_what_to_ask_next(spark, folder, ratings):
+    here, model = load(folder), OneBitCompletionModel.load(folder)
+    seen = ratings.where("user < 'u010'").select("user", "item")
+    there = model.nextQuestions(spark.createDataFrame([["u003"], ["u050"], ["new"]], ["user"]), 3, seen)
+    assert there.columns == ["user", "rank", "item", "information"]
+    pairs = seen.toArrow()
+    wanted = here.next_questions(["new", "u003", "u050"], 3, seen=(pairs["user"], pairs["item"]))
+    found = there.toArrow().sort_by([("user", "ascending"), ("rank", "ascending")])
+    for name in ("user", "rank", "item"):
+        assert found[name].to_pylist() == wanted[name].to_pylist()
+    np.testing.assert_allclose(found["information"].to_numpy(), wanted["information"].to_numpy(), rtol=1e-5)

@@ -73,7 +73,7 @@ header { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem; padding: .6rem 1rem;
 h1 { font-size: 1.1rem; margin: 0; } canvas { flex: 1; min-height: 0; width: 100%; touch-action: none; }
 output { min-height: 1.4em; } input { width: 9rem; } #legend span { margin-right: .8rem; white-space: nowrap; }
 </style>
-<header><h1>Positions</h1><label>User <input id="user" list="ids"></label><label>Line of item <input id="item"></label>
+<header><h1>Positions</h1><label>User <input id="user"></label><label>Line of item <input id="item"></label>
 <button id="all">Show all</button><output></output><div id="legend"></div></header>
 <canvas></canvas>
 <script id="data" type="application/json">__DATA__</script>

@@ -7,20 +7,28 @@ RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 # The real data sets, where they are: tests that need one are skipped where it is absent.
 export ONEBIT_DATA ?= $(firstword $(wildcard $(CURDIR)/data $(CURDIR)/../shared/data) data)
 
-.PHONY: setup demo test test-all kernels suite suite-all test-connect test-cluster test-gpu lint style types docs bench reproduce dist clean
+.PHONY: setup java demo test test-all kernels suite suite-all test-connect test-cluster test-gpu lint style types docs bench reproduce dist clean
 
-setup: $(VENV)/.installed
-	@sh conf/java.sh
+# The demo needs less than the tests: its packages are installed first, and those of the tests on top of them. Both steps
+# run again only when pyproject.toml changed. Python compiles a module when it is first imported, not all of them here.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 
-# Built again only when pyproject.toml changed.
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.demo: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("onebit_spark needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 ...") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(PIP_INSTALL) --editable '.[all]'
 	@touch $@
 
-demo: setup
+$(VENV)/.installed: $(VENV)/.demo
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+java:
+	@sh conf/java.sh
+
+setup: $(VENV)/.installed java
+
+demo: $(VENV)/.demo java
 	@$(RUN) $(BIN)/python -m onebit_spark.demo --output demo-output
 
 lint: style types

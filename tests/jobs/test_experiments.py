@@ -147,6 +147,7 @@ def check_movielens(output, n_methods):
     assert len((output / "movielens.csv").read_text().splitlines()) == 1 + n_methods
 
 
+@pytest.mark.slow
 def test_movielens_on_small_data(spark, folder, few_settings, monkeypatch):
     methods = ("Logit-IG, intercepts", "row + column intercepts")
     for module in (experiments, reproduction_page):

@@ -119,6 +119,7 @@ def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
     assert have == pytest.approx(want, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_param_maps_and_train_validation_split(ratings, tmp_path):
     completion = OneBitCompletion(ratingCol="stars", threshold=3.5, **QUICK)
     models = completion.fit(ratings, [{completion.loss: "hinge"}, {completion.rank: 1}])

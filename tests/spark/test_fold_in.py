@@ -38,6 +38,7 @@ def factors(side):
     return {key: np.array([line["intercept"], *line["mean"]]) for key, line in lines.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("both_ways")
 def test_new_users_are_served(spark, table, fitted, tmp_path):
     """A newcomer with the ratings of user 3, and one rating of an item that the model does not know."""
@@ -124,6 +125,7 @@ def error(model, ratings):
     return scored.agg(F.avg((F.col("prediction") != F.col("label")).cast("double"))).first()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("both_ways")
 def test_new_and_known_ids_move_and_no_others(spark, days, yesterday):
     today = days[1].slice(0, 100)
@@ -156,6 +158,7 @@ def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
     assert OneBitCompletionModel.load(str(tmp_path / "model")).users.count() == 40
 
 
+@pytest.mark.slow
 def test_what_it_has_seen_certifies_nothing(spark, days, yesterday):
     today = spark.createDataFrame(days[1])
     updated = yesterday.update(today)

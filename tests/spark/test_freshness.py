@@ -76,6 +76,7 @@ def test_other_integral_widths_are_the_same_ids(parts, model):
         fresh(model, parts[0].selectExpr("cast(user as int)", "cast(item as smallint)", "label"))
 
 
+@pytest.mark.slow
 def test_ratings_that_were_folded_in_are_not_fresh(parts, model):
     newcomers, others = (parts[1].withColumn("user", F.col("user") + shift) for shift in (1000, 2000))
     folded = model.foldIn(newcomers)
@@ -133,6 +134,7 @@ def test_a_sketch_is_what_a_count_gives(spark, ratings, monkeypatch):
     assert 50 < part.n_ratings < 200
 
 
+@pytest.mark.slow
 def test_what_cannot_be_checked_is_reported(spark, parts, model):
     few = fresh(model, parts[1].limit(5))
     assert not few["checked"]
@@ -145,6 +147,7 @@ def test_what_cannot_be_checked_is_reported(spark, parts, model):
     assert "rated so often" in unknown["reason"]
 
 
+@pytest.mark.slow
 def test_a_model_of_a_version_that_kept_no_sketch(spark):
     """What it learns from now on is remembered all the same."""
     old = OneBitCompletionModel.load(str(Path(__file__).with_name("folders") / "logistic-1"))

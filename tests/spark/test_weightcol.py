@@ -74,6 +74,7 @@ def test_zero_is_absent(ratings, model):
         assert other.summary.objectiveHistory == model.summary.objectiveHistory
 
 
+@pytest.mark.slow
 def test_zero_certifies_and_calibrates_nothing(spark, ratings, model):
     """Whatever judges a model does not see ratings of weight 0. The column need not be there."""
     pairs = ratings.select("user", "item").distinct()
@@ -139,6 +140,7 @@ def test_checkpoints_belong_to_the_weights(ratings, tmp_path):
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("both_ways")
 def test_fold_in_takes_the_column(ratings, model):
     one = ratings.where("user = 7 and w > 0")

@@ -426,17 +426,6 @@ def test_a_level_chosen_by_its_errors_is_caught():
     assert broken > most(REPEATS) + 0.1
 
 
-def test_thresholds_from_the_held_out_ratings_are_caught():
-    """Broken: the threshold ends just before the first error that would fail, between the ratings themselves."""
-    rng, n, r, bad = np.random.default_rng(3), 400, 0.1, 0
-    for _ in range(REPEATS):
-        wrong = rng.random(n) < 0.1001  # in the order of their confidence, which says nothing here
-        counts = np.arange(1, n + 1)
-        passing = binom.cdf(np.cumsum(wrong), counts, r) <= DELTA
-        bad += passing.any()
-    assert bad / REPEATS > most(REPEATS) + 0.1
-
-
 def test_requests_share_delta():
     """Together they are wrong with probability δ at most; each at the whole δ, more often."""
     curve, requests = CURVES["rising"], (0.1, 0.14, 0.18, 0.22)

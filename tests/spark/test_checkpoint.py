@@ -48,9 +48,7 @@ def factors(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "choices", [pytest.param({"loss": "hinge"}, marks=pytest.mark.slow), {"certificatePriorSplit": 0.5}], ids=str
-)
+@pytest.mark.parametrize("choices", [{"loss": "hinge"}, {"certificatePriorSplit": 0.5}], ids=str)
 def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     """Interrupted in iteration 3, after the checkpoint of iteration 2; the hinge's floors depend on the iteration."""
     whole = estimator(tmp_path / "whole", **choices).fit(ratings)

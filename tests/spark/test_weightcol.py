@@ -94,16 +94,6 @@ def test_zero_certifies_and_calibrates_nothing(spark, ratings, model):
         model.calibrate(good.unionByName(good.limit(1).withColumn("w", F.lit(-1.0))))
 
 
-@SLOW
-def test_ones_are_no_weights(ratings):
-    ones = ratings.withColumn("w", F.lit(1.0))
-    weighted, plain = estimator().fit(ones), estimator(weightCol=None).fit(ones)
-    np.testing.assert_allclose(weighted.summary.objectiveHistory, plain.summary.objectiveHistory, rtol=1e-7)
-    assert weighted.info.fingerprint != plain.info.fingerprint
-    assert plain.info.total_weight is None
-    assert "weight" not in plain.info.columns
-
-
 @pytest.mark.parametrize(("exchange", "kind"), [("driver", "string"), pytest.param("broadcast", "double", marks=SLOW)])
 def test_bad_weights_are_refused_with_their_number(spark, exchange, kind):
     weights = ["1", "-1", "nan", "inf", None, "2.5", "1e39", "0", *(["many"] if kind == "string" else [])]

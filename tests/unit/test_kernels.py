@@ -105,7 +105,7 @@ def make_posterior(rng, rows, kind, intercepts, dtype):
     root = rng.normal(scale=0.3, size=(rows, dimension, dimension))
     covariance = root @ root.transpose(0, 2, 1) + 0.02 * np.eye(dimension)
     i, j = np.tril_indices(dimension)
-    return RowPosterior(location, covariance[:, i, j].astype(dtype), kind, intercepts)
+    return RowPosterior(location, np.ascontiguousarray(covariance[:, i, j], dtype), kind, intercepts)
 
 
 def make_prior(rng, rows, dimension, mean_lines, precision_lines):

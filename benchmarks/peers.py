@@ -1,7 +1,8 @@
 """Accuracy and seconds beside LIBMF, LightFM, implicit and myFM, from a CSV file to factors, on a 90/10 split.
 
     pip install '.[peers]'
-    python benchmarks/peers.py [--data ml-100k ml-1m senate assistments] [--repeats 5]
+    python benchmarks/peers.py [--data ml-100k ml-1m senate assistments congress] [--repeats 5]
+    python benchmarks/peers.py --methods LIBMF myFM      # some of them
 
 All are given the same file, read it in the same way and use all cores. Of a peer, the setting that is best *on the test
 ratings* is shown, which is generous to it. Ours has one setting. The AUC is that of the same setting. "passed after":
@@ -36,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
-from datasets import Ratings, assistments, movielens_1m, movielens_100k, senate, split
+from datasets import Ratings, assistments, congress, movielens_1m, movielens_100k, senate, split
 from numpy.typing import NDArray
 from record import provenance
 
@@ -49,6 +50,7 @@ DATA: dict[str, Callable[[], Ratings]] = {
     "ml-1m": movielens_1m,
     "senate": senate,
     "assistments": assistments,
+    "congress": congress,
 }
 Scores = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 Fit = Callable[[Path, tuple[int, int]], Scores]  # from a file, and the numbers of rows and columns

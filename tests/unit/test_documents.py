@@ -8,6 +8,7 @@ import tomllib
 import pytest
 from guides import GUIDES, ROOT, snippets
 
+import onebit_spark
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest, parse
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.errors import RequestError
@@ -136,6 +137,18 @@ def test_extras():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     lists = re.findall(r"(?:\.|onebit_spark)\[([a-z,]+)\]", "".join(guide.read_text("utf-8") for guide in GUIDES))
     assert {"spark"} <= {name for names in lists for name in names.split(",")} <= set(extras)
+
+
+def test_citation_and_recipe_agree_with_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    recipe = (ROOT / "conf" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    assert f"\nversion: {onebit_spark.__version__}\n" in citation
+    assert project["urls"]["Paper"].endswith(re.search(r"\n  doi: (.*)\n", citation)[1])
+    assert f'  version: "{onebit_spark.__version__}"\n' in recipe
+    runs = re.search(r"\n  run:\n(.*?)\n  \w", recipe, re.DOTALL)[1]
+    wanted = {f"python{project['requires-python']}", *project["dependencies"]}
+    assert {line.strip(" -").replace(" ", "") for line in runs.splitlines()} == wanted
 
 
 @pytest.mark.parametrize("name", ["in_process", "core.prediction", "sklearn"])

@@ -149,7 +149,9 @@ class ClusterFit:
 
 
 def all_scores(model):
-    users, items = (index.ravel() for index in np.meshgrid(model.users.ids, model.items.ids, indexing="ij"))
+    users, items = (
+        index.ravel() for index in np.meshgrid(*map(np.sort, (model.users.ids, model.items.ids)), indexing="ij")
+    )
     return model.score(users, items)
 
 

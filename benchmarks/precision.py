@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 from datasets import Ratings, movielens_1m, senate
-from record import provenance
+from record import provenance, save
 from selective import parts, told
 
 from onebit_spark import FitConfig, FittedModel, NotConverged, Terms, fit_arrays
@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--rank", type=int, help="default: the fit chooses it")
+    parser.add_argument("--save", action="store_true", help="into results.json, for pages.py")
     asked = parser.parse_args()
     print(provenance())
     config = FitConfig() if asked.rank is None else FitConfig(rank=asked.rank)
@@ -73,6 +74,10 @@ def main() -> None:
         print(f"# {name}: {share:.1%} positive, {asked.splits} splits, {time.perf_counter() - began:.0f} s")
         for request, lines in found.items():
             recall, limit, fresh_recall, precision = np.array(lines).T
+            if asked.save:
+                medians = map(float, np.median(lines, axis=0))
+                names = ("found", "certified", "fresh", "precision")
+                save("precision", name, f"{request:.1f}", dict(zip(names, medians, strict=True)))
             over = int(np.sum(precision < request))
             print(
                 f"at least {request:.1f}: found {told(recall)}, certified {told(limit)}; of fresh ratings found "

@@ -5,6 +5,7 @@ import importlib
 import re
 import tomllib
 
+import pages
 import pytest
 from guides import GUIDES, ROOT, snippets
 
@@ -121,6 +122,28 @@ def test_hints_do_not_install_from_an_index():
     asked = {word for text in sources for word in re.findall(r"pip install '(.*?)'", text)}
     assert asked
     assert all(word.startswith(".[") for word in asked)
+
+
+def test_the_pages_show_what_was_measured():
+    """benchmarks/pages.py writes them."""
+    found = pages.results()
+    for page in pages.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert pages.rendered(text, found) == text, page.name
+
+
+def test_a_figure_is_the_same_on_all_pages():
+    found = pages.results()
+    found["peers"]["senate"]["onebit_spark"]["correct"] = 0.5
+    texts = {page.name: page.read_text(encoding="utf-8") for page in pages.PAGES}
+    quoting = {name for name, text in texts.items() if pages.rendered(text, found) != text}
+    assert quoting == {"README.md", "benchmarks.md", "from-als.md", "settings.md"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/from-als.md", "docs/benchmarks.md"])
+def test_no_accuracy_is_typed_in_by_hand(page):
+    unmarked = pages.MARKED.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    assert not re.findall(r"\.\d{4}\b", unmarked)
 
 
 def test_make_targets():

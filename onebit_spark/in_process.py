@@ -226,7 +226,6 @@ def info_of_fit(
 def unrated_tables(
     fit: CertifiedFit[Any], features: Mapping[Side, FitFeatures], info: ModelInfo
 ) -> dict[Side, pa.Table]:
-    """The lines of the ids that have side features and no ratings, for the sides that have such ids."""
     tables = {}
     for side, coding in fit.codings.items():
         prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
@@ -340,14 +339,12 @@ def fit_table(
 
 
 def thread_problems(threads: int | None) -> list[Problem]:
-    """The problem with a number of threads; an empty list if there is none."""
     if threads is None or (isinstance(threads, int) and threads >= 1):
         return []
     return [Problem("threads", f"must be an integer of at least 1, not {threads!r}")]
 
 
 def initial_problems(model: object, terms: Terms | None) -> list[Problem]:
-    """The problems with an initial model."""
     if model is None:
         return []
     if not isinstance(model, FittedModel):
@@ -476,8 +473,6 @@ def _made(
     engine: Engine[Any], info: ModelInfo, fit: CertifiedFit[Any], newcomers: Mapping[Side, pa.Table],
     certificate: dict[str, Any], fitted: CellSketch,
 ) -> FittedModel:  # fmt: skip
-    """The model of this process."""
-
     def made(who: Who) -> ModelSide:
         side = SIDE_OF[who]
         rows = [engine.runner.lines(each) for each in fit.posteriors(side)]

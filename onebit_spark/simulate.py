@@ -120,7 +120,6 @@ def _sign(x: NDArray[np.float64]) -> NDArray[np.int8]:
 
 
 def _check(kind: str, rank: int, shape: tuple[int, int], fraction: float, switch: float) -> None:
-    """Raise one ValueError with all problems."""
     wrong = []
     if kind not in KINDS:
         wrong.append(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")

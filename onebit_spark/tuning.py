@@ -81,7 +81,6 @@ TaskResult = dict[str, Any]  # of JSON values, with ``seconds``
 
 
 def read_grid(path: str | None = None) -> list[Combination]:
-    """The settings of a TOML file, or the default ones. Raises a RequestError with all problems."""
     if path is None:
         return settings_of(DEFAULT_GRID, "the default grid")
     try:
@@ -227,7 +226,6 @@ def run_tasks(
 
 
 def timed(work: Callable[[Task], TaskResult], task: Task) -> TaskResult:
-    """The result of a task with its seconds, if ``work`` has not measured them itself."""
     began = time.perf_counter()
     result = work(task)
     return {"seconds": time.perf_counter() - began, **result}
@@ -286,7 +284,6 @@ class Sample:
 
 
 def folded_sample(ratings: CollectedRatings, n_folds: int, seed: int) -> tuple[Sample, NDArray[np.int32]]:
-    """The ratings in the order of rows and columns, and the fold of each."""
     block = ratings.ratings
     rows = np.repeat(np.arange(block.n_rows), block.row_counts)
     cols, labels = block.codes >> 1, np.where(block.codes & 1, 1, -1)
@@ -421,7 +418,6 @@ def spark_validation(
 
 
 def estimator_of(config: FitConfig, columns: Columns, settings: int = 1) -> OneBitCompletion:
-    """The estimator with a setting that was chosen among ``settings`` many on these ratings."""
     from onebit_spark.estimator import OneBitCompletion
 
     return OneBitCompletion(

@@ -161,7 +161,6 @@ def prior_split_certificate(
 
 
 def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float) -> Certificate:
-    """The certificate of the predictions, from ratings that the model has never seen."""
     return _stated(
         errors / n, name="holdout", bound=bounds.holdout(errors, n, terms.delta / terms.grid), bounds=MEAN, over=UNSEEN,
         delta=terms.delta, n=n, majority_error=majority_error, inputs={"errors": errors, "grid": terms.grid},
@@ -191,7 +190,6 @@ def with_freshness(item: Certificate, freshness: Mapping[str, Any]) -> Certifica
 
 
 def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dict[str, Any]]:
-    """The upper limit of the Gibbs risk on the ratings, and its inputs."""
     trials = counted.ratings * draws.per_rating
     share = terms.delta / terms.grid
     limit = bounds.gibbs_limit(counted.errors, trials, DRAWS_SHARE * share)
@@ -281,8 +279,6 @@ class Group:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Counts of held-out ratings per level of a call."""
-
     answered: NDArray[np.int64]  # n_t, the ratings that each level calls
     wrong: NDArray[np.int64]  # k_t, the wrong ones among them
     majority_error: float  # of always predicting the majority class of the training data

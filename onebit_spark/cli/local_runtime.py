@@ -92,7 +92,6 @@ class LocalRuntime:
         return ArrowTable.of(pa.table({name: whole[name] if name == own else inferred(whole[name]) for name in names}))
 
     def _opened(self, request: JobRequest, name: str, columns: Sequence[str]) -> ArrowTable:
-        """The input, which has these columns."""
         path, flag = getattr(request, name), as_flag(name)
         if (request.format or FILES[0]) in FILES and (lake := table_format(None, path)):
             raise request.is_lake_table(name, lake)

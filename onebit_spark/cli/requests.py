@@ -128,7 +128,6 @@ def command_of(job: str, request: Any) -> str:
 
 
 def in_flags(table: type, problems: Iterable[Problem]) -> Iterator[str]:
-    """Problems with the settings of a table, in words, each field named as a flag."""
     return (problem.in_words(_flag_names(table)) for problem in problems)
 
 
@@ -178,7 +177,6 @@ class Flag:
 
 
 def flags_of(request: type) -> dict[str, Flag]:
-    """The flags of a request by name."""
     hints = get_type_hints(request)
     flags = {}
     for item in fields(request):
@@ -287,7 +285,6 @@ def _metavar(name: str, kind: type, choices: Sequence[str], words: Sequence[str]
 
 
 def _from_file(flags: Mapping[str, Flag], path: str) -> tuple[dict[str, Any], list[str]]:
-    """The values of a TOML file by flag, and the problems with it."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -703,7 +700,6 @@ def exists_already(name: str, path: str) -> str:
 
 
 def _holds(folder: str, path: str) -> bool:
-    """Whether the path is the folder or lies in it, judged by the names."""
     outer, inner = urlsplit(folder), urlsplit(path)
     same_place = outer.netloc == inner.netloc
     return same_place and Path(os.path.abspath(inner.path)).is_relative_to(os.path.abspath(outer.path))

@@ -80,7 +80,6 @@ def tune(runtime: Runtime, request: TuneRequest) -> None:
 
 
 def in_words(config: FitConfig) -> str:
-    """The setting in one line, without defaults."""
     pairs = {name: getattr(config, name) for name in VARIED}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs.items() if value is not None)
 

@@ -84,7 +84,6 @@ class Setting:
         return " or ".join([self.check.words if self.check else "", *self.words])
 
     def described(self, names: Mapping[str, str]) -> str:
-        """The help text, with the ``names`` that a front end gives to the fields."""
         return self.help.format_map(names)
 
     def documented(self, name: str, names: Mapping[str, str]) -> list[str]:
@@ -108,7 +107,6 @@ def setting(
 
 @cache
 def declared(table: type) -> dict[str, Setting]:
-    """The settings of a dataclass, by field name."""
     hints, settings = get_type_hints(table), {}
     for item in fields(table):
         declaration, hint = dict(item.metadata), hints[item.name]
@@ -129,7 +127,6 @@ def documented(table: type[T]) -> type[T]:
 
 
 def parameter_section(settings: Mapping[str, Setting]) -> list[str]:
-    """The section ``Parameters`` of a docstring."""
     names = {name: f"``{name}``" for name in settings}
     lines = [line for name, item in settings.items() for line in item.documented(name, names)]
     return ["Parameters", "----------", *lines]
@@ -142,7 +139,6 @@ def documented_parameter(name: str, kind: str, text: str) -> list[str]:
 
 
 def words_in(hint: Any) -> tuple[str, ...]:
-    """The words of a type such as ``float | Literal["auto"]``."""
     return tuple(word for part in get_args(hint) if get_origin(part) is Literal for word in get_args(part))
 
 
@@ -313,7 +309,6 @@ class FitConfig(Settings):
 
     @property
     def default_kappa(self) -> float:
-        """The κ of the loss, where none is given or chosen."""
         from onebit_spark.core.losses import LOSSES
 
         return LOSSES[self.loss].default_kappa

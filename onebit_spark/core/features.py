@@ -133,7 +133,6 @@ def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, me
 
 
 def prior_means(block: RatingBlock, partners: RowPosterior) -> NDArray[np.float64]:
-    """p_i of every row of a block (rows × K)."""
     assert partners.implicit is not None
     rank, means = partners.rank, np.zeros((block.n_rows, partners.rank))
     _add_means(block.row_pointers, block.codes, np.ascontiguousarray(partners.implicit[:, :rank]), means)
@@ -228,8 +227,6 @@ class ImplicitMove:
 
 @dataclass(frozen=True)
 class CoefStep:
-    """W ─► W + ZA + DB."""
-
     matrix: Matrix  # [A; B], 2K × K
 
     @classmethod
@@ -299,8 +296,6 @@ def _move_implicit(implicit, matrix, value, directions, first, last):
 
 @dataclass(frozen=True)
 class FeatureRidge:
-    """The ridge regression of the means of a side on its side features."""
-
     factorised: tuple[Matrix, bool]  # Cholesky factor of G + ρI, in the form of ``scipy.linalg.cho_factor``
 
     @classmethod
@@ -314,7 +309,6 @@ class FeatureRidge:
 
 
 def rated_gram(features: FloatArray, counts: NDArray[np.int64]) -> Matrix:
-    """G = Σ f_i f_iᵀ over the rows with ratings."""
     rated = features[counts > 0].astype(np.float64)
     return np.asarray(rated.T @ rated)
 
@@ -339,7 +333,6 @@ class SideFeatures:
 
     @classmethod
     def over(cls, table: pa.Table, rated: NDArray[np.bool_]) -> SideFeatures:
-        """The features of a table with one line per row."""
         coding, _ = learn_coding(table.filter(pa.array(rated)), "")
         return cls(table, coding, coding.coded(table))
 
@@ -423,7 +416,6 @@ class FeatureCoding:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that the coding reads, each once."""
         return list(dict.fromkeys(feature.column for feature in self.features))
 
     def coded(self, table: pa.Table) -> Table32:

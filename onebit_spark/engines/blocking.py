@@ -321,7 +321,6 @@ def number_bundles(users_sent: Broadcast[SideTable], items_sent: Broadcast[SideT
 
 
 def numbered(bundle: Bundle, users: Numbers, items: Numbers) -> tuple[Numbers, Numbers]:
-    """The rows and codes of a bundle, by the numbers of its ids."""
     codes = items[bundle.codes >> 1] << 1
     codes |= bundle.codes & 1
     return users[bundle.users], codes
@@ -405,7 +404,6 @@ def _index(ids: pa.Array, side: SideTable) -> NDArray[np.int32]:
 def chunks(
     blocks: NDArray[np.int32], rows: Numbers, codes: Numbers, weights: NDArray[np.float32] | None = None
 ) -> Batches:
-    """One line for every block that occurs."""
     if len(rows) == 0:
         return
     order = np.argsort(blocks.astype(np.min_scalar_type(int(blocks.max()))), kind="stable")  # a radix sort
@@ -500,7 +498,6 @@ class BlockedSide:
 
     @property
     def ratings(self) -> DataFrame:
-        """The blocks without their routes."""
         return self.blocks.drop(*ROUTES)
 
     def sent(self, cells: DataFrame) -> DataFrame:
@@ -599,7 +596,6 @@ class Blocking:
 
 
 def _in_tasks(chunks: DataFrame, plan: SidePlan) -> DataFrame:
-    """The chunks of blocks in the partitions of their blocks."""
     return in_partitions(chunks, plan.n_tasks, F.col("block") % plan.n_tasks)
 
 

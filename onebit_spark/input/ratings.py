@@ -41,8 +41,6 @@ EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns hold what, and how a number becomes a label."""
-
     user: str = "user"
     item: str = "item"
     label: str = "label"
@@ -84,12 +82,10 @@ def total_of(*parts: RatingCounts) -> tuple[int, str]:
 
 
 def fingerprint_of(totals: Mapping[str, int]) -> str:
-    """The sums of a set's ``HASH_PARTS`` as one word."""
     return "-".join(f"{totals[name]:x}" for name in HASH_PARTS)
 
 
 def not_deterministic(what: str) -> FitFailed:
-    """The ratings were read twice, and differ."""
     return FitFailed(
         f"{what}: the source is not deterministic (for example a random split or sample). Write the ratings to disk "
         "first, and fit from there"
@@ -167,7 +163,6 @@ def of_both_classes(counts: RatingCounts, columns: Columns) -> RatingCounts:
 
 
 def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]) -> list[str]:
-    """What is wrong with single ratings, with counts and examples, and with their labels together."""
     defects = {  # flag ─► what it means, what to do
         "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
         "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
@@ -263,8 +258,6 @@ def joined(batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], i
 
 @dataclass(frozen=True)
 class RatingBatch:
-    """Some raw ratings in this process, without their ids."""
-
     positive: NDArray[np.bool_]
     # ``spark_ratings.cell_hash`` of the cells; 0 for all if an id is null, for such ratings are refused.
     hashes: NDArray[np.int64]
@@ -275,7 +268,6 @@ class RatingBatch:
 
 
 def read_batch(table: pa.Table, threshold: float | None) -> RatingBatch:
-    """Labels, hashes of cells, weights and facts of some raw ratings."""
     label, facts = count_labels(table[LABEL], threshold)
     if HASH in table.schema.names:
         hashes = np.asarray(table[HASH].to_numpy())
@@ -493,7 +485,6 @@ class ArrowRatings:
         return DividedRatings(to_fit, held_out)
 
     def kept(self) -> KeptRatings:
-        """All ratings, to judge a model by. A single class is allowed."""
         kept, defects = _Keeping(), Defects(self.columns)
         for given, plain, absent in self._tables():
             defects.see(given, plain, [self._taken(plain, kept)], absent)

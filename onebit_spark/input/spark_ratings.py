@@ -110,7 +110,6 @@ def missing(table: DataFrame, name: str) -> Column:
 
 
 def case_folding(table: DataFrame) -> Callable[[str], str]:
-    """How the session compares column names."""
     refuse_other_frames(table)
     return str if table.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
 
@@ -250,7 +249,6 @@ def count_ratings(df: DataFrame, columns: Columns, further: Mapping[str, Column]
 
 
 def aggregated(df: DataFrame, aggregates: Mapping[str, Column]) -> dict[str, int]:
-    """Aggregates of all ratings by their names, 0 where one is null."""
     line = df.agg(*(aggregate.alias(name) for name, aggregate in aggregates.items())).first()
     assert line is not None
     return {name: line[name] or 0 for name in aggregates}
@@ -345,7 +343,6 @@ def check_columns(df: DataFrame, columns: Columns) -> None:
 
 
 def checked_counts(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -> RatingCounts:
-    """The counts, or a RequestError: see ``ratings.counts_if_sound``."""
     boolean = isinstance(type_of(df, columns.label), BooleanType)
 
     def examples(flag: str) -> str:

@@ -88,8 +88,6 @@ NO_WEIGHTS = np.empty(0, np.float32)
 
 @dataclass(frozen=True)
 class Pack:
-    """Packs the ratings of a task (``spark_ratings.unchecked_ratings``)."""
-
     threshold: float | None
     first_bundle: Callable[[], int] = int  # its number, which no other task has
 
@@ -214,8 +212,6 @@ PACKED = schema_of(", ".join(["bundle long", "facts string", *(f"{name} binary" 
 
 @dataclass(frozen=True)
 class PackedRatings:
-    """The packed ratings, and what was counted of them."""
-
     bundles: DataFrame  # the lines of PACKED, in a session that reads one line at a time
     # Sums over all bundles: ``n``, the flags of ``ratings.BIT``, HASH_PARTS, ``absent``, ``weight`` and
     # ``summary_bytes``, the size of SUMMARY.
@@ -281,7 +277,6 @@ class RatingSurvey:
         return self.group()
 
     def ids(self) -> dict[Side, Ids]:
-        """The ids on the driver: users are the rows, items the columns."""
         users, items = _sides(self.grouped.toArrow()) if self.summary is None else self.summary[0]
         return {"rows": users, "cols": items}
 

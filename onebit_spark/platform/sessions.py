@@ -54,7 +54,6 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether the executors are threads of Spark's driver."""
     master = spark.conf.get("spark.master", "") if is_connect(spark) else spark.sparkContext.master
     return str(master).startswith("local")
 

@@ -8,7 +8,7 @@ from fitting import random_posterior
 
 from onebit_spark.core.features import CoefStep
 from onebit_spark.core.posterior import Form, RowMap
-from onebit_spark.engines.cuda.half_step import LINES, THREADS, jobs, numbers_of
+from onebit_spark.engines.cuda.runner import LINES, THREADS, jobs, numbers_of
 from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, LineShape, Shape
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")

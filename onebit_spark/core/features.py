@@ -435,48 +435,57 @@ def warn_of_unknown_values(coding: FeatureCoding, table: pa.Table, what: str) ->
     for name in coding.columns:
         column = one_array(table[name])
         raw, known = _Raw.of(column), {feature.value for feature in coding.features if feature.column == name}
-        usable = raw.present if raw.numeric is None else np.isfinite(raw.numeric).all(axis=1)
-        if gaps := int(np.sum(~usable)):
-            log.warning("%s: %s: %s", what, name, _unusable(gaps, len(column)))
+        if gaps := raw.gaps:
+            log.warning("%s: %s", what, f"{name}: {gaps}")
         unseen = [] if is_list(column.type) else [code for value, code in raw.values.items() if value not in known]
         if n := int(np.sum(np.isin(raw.codes, unseen))):
             example = next(value for value, code in raw.values.items() if code == unseen[0])
             log.warning("%s: %s: %d of %d values were not in the fit, such as %r", what, name, n, len(column), example)
 
 
-def _unusable(gaps: int, n: int) -> str:
-    return f"{gaps:,} of {n:,} values are null, NaN or infinite and count as the mean"
-
-
 @dataclass(frozen=True)
 class _Raw:
-    """The decoded values of a column. ``numbers`` gives those of a feature, with nan where they are missing."""
+    """The decoded values of a column: numbers, with nan where they are missing, or strings."""
 
     numeric: NDArray[np.float64] | None  # lines × elements
     codes: NDArray[np.int64]  # of the strings, flattened
     lines: NDArray[np.int64]  # the line of each string
     values: dict[str, int]  # string ─► code
     present: NDArray[np.bool_]  # lines that are not null
+    is_list: bool
 
     @classmethod
     def of(cls, column: pa.Array) -> _Raw:
-        present = column.is_valid().to_numpy(zero_copy_only=False)
-        nothing = np.zeros(0, np.int64)
-        kind = column.type
+        kind, lines = column.type, np.arange(len(column))
         if pa.types.is_dictionary(kind):
             return cls.of(column.dictionary_decode())
+        present, flat = column.is_valid().to_numpy(zero_copy_only=False), column
         if is_list(kind):
             lines, flat = pc.list_parent_indices(column).to_numpy().astype(np.int64), pc.list_flatten(column)
-            if is_text(kind.value_type):
-                return cls(None, *_encoded(flat, lines), present)
-            lengths = np.bincount(lines, minlength=len(column)) if len(lines) else np.zeros(len(column), np.int64)
-            numeric = np.full((len(column), int(lengths.max(initial=0))), np.nan)  # nan where a list is shorter
-            first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-            numeric[lines, np.arange(len(lines)) - first[lines]] = as_doubles(flat)
-            return cls(numeric, nothing, nothing, {}, present)
-        if is_text(kind):
-            return cls(None, *_encoded(column, np.arange(len(column))), present)
-        return cls(as_doubles(column)[:, None], nothing, nothing, {}, present)
+        if is_text(flat.type):
+            coded = pc.dictionary_encode(flat.drop_null())
+            values = {value: code for code, value in enumerate(coded.dictionary.to_pylist())}
+            valid = flat.is_valid().to_numpy(zero_copy_only=False)
+            codes = coded.indices.to_numpy().astype(np.int64)
+            return cls(None, codes, lines[valid], values, present, is_list(kind))
+        lengths = np.bincount(lines, minlength=len(column))
+        numeric = np.full((len(column), int(lengths.max(initial=0))), np.nan)  # nan where a list is shorter
+        first = np.cumsum(lengths) - lengths
+        numeric[lines, np.arange(len(lines)) - first[lines]] = as_doubles(flat)
+        nothing = np.zeros(0, np.int64)
+        return cls(numeric, nothing, nothing, {}, present, is_list(kind))
+
+    @property
+    def size(self) -> int:
+        """The number of different strings, or of elements."""
+        return len(self.values) if self.numeric is None else self.numeric.shape[1]
+
+    @property
+    def gaps(self) -> str:
+        """How many lines have no usable value, in words; empty if all have one."""
+        usable = self.present if self.numeric is None else np.isfinite(self.numeric).all(axis=1)
+        gaps, n = int(np.sum(~usable)), len(self.present)
+        return f"{gaps:,} of {n:,} values are null, NaN or infinite and count as the mean" if gaps else ""
 
     def numbers(self, feature: Feature) -> NDArray[np.float64]:
         if self.numeric is not None:
@@ -487,6 +496,20 @@ class _Raw:
         z[self.lines[self.codes == code]] = 1.0
         return z
 
+    def learnt(self, name: str) -> list[Feature]:
+        """The features of the column that vary, before the division by √columns."""
+        if self.numeric is None:
+            wanted = [Feature(name, value, None, 0.0, 1.0) for value in sorted(self.values)]
+        else:
+            wanted = [Feature(name, None, place if self.is_list else None, 0.0, 1.0) for place in range(self.size)]
+        features = []
+        for feature in wanted:
+            z = self.numbers(feature)
+            z = z[np.isfinite(z)]
+            if len(z) and z.std() > 1e-9 * max(1.0, float(np.abs(z).max())):
+                features.append(replace(feature, centre=float(z.mean()), scale=float(1.0 / z.std())))
+        return features
+
 
 def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[str]]:
     """The coding of all columns but the ids, and a note on each column that is left out or has missing values."""
@@ -496,13 +519,13 @@ def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[s
         if name == id_column:
             continue
         column = one_array(table[name])
-        problem = _refused(column.type)
-        features, gaps = ([], 0) if problem else _learnt(name, column)
-        if problem or not features:
-            notes.append(f"{name} is left out: {problem or _why_empty(column)}")
+        raw = _Raw.of(column) if _can_be_feature(column.type) else None
+        features = [] if raw is None or raw.size > MOST_VALUES else raw.learnt(name)
+        if not features:
+            notes.append(f"{name} is left out: {_why_left_out(column.type, raw)}")
             continue
-        if gaps:
-            notes.append(f"{name}: {_unusable(gaps, len(column))}")
+        if raw is not None and raw.gaps:
+            notes.append(f"{name}: {raw.gaps}")
         by_column.append(features)
     shared = [
         replace(feature, scale=feature.scale / np.sqrt(len(features) * len(by_column)))
@@ -512,46 +535,21 @@ def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[s
     return FeatureCoding(tuple(shared)), notes
 
 
-def _learnt(name: str, column: pa.Array) -> tuple[list[Feature], int]:
-    """The features of one column, before the division by √columns, and the number of missing values."""
-    raw = _Raw.of(column)
-    if raw.numeric is not None:
-        elements: list[int | None] = [None] if not is_list(column.type) else list(range(raw.numeric.shape[1]))
-        wanted = [Feature(name, None, element, 0.0, 1.0) for element in elements]
-        gaps = int(np.sum(~np.isfinite(raw.numeric).all(axis=1)))
-    else:
-        gaps = int(np.sum(~raw.present))
-        wanted = [Feature(name, value, None, 0.0, 1.0) for value in sorted(raw.values)]
-    if len(wanted) > MOST_VALUES:
-        return [], gaps
-    features = []
-    for feature in wanted:
-        z = raw.numbers(feature)
-        z = z[np.isfinite(z)]
-        if len(z) and z.std() > 1e-9 * max(1.0, float(np.abs(z).max())):
-            features.append(replace(feature, centre=float(z.mean()), scale=float(1.0 / z.std())))
-    return features, gaps
-
-
-def _refused(kind: pa.DataType) -> str | None:
+def _can_be_feature(kind: pa.DataType) -> bool:
     inner = kind.value_type if is_list(kind) else kind
     if pa.types.is_dictionary(inner):
         inner = inner.value_type
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    if is_text(inner) or any(is_kind(inner) for is_kind in numeric):
-        return None
-    return f"a column of type {kind} cannot be a feature; take numbers, booleans, strings or arrays of them"
+    return is_text(inner) or any(is_kind(inner) for is_kind in numeric)
 
 
-def _why_empty(column: pa.Array) -> str:
-    raw = _Raw.of(column)
-    n = len(raw.values) if raw.numeric is None else raw.numeric.shape[1]
-    if n > MOST_VALUES:
+def _why_left_out(kind: pa.DataType, raw: _Raw | None) -> str:
+    if raw is None:
+        return f"a column of type {kind} cannot be a feature; take numbers, booleans, strings or arrays of them"
+    if raw.size > MOST_VALUES:
         what = "different values" if raw.numeric is None else "elements"
-        return f"it has {n:,} {what}, and at most {MOST_VALUES:,} are used"
-    if not raw.present.any():
-        return "all its values are missing"
-    return "it has only one value"
+        return f"it has {raw.size:,} {what}, and at most {MOST_VALUES:,} are used"
+    return "it has only one value" if raw.present.any() else "all its values are missing"
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -567,13 +565,3 @@ def as_doubles(column: pa.Array) -> NDArray[np.float64]:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     return np.asarray(pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy(zero_copy_only=False), np.float64)
-
-
-def _encoded(
-    strings: pa.Array, lines: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, int]]:
-    """Codes of the strings that are not null, the line of each, and the code of each string."""
-    valid = strings.is_valid().to_numpy(zero_copy_only=False)
-    coded = pc.dictionary_encode(strings.drop_null())
-    values = {value: code for code, value in enumerate(coded.dictionary.to_pylist())}
-    return coded.indices.to_numpy().astype(np.int64), lines[valid], values

@@ -52,7 +52,6 @@ from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import broadcast, driver_limits, parallelism
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame, SparkSession
 
     from onebit_spark.estimator import OneBitCompletion
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("onebit_spark")
 
 FOLD = "__onebit_fold"
+MOST_SHOWN = 30  # settings in the plot
 VARIED = ("loss", "prior", "likelihood_weight", "alpha", "beta", "rank", "intercepts", "implicit_features")
 
 DEFAULT_GRID = """
@@ -154,9 +154,7 @@ def choose(scores: Sequence[Score]) -> Score:
     return min(equal, key=lambda score: (score.config.factors, score.config.intercepts, score.error))
 
 
-def plotted(
-    scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig], str], most: int = 30
-) -> bytes | None:
+def plotted(scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig], str]) -> bytes | None:
     """A PNG of the most accurate settings, the best on top, with standard errors and the limit of ``choose``.
 
     Without matplotlib it logs a warning and returns None.
@@ -166,7 +164,7 @@ def plotted(
     except ModuleNotFoundError:
         log.warning("no tuning.png: it needs matplotlib (pip install '.[plots]')")
         return None
-    shown = sorted(scores, key=lambda score: score.error)[:most]
+    shown = sorted(scores, key=lambda score: score.error)[:MOST_SHOWN]
     figure = Figure(figsize=(9, 1.2 + 0.25 * len(shown)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(limit(scores), color="0.7", linestyle="--", linewidth=1, zorder=0)
@@ -177,10 +175,6 @@ def plotted(
     axes.invert_yaxis()
     axes.set_xlabel("error, mean over folds ± standard error; red: chosen; dashed: lowest plus its standard error")
     axes.spines[["top", "right"]].set_visible(False)
-    return as_png(figure)
-
-
-def as_png(figure: Figure) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=130)
     return stream.getvalue()

@@ -231,12 +231,9 @@ def _stated(seen: float | None, **fields: Any) -> Certificate:
 #     negative    −z ≥ t        the label is positive            a precision π = 1 − r
 #
 # R(t) is the share of wrong ones among the calls of level t. Of the n_t held-out ratings that level t calls, k_t are
-# wrong. No threshold depends on these ratings, so given n_t, k_t is Binomial(n_t, R(t)). R(t) ≤ r holds with confidence
-# 1 − δ if P(Binomial(n_t, r) ≤ k_t) ≤ δ.
-#
-# Fixed-sequence test: begin at a high level, go down one by one, stop at the first that fails, keep the last that
-# passed. The result is wrong only if the *first* level of the sequence with R(t) > r passes. This has probability δ at
-# most. So one δ is enough for all levels, for any shape of R(t). Several requests and groups share δ.
+# wrong. R(t) ≤ r holds with confidence 1 − δ if P(Binomial(n_t, r) ≤ k_t) ≤ δ. The test begins at a high level, goes
+# down one by one, stops at the first that fails, and keeps the last that passed. One δ is enough for all levels: only
+# the first one with R(t) > r can pass wrongly. Several requests and groups share δ.
 
 SELECTIVE, PRECISION = "selective", "precision"
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
@@ -18,7 +17,7 @@ from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv
 from onebit_spark.core.hashes import HIGHEST, CellSketch
 from onebit_spark.core.model_info import SIDE_OF, Who
-from onebit_spark.core.solver import Iteration
+from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, checked_features
@@ -56,7 +55,7 @@ class LocalRatings(NamedTuple):
     to_fit: CollectedRatings
     held_out: KeptRatings | None
     id_types: dict[Who, str]
-    seconds: float  # that it took to read them
+    timer: PhaseTimer  # with the seconds that it took to read them
 
 
 class LocalRuntime:
@@ -130,10 +129,11 @@ class LocalRuntime:
         return nullcontext()
 
     def ratings(self, table: ArrowTable, columns: Columns, request: FitRequest) -> LocalRatings:
-        began, source = time.perf_counter(), ArrowRatings(table, columns, request.certify_by)
+        timer, source = PhaseTimer(), ArrowRatings(table, columns, request.certify_by)
         part = None if request.holdout is None else Holdout(request.holdout, request.fit_config.seed)
         read = source.divided(part, request.nothing_held_out)
-        return LocalRatings(read.to_fit, read.kept, source.id_types, time.perf_counter() - began)
+        timer.end("survey")
+        return LocalRatings(read.to_fit, read.kept, source.id_types, timer)
 
     def fit(
         self, ratings: LocalRatings, columns: Columns, request: FitRequest, features: Mapping[Who, ArrowTable],
@@ -146,7 +146,8 @@ class LocalRuntime:
         where = {"exchange": "local", "reason": self._why}
         terms, types = request.terms, ratings.id_types
         fit = TableFit(request.fit_config, terms, columns, types, tables, request.execution, where)
-        return fit.model(ratings.to_fit, progress, ratings.seconds)
+        model: FittedModel = fit.model(ratings.to_fit, progress, ratings.timer)
+        return model
 
     def load(self, path: str) -> FittedModel:
         return replace(load(path), cold_start="prior")

@@ -17,19 +17,11 @@ F_ij = |Ω_i|^{−½}, a half step sums these over the partners of each row:
 
     p_i = (Fw)_i,   s_i = |Ω_i|^{−½}(Fz)_i,   q_i = |Ω_i|^{−½}(Fd)_i,   z_i = (Σ_{j∈Ω_i} r_j − ρ w_i) / (|Ω_i| + ρ)
 
-So implicit features need no pass of their own. The coefficients move by the best step in the span of the gradient and
-the last step, which the driver computes (``CoefStep``). Given the means M = E[L] of a side, the best coefficients W of
-the other side solve a ridge regression in which γ cancels:
+So implicit features need no pass of their own. Given the means M = E[L], the coefficients W solve a ridge regression in
+which γ cancels. They move to the best point in the span of the gradient Z and the last step D. The driver computes it
+from Gram matrices of these vectors (docs/MATH.md, §13), and no step raises the objective::
 
-    minimise  ‖M − FW‖² + ρ‖W‖²,     R = M − FW
-
-Among all W + ZA + DB with K×K matrices A and B, where Z is the preconditioned gradient and D the last step, the best is
-
-    [A; B] = (YᵀY + ρXᵀX)⁺ (YᵀR − ρXᵀW),     X = [Z D],     Y = FX = [S Q]
-
-For fixed M this is the method of conjugate gradients for K right-hand sides at once (docs/MATH.md, §13). M moves
-between two steps, but each step is the best one in its span, so the objective never rises. W, X, R and Y consist of
-vectors of the rows and columns, and the half steps give the driver their Gram matrices. Each row is updated by itself:
+    [A; B] = (YᵀY + ρXᵀX)⁺ (YᵀR − ρXᵀW),     R = M − FW,     X = [Z D],     Y = FX = [S Q]
 
     w ─► w + [z d][A; B],     d ─► [z d][A; B]          on the rated side
     r ─► r − [s q][A; B]                                on the rating side
@@ -38,16 +30,13 @@ vectors of the rows and columns, and the half steps give the driver their Gram m
 
     x_i ~ N(m + Wᵀf_i + p_i, diag γ),     W_·k ~ N(0, (γ_k/ρ) I)
 
-x_i are the D coordinates of row i, including the intercept. f_i are its p side features, coded as numbers
-(``FeatureCoding``). m is the mean of the intercepts, and p_i is the part of the prior mean that implicit features
-explain. Given the means, W solves a ridge regression in which γ_k cancels. With
-G = Σ f_i f_iᵀ over the rows with ratings and d_i = E x_i − (m + Wᵀf_i + p_i),
+x_i are the D coordinates of row i, including the intercept, f_i its p side features as numbers (``FeatureCoding``), and
+m the mean of the intercepts. W solves a ridge regression, too. With G = Σ f_i f_iᵀ over the rows with ratings and
+d_i = E x_i − (m + Wᵀf_i + p_i), after the step of the implicit features,
 
     W ─► W + ω (G + ρI)⁻¹ (Σ f_i d_iᵀ − ρW),     0 < ω < 2
 
-never raises the objective, and ω = 1 is the exact solution. Implicit features move first (``CoefStep``), and the d_i
-are the distances after their step. A half step sums Σ f_i d_iᵀ (p × D numbers) along with its other statistics, and the
-driver updates W, so that no further pass over the ratings is needed.
+never raises the objective. A half step sums Σ f_i d_iᵀ (p × D numbers) along with its other statistics.
 """
 # mypy: disallow-untyped-defs=False
 

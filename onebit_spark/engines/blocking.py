@@ -39,7 +39,7 @@ from onebit_spark.core.spectral import CountedRows
 from onebit_spark.core.user_data import in_utc, one_array
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.ratings import ITEM, USER, joined, not_deterministic
-from onebit_spark.input.survey import (
+from onebit_spark.input.spark_ratings import (
     BUNDLES,
     NO_WEIGHTS,
     PARTS_PER_CORE,
@@ -83,7 +83,8 @@ class Placement:
     heavy_blocks: NDArray[np.int32]  # their blocks
 
     def of(self, rows: NDArray[np.integer]) -> NDArray[np.int32]:
-        blocks = _hashed(rows, self.n_blocks)
+        mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        blocks = ((mixed >> np.uint64(32)) % np.uint64(self.n_blocks)).astype(np.int32)
         if len(self.heavy):
             place = np.minimum(np.searchsorted(self.heavy, rows), len(self.heavy) - 1)
             blocks = np.where(self.heavy[place] == rows, self.heavy_blocks[place], blocks)
@@ -131,11 +132,6 @@ def default_tasks(n_blocks: int, cores: int) -> int:
     refers to it. So memory grows with the number of tasks that end within two seconds.
     """
     return min(n_blocks, cores * -(-n_blocks // (BLOCKS_PER_TASK * cores)))
-
-
-def _hashed(rows: NDArray[np.integer], n_blocks: int) -> NDArray[np.int32]:
-    mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    return ((mixed >> np.uint64(32)) % np.uint64(n_blocks)).astype(np.int32)
 
 
 # ---- blocks as lines -------------------------------------------------------------------------------------------------

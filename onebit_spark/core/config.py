@@ -309,23 +309,21 @@ class FitConfig(Settings):
 
     @property
     def default_kappa(self) -> float:
-        from onebit_spark.core.losses import LOSSES
-
-        return LOSSES[self.loss].default_kappa
+        return self._loss.default_kappa
 
     @property
     def chooses_kappa(self) -> bool:
         """Whether κ is to be chosen on a part of the ratings."""
-        if self.likelihood_weight is None:
-            from onebit_spark.core.losses import LOSSES
+        return self._loss.chooses_kappa if self.likelihood_weight is None else self.likelihood_weight == AUTO
 
-            return LOSSES[self.loss].chooses_kappa
-        return self.likelihood_weight == AUTO
-
-    def make_loss(self) -> Loss:
+    @property
+    def _loss(self) -> type[Loss]:
         from onebit_spark.core.losses import LOSSES
 
-        return LOSSES[self.loss].from_options(self.solver, self.covariance)
+        return LOSSES[self.loss]
+
+    def make_loss(self) -> Loss:
+        return self._loss.from_options(self.solver, self.covariance)
 
     @property
     def form(self) -> Form:

@@ -19,8 +19,6 @@ from onebit_spark.errors import RequestError
 
 
 class CheckedRatings(NamedTuple):
-    """Ratings without defects."""
-
     rows: NDArray[np.int64]
     cols: NDArray[np.int64]
     positive: NDArray[np.bool_]
@@ -177,7 +175,6 @@ def _unreadable_column(frame: Any) -> str:
 
 
 def as_spark(kind: pa.DataType) -> pa.DataType:
-    """The type that a column has in Spark."""
     if pa.types.is_dictionary(kind):
         return as_spark(kind.value_type)
     if pa.types.is_fixed_size_binary(kind):
@@ -236,7 +233,6 @@ def in_utc(ids: pa.Array) -> pa.Array:
 
 
 def spark_name(kind: pa.DataType) -> str:
-    """Spark's name of a type."""
     if kind in SIMPLE:
         return SIMPLE[kind]
     if pa.types.is_timestamp(kind):

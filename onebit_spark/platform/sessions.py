@@ -59,7 +59,6 @@ def is_local(spark: SparkSession) -> bool:
 
 
 def checkpoint_folder(spark: SparkSession) -> str | None:
-    """The folder that the user has chosen for Spark's checkpoints."""
     return spark.conf.get("spark.checkpoint.dir", None) if is_connect(spark) else spark.sparkContext.getCheckpointDir()
 
 

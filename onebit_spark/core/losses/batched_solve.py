@@ -82,8 +82,6 @@ def load(typing, array, line):
 
 @intrinsic
 def store(typing, array, line, value):
-    """array[line] = value."""
-
     def generate(context, builder, signature, arguments):
         *place, line_value = arguments
         builder.store(line_value, _address(context, builder, array, *place), align=8)
@@ -94,8 +92,6 @@ def store(typing, array, line, value):
 
 @intrinsic
 def zeros(typing):
-    """0 in every lane."""
-
     def generate(context, builder, signature, arguments):
         return ir.Constant(_LINE, [0.0] * LANES)
 
@@ -104,8 +100,6 @@ def zeros(typing):
 
 @intrinsic
 def times(typing, x, y):
-    """x·y."""
-
     def generate(context, builder, signature, arguments):
         return builder.fmul(*arguments)
 
@@ -125,8 +119,6 @@ def minus_product(typing, s, x, y):
 
 @intrinsic
 def negative(typing, x):
-    """−x."""
-
     def generate(context, builder, signature, arguments):
         return builder.fneg(*arguments)
 
@@ -135,8 +127,6 @@ def negative(typing, x):
 
 @intrinsic
 def reciprocal(typing, x):
-    """1/x."""
-
     def generate(context, builder, signature, arguments):
         return builder.fdiv(ir.Constant(_LINE, [1.0] * LANES), *arguments)
 
@@ -145,8 +135,6 @@ def reciprocal(typing, x):
 
 @intrinsic
 def reciprocal_root(typing, x):
-    """1/√x."""
-
     def generate(context, builder, signature, arguments):
         return builder.fdiv(ir.Constant(_LINE, [1.0] * LANES), _of_llvm(builder, "sqrt", *arguments))
 

@@ -130,7 +130,6 @@ class DeviceRatings:
 
     @property
     def positives(self) -> int:
-        """Number of positive ratings."""
         return int(self._unweighted.positives.sum())
 
     @property

@@ -128,7 +128,6 @@ class CudaRunner:
 
     @property
     def repeats(self) -> Repeats:
-        """Cells that were rated more than once."""
         return self.ratings["rows"].repeats
 
     def count(self, side: Side) -> int:
@@ -459,7 +458,6 @@ class DeviceSigns:
 
 
 def _scaled(ratings: DeviceRatings, table: Any, right: Table) -> Any:
-    """D^{−½} table·right."""
     return ratings.row_weights.root[:, None] * (table @ cupy().asarray(right))
 
 
@@ -467,7 +465,6 @@ def _scaled(ratings: DeviceRatings, table: Any, right: Table) -> Any:
 
 
 def sum_macros(line: LineShape, ratings: DeviceRatings, mode: int) -> dict[str, int]:
-    """The macros of ``sums.cu`` for these ratings."""
     lines = 4 * line.width * (ratings.n_columns + 1)
     return line.sum_macros(ratings.weights is not None, mode, lines <= cache_bytes())
 
@@ -629,7 +626,6 @@ def rating_sums(
 
 
 def apply_map(posterior: RowPosterior, by: RowMap) -> None:
-    """Map all rows in place."""
     shape, n = Shape.of(posterior.form), posterior.n_rows
     matrices = np.zeros((3, shape.size, shape.size))
     matrices[0], matrices[1, 0] = by.matrix, by.shift
@@ -646,7 +642,6 @@ def apply_map(posterior: RowPosterior, by: RowMap) -> None:
 
 
 def move_implicit(posterior: RowPosterior, by: ImplicitMove) -> None:
-    """Move the weights or the residuals of implicit features, in place."""
     shape, n = Shape.of(posterior.form), posterior.n_rows
     blocks = min(MAP_BLOCKS, -(-n // shape.map_rows))
     matrix = cupy().asarray(np.ascontiguousarray(by.matrix))
@@ -731,12 +726,10 @@ def _direction_gram(parts: list[Vector]) -> Vector:
 
 
 def jobs(shape: Shape) -> range:
-    """The jobs of ``totals.cu``."""
     return range(Q_Q + 1 if shape.implicit else T_T)
 
 
 def numbers_of(shape: Shape, job: int) -> int:
-    """The number of sums of a job."""
     if job == SCALES:
         return shape.size if shape.spread else shape.packed
     width = shape.rank if W_W <= job <= D_D else shape.rank + 1 if job == T_T else shape.size + shape.fixed

@@ -40,7 +40,7 @@ from onebit_spark.core.model_info import (
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.core.user_data import checked_ratings, spark_name
+from onebit_spark.core.user_data import checked_arrays, spark_name
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import ThreadRunner, local_engine
 from onebit_spark.errors import RequestError
@@ -130,7 +130,7 @@ def fit_arrays(
     if device == "cuda":
         engine = Engine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
     else:
-        engine = local_engine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
+        engine = local_engine(RatingBlock.from_coordinates(*checked_arrays(*ratings, settings, weights)), threads)
     positives = engine.positives
     with engine.running():
         for side, given in zip(SIDES, (row_features, col_features), strict=True):

@@ -22,6 +22,7 @@ from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, checked_features
 from onebit_spark.input.ratings import (
+    EXAMPLES,
     ArrowRatings,
     CollectedRatings,
     Columns,
@@ -48,7 +49,6 @@ from onebit_spark.predictor.predictor import (
 )
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
-EXAMPLES = 3
 
 
 class LocalRatings(NamedTuple):

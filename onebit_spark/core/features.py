@@ -57,10 +57,8 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses.base import Side
 from onebit_spark.core.losses.row_sums import CHUNK, add_weighted_rows
-from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, RowMap, RowPosterior
+from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Matrix, RowMap, RowPosterior
 from onebit_spark.core.user_data import one_array
-
-Matrix = NDArray[np.float64]
 
 RIDGE = 5.0  # ρ of implicit features; values from 3 to 10 hardly differ
 FEATURE_RIDGE = 5.0  # ρ of side features

@@ -18,7 +18,7 @@ from onebit_spark.errors import RequestError
 # ---- arrays ----------------------------------------------------------------------------------------------------------
 
 
-class CheckedRatings(NamedTuple):
+class CheckedArrays(NamedTuple):
     rows: NDArray[np.int64]
     cols: NDArray[np.int64]
     positive: NDArray[np.bool_]
@@ -26,10 +26,10 @@ class CheckedRatings(NamedTuple):
     weights: NDArray[np.float32] | None
 
 
-def checked_ratings(
+def checked_arrays(
     rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
     weights: ArrayLike | None = None,
-) -> CheckedRatings:  # fmt: skip
+) -> CheckedArrays:  # fmt: skip
     """The input of ``fit_arrays`` as index arrays and label bits, or one RequestError with all problems.
 
     Ratings of weight 0 are dropped before anything else is checked. ``settings`` are problems with the settings. They
@@ -73,7 +73,7 @@ def checked_ratings(
         raise RequestError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
     row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
     carried = arrays["weights"].astype(np.float32) if weights is not None else None
-    return CheckedRatings(row_index, col_index, arrays["labels"] > 0, (size[0], size[1]), carried)
+    return CheckedArrays(row_index, col_index, arrays["labels"] > 0, (size[0], size[1]), carried)
 
 
 def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tuple[list[str], int]:

@@ -421,7 +421,7 @@ class _Files:
         file = self.files[0]
         with file.stream() as stream:
             sample: bytes = stream.read(SAMPLE)
-        size = sum(each.size * (COMPRESSED if each.path.endswith(PACKED) else 1) for each in self.files)
+        size = sum(each.size * (COMPRESSED if each.path.endswith(PACKED_ENDINGS) else 1) for each in self.files)
         return int(size * sample.count(b"\n") / len(sample)) if b"\n" in sample else None
 
 
@@ -533,7 +533,7 @@ class CsvReader(_Files):
 
 MOST_FOOTERS = 10_000  # files that are opened to count their rows
 SAMPLE = 2**16  # bytes of a text whose lines are counted
-PACKED = tuple(f".{kind}" for kind in COMPRESSIONS)
+PACKED_ENDINGS = tuple(f".{kind}" for kind in COMPRESSIONS)
 COMPRESSED = 4  # how much shorter compressed text is, about
 
 

@@ -53,6 +53,7 @@ from onebit_spark.core.spectral import (
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cuda.device import (
     NULL,
+    THREADS,
     bytes_needed,
     cache_bytes,
     check_memory,
@@ -84,7 +85,7 @@ MOST_BLOCKS = 2112  # sixteen for each multiprocessor of an H200
 LINES = 16  # rows whose lines one block of threads writes, as in lines.cu
 MAP_BLOCKS = 1056  # eight blocks for each multiprocessor of an H200
 TOTAL_BLOCKS = 264  # two blocks for each multiprocessor of an H200; each adds up a share of the rows
-THREADS, MOST_THREADS, LEAST_ROWS = 256, 1024, 64  # threads of a block, and rows that make a block worthwhile
+MANY_THREADS, LEAST_ROWS = 1024, 64  # threads of a block of ``fold``, and rows that make a block worthwhile
 SCALES, T_T, W_W, D_D, Q_Q = 0, 5, 6, 11, 16  # numbers of jobs, as in totals.cu
 TOTAL_BITS = 62  # the weights of held-out ratings are added up as integers below 2^62
 
@@ -739,7 +740,7 @@ def numbers_of(shape: Shape, job: int) -> int:
 def fold(table: Any, out: Any) -> None:
     """The sum of every line of a table."""
     lines, count = table.shape
-    threads = THREADS if count <= THREADS * 8 else MOST_THREADS
+    threads = THREADS if count <= THREADS * 8 else MANY_THREADS
     kernel("fold", "fold", {})((lines,), (threads,), (table, np.int64(count), out))
 
 

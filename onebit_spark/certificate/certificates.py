@@ -282,9 +282,7 @@ class HeldOut:
 
     @classmethod
     def counted(cls, level: NDArray[Any], n: Any, wrong: Any, off_majority: Any, levels: int) -> HeldOut:
-        """Count lines of n ratings, of which the highest of ``levels`` that calls them, the wrong calls, and the labels
-        that are not the majority class are given.
-        """
+        """Count lines of ``n`` ratings each, by the highest of the ``levels`` that calls them."""
         total, off = np.sum(np.broadcast_to(n, level.shape)), np.sum(off_majority)
         by_level = (np.bincount(level, np.broadcast_to(each, level.shape), levels) for each in (n, wrong))
         answered, errors = (np.cumsum(each[::-1])[::-1].astype(np.int64) for each in by_level)
@@ -299,7 +297,7 @@ class HeldOut:
         return int(self.wrong[0])
 
     def times(self, factor: float) -> HeldOut:
-        """So many times as many ratings, of which the same shares are called and wrong."""
+        """The counts of ``factor`` times as many ratings, with the same shares."""
         return replace(self, answered=(factor * self.answered).astype(int), wrong=(factor * self.wrong).astype(int))
 
 

@@ -607,7 +607,7 @@ class TuneRequest(RatingsRequest):
         max_iter="largest number of iterations of a fit",
         seed="seed of the folds and of the fits",
     )
-    worker_limit: int = flag("up to so many ratings, each fit runs on one worker; above, on all", default=5_000_000)
+    worker_limit: int = flag("most ratings that one worker fits; more are fitted by all workers", default=5_000_000)
 
     main = ("ratings", "output", "grid", "folds", "user_col", "item_col", "label_col", "threshold", "worker_limit",
             "overwrite")  # fmt: skip
@@ -654,7 +654,7 @@ def under_spark_submit() -> bool:
 
 
 def local_path(path: str) -> Path | None:
-    """The path if it is certainly on the disk of this machine. None if only a Spark session can tell."""
+    """The path if it is certainly on the disk of this machine. None if only a Spark session knows."""
     parts = urlsplit(path)
     if is_table_name(path) and not Path(path).exists():
         return None

@@ -368,7 +368,7 @@ class Calibration:
     ) -> Calibration:
         """The calibration of largest likelihood.
 
-        There is one score and one variance per group of similar ratings, of which so many are positive and negative.
+        A score and a variance stand for a group of similar ratings; ``positives`` and ``negatives`` count its labels.
         f(0) = 0 and f increases there. So a probability is above ½ if and only if the score is positive.
         """
         slope, noise = _platt(scores, variances, positives, negatives)

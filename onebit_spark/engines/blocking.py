@@ -98,7 +98,7 @@ class Placement:
 
 
 def placement_by_counts(rows: NDArray[np.int64], counts: NDArray[np.int64], n: int, n_blocks: int) -> Placement:
-    """The placement for n ratings, of which the ``rows`` have so many; rows that are not heavy may be left out.
+    """The placement of n ratings. ``counts`` are those of the ``rows``; rows that are not heavy may be left out.
 
     The heavy rows are placed first, the heaviest before the others, each in the block that has the fewest of their
     ratings so far. So a few rows with most of the ratings do not come into one block. The others follow their hash,
@@ -523,7 +523,7 @@ class BlockedSide:
 
     @cached_property
     def _counts(self) -> dict[str, NDArray[Any]]:
-        """Of every row: its ratings, and the sums of their weights, of all and of the positive ones."""
+        """The number of ratings of every row, and the sums of the weights of all and of the positive ones."""
         lines = self.blocks.drop(*ROUTES, "key").mapInArrow(count_rows, COUNTS).toArrow()
         totals: dict[str, NDArray[Any]] = {}
         for name, dtype in (("ratings", np.int64), ("weights", np.float64), ("positives", np.float64)):

@@ -423,7 +423,7 @@ class KeptRatings:
     threshold: float | None  # labels strictly greater are positive
 
     def sample(self, most: int) -> KeptRatings:
-        """These ratings, or about so many of them, without their groups."""
+        """A random sample of at most ``most`` of these ratings, without their groups."""
         if self.counts.n <= most:
             return self
         places = np.sort(np.random.default_rng(0).choice(self.counts.n, most, replace=False))

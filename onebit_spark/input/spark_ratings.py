@@ -493,7 +493,7 @@ class RatingFiles:
         return spark.range(0, len(runs), 1, len(runs)).mapInArrow(read, schema)
 
     def batches(self) -> Batches | None:
-        """The ratings, read in this process; None if it cannot, or if it has too much to open."""
+        """The ratings, read in this process; None if Arrow cannot read them, or if there are too many files."""
         if len(self.files) > MOST_HERE:
             return None
         groups = _row_groups([self._footer(place) for place in range(len(self.files))])
@@ -609,7 +609,7 @@ def text_sizes(df: DataFrame, columns: Columns) -> dict[str, Column]:
 
 
 def bytes_per_rating(df: DataFrame, columns: Columns, text: float) -> float:
-    """Bytes of a rating on its way; those of the ids that are ``text`` are known."""
+    """Bytes of a rating on its way to the driver, of which its ids take ``text`` if they are text."""
     kinds = [field.dataType for field in unchecked_ratings(df, columns).schema]
     widths = (WIDTHS.get(kind.simpleString(), 16 if isinstance(kind, DecimalType) else 8) for kind in kinds)
     return text + sum(1 / 8 + (0 if _is_text(kind) else width) for kind, width in zip(kinds, widths, strict=True))

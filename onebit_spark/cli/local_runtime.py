@@ -19,7 +19,7 @@ from onebit_spark.core.hashes import HIGHEST, CellSketch
 from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.core.user_data import spark_name
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import RequestError, refuse
 from onebit_spark.in_process import TableFit, checked_features
 from onebit_spark.input.ratings import (
     EXAMPLES,
@@ -171,8 +171,7 @@ class LocalRuntime:
         weight = weight if weight is not None and table.matching(weight) else None
         columns = Columns(names["user"], names["item"], names["label"], threshold, weight)
         ratings = ArrowRatings(table, columns, request.by)
-        if problems := request.problems(info):
-            raise RequestError("; ".join(problems))
+        refuse(request.problems(info))
         return ratings.kept()
 
     def measure(self, model: FittedModel, on: KeptRatings) -> dict[str, Any]:

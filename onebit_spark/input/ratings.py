@@ -27,7 +27,7 @@ from onebit_spark.core.hashes import HASH_PARTS, CellSketch, cell_hashes, coin_d
 from onebit_spark.core.id_index import IdColumn, is_incomplete, sum_by_id
 from onebit_spark.core.model_info import Who
 from onebit_spark.core.user_data import one_array, spark_name
-from onebit_spark.errors import FitFailed, RequestError, counted
+from onebit_spark.errors import FitFailed, RequestError, counted, refuse
 from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, text_to_numbers
 from onebit_spark.platform.sessions import one_ahead
 
@@ -96,8 +96,25 @@ def column_count_problem(n: int, column: str, role: str, columns: Sequence[str])
     """Why a table that has n such columns does not have just one; ``role`` names its purpose."""
     listed = f"(columns: {', '.join(columns)})"
     if n == 0:
-        return f"there is no column {column!r}{role} {listed}"
+        sign = separator_in(columns)
+        hint = f": its fields look separated by {sign!r}, set options={{'sep': {sign!r}}}" if sign else ""
+        return f"there is no column {column!r}{role} {listed}{hint}"
     return f"there are {n} columns named {column!r}{role} {listed}: keep one" if n > 1 else None
+
+
+def found_columns(
+    columns: Columns, matching: Callable[[str], Sequence[str]], names: Sequence[str], by: str | None = None
+) -> dict[str, str]:
+    """The table's own names of the columns by their roles, and of the column ``by`` to group by; each is there once."""
+    wanted = {role: (name, f" for the {role}") for role, name in columns.roles.items()}
+    if by is not None:
+        wanted["group"] = by, " to group by"
+    found = {role: matching(name) for role, (name, _) in wanted.items()}
+    problems = (column_count_problem(len(found[role]), *words, names) for role, words in wanted.items())
+    refuse([problem for problem in problems if problem])
+    if len({found[role][0] for role in ("user", "item", "label")}) < 3:
+        raise RequestError("user, item and label must be three different columns")
+    return {role: own[0] for role, own in found.items()}
 
 
 def type_problems(columns: Columns, types: Mapping[str, str]) -> list[str]:
@@ -143,8 +160,7 @@ def counts_if_sound(
         raise RequestError(
             f"there is no rating{kind}: the input is empty; check the path and any filter before the fit"
         )
-    if problems := _defects(columns, totals, boolean, examples):
-        raise RequestError("; ".join(problems))
+    refuse(_defects(columns, totals, boolean, examples))
     coding: Coding = "signed" if totals["minus"] else "binary"
     if boolean or columns.threshold is not None:
         coding = "boolean" if boolean else "threshold"
@@ -237,7 +253,9 @@ def checked_lines(table: pa.Table, column: str, whose: str) -> pa.Table:
 
 USER, ITEM, LABEL, WEIGHT = "__onebit_user", "__onebit_item", "__onebit_label", "__onebit_weight"
 HASH = "__onebit_hash"
-INSIDE = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}  # role of a column ─► its name inside
+GROUP = "__onebit_group"
+# Role of a column ─► its name inside.
+INSIDE = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT, "group": GROUP}
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -396,8 +414,6 @@ class RatingCollector:
 
 # ---- ratings of an ArrowTable ----------------------------------------------------------------------------------------
 
-GROUP = "__onebit_group"
-
 Mask = NDArray[np.bool_]
 
 
@@ -444,26 +460,12 @@ class ArrowRatings:
 
     def __init__(self, table: ArrowTable, columns: Columns, by: str | None = None) -> None:
         self.columns = columns
-        names = {INSIDE[role]: self._column(table, name, f" for the {role}") for role, name in columns.roles.items()}
-        if len({names[role] for role in (USER, ITEM, LABEL)}) < 3:
-            raise RequestError("user, item and label must be three different columns")
-        if by is not None:
-            names[GROUP] = self._column(table, by, " to group by")
-        self.table = table.named(names)
+        found = found_columns(columns, table.matching, table.schema.names, by)
+        self.table = table.named({INSIDE[role]: name for role, name in found.items()})
         types = {role: spark_name(self.table.schema.field(INSIDE[role]).type) for role in columns.roles}
-        if problems := type_problems(columns, types):
-            raise RequestError("; ".join(problems))
+        refuse(type_problems(columns, types))
         self.id_types: dict[Who, str] = {"user": types["user"], "item": types["item"]}
         self._boolean = types["label"] == "boolean"
-
-    @staticmethod
-    def _column(table: ArrowTable, name: str, role: str) -> str:
-        columns = table.matching(name)
-        if problem := column_count_problem(len(columns), name, role, table.schema.names):
-            if (sign := separator_in(table.schema.names)) is not None:
-                problem += f": its fields look separated by {sign!r}, set options={{'sep': {sign!r}}}"
-            raise RequestError(problem)
-        return columns[0]
 
     def divided(self, holdout: Holdout | None = None, nothing: str = "no rating is held out") -> DividedRatings:
         """Read all ratings: those to fit, and held-out ones. ``nothing`` is the error if no rating is held out."""

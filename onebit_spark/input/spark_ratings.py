@@ -62,7 +62,7 @@ from onebit_spark.core.hashes import HASH_PARTS, PART_BITS, SALT, CellSketch, li
 from onebit_spark.core.id_index import hashes_of, sum_by_id
 from onebit_spark.core.losses import Side
 from onebit_spark.core.user_data import as_spark, in_spark_type, in_utc, one_array, spark_name
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import (
     BIT,
     EXAMPLES,
@@ -87,6 +87,7 @@ from onebit_spark.input.ratings import (
     column_count_problem,
     counts_if_sound,
     fingerprint_of,
+    found_columns,
     is_incomplete,
     joined,
     may_be_refused,
@@ -356,16 +357,9 @@ def weight_number(name: str) -> Column:
 def check_columns(df: DataFrame, columns: Columns) -> None:
     """Refuse columns that are not there, or of a type that cannot be what they are for."""
     refuse_stream(df)
-    absent = (column_problem(df, name, f" for the {role}") for role, name in columns.roles.items())
-    problems = [problem for problem in absent if problem]
-    if not problems and len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
-        problems.append("user, item and label must be three different columns")
-    if not problems:
-        problems = type_problems(
-            columns, {role: type_of(df, name).simpleString() for role, name in columns.roles.items()}
-        )
-    if problems:
-        raise RequestError("; ".join(problems))
+    found_columns(columns, lambda name: [field.name for field in matching(df, name)], df.columns)
+    types = {role: type_of(df, name).simpleString() for role, name in columns.roles.items()}
+    refuse(type_problems(columns, types))
 
 
 def checked_counts(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -> RatingCounts:

@@ -225,7 +225,7 @@ def _order_ties(pointers, codes, weights):  # type: ignore[no-untyped-def]
             while hi < pointers[row + 1] and codes[hi] == codes[lo]:
                 hi += 1
             if hi > lo + 1:
-                weights[lo:hi] = np.sort(weights[lo:hi])
+                weights[lo:hi].sort()
             lo = hi
 
 

@@ -305,7 +305,7 @@ class FitConfig(Settings):
     def kappa(self) -> float:
         """κ: ``likelihood_weight`` if it is a number, else the default of the loss."""
         given = self.likelihood_weight
-        return self.default_kappa if given is None or isinstance(given, str) else given
+        return self.default_kappa if given is None or isinstance(given, str) else float(given)
 
     @property
     def default_kappa(self) -> float:

@@ -189,14 +189,15 @@ class Loss(ABC):
 
 def kernel_arguments(block: RatingBlock, rows: RowPosterior, step: HalfStep) -> tuple[Any, Any, Any]:
     """Ratings, rows and prior as every row kernel takes them: pointers, codes and weights; location, scale and the
-    number of fixed coordinates, 1 with intercepts; mean, precision and coupling.
+    number of fixed coordinates, 1 with intercepts; mean, precision and coupling. Arrays of one layout, so that a kernel
+    is compiled once.
     """
     prior, size = step.row_prior, rows.dimension
     coupling = np.zeros((size, size)) if prior.coupling is None else prior.coupling
     return (
         (block.row_pointers, block.codes, block.weights),
         (rows.location, rows.scale, int(rows.has_intercept)),
-        (prior.mean, prior.precision, coupling),
+        (np.ascontiguousarray(prior.mean), np.ascontiguousarray(prior.precision), coupling),
     )
 
 

@@ -143,13 +143,11 @@ class RatingBlock:
         return np.asarray(total, np.float64), np.asarray(positive, np.float64)
 
     def transpose(self) -> RatingBlock:
-        """The same ratings with rows and columns exchanged."""
         pointers, codes, weights = _transpose(self.row_pointers, self.codes, self.weights, self.n_columns)
         return RatingBlock(pointers, codes, self.n_rows, weights)
 
     @cached_property
     def ranges(self) -> list[tuple[int, int]]:
-        """``row_ranges``, for work on ratings."""
         return self.row_ranges()
 
     @property

@@ -22,7 +22,7 @@ from onebit_spark.engines.spark_engine import executor_engine
 from onebit_spark.engines.threads import local_engine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
-from onebit_spark.input.survey import survey_ratings
+from onebit_spark.input.spark_ratings import survey_ratings
 from onebit_spark.platform.sessions import is_connect
 
 EXCHANGES = ("driver", "broadcast", "mixed", "shuffle")

@@ -19,7 +19,7 @@ from test_engine_contract import (  # noqa: F401
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core import config as core_config
 from onebit_spark.core.config import CUDA_MOST_RANK
-from onebit_spark.engines.cuda import device, half_step, ratings, runner, shapes
+from onebit_spark.engines.cuda import device, ratings, runner, shapes
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
@@ -62,7 +62,7 @@ def device_of_numpy(monkeypatch):
         "TASK": 16,
         "MANY_TASKS": 3,
     }
-    for module in (device, half_step, ratings, runner, shapes):
+    for module in (device, ratings, runner, shapes):
         for name, function in replaced.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, function)

@@ -106,7 +106,6 @@ class HalfStep(Generic[P]):
 
     @property
     def row_prior(self) -> RowPrior:
-        """The prior of the rows. An engine has replaced ``PriorLines`` before."""
         assert isinstance(self.prior, RowPrior)
         return self.prior
 
@@ -127,7 +126,6 @@ class RowSums(NamedTuple):
 
     @classmethod
     def total(cls, parts: Iterable[RowSums]) -> RowSums:
-        """The sums over several sets of rows, in this order."""
         return cls(*(sum(part) for part in zip(*parts, strict=True)))
 
 

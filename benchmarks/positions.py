@@ -200,6 +200,8 @@ def asked(fit: FittedModel, answers: Ratings, pool: NDArray[np.bool_], users: ND
             continue
         for user in users:
             left = np.flatnonzero((answers.rows == user) & pool & ~given)
+            if not len(left):
+                continue
             row = model.users.at(model.users.positions(pa.array([user])))
             allowed = np.isin(np.arange(known.n_rows), columns[left])
             start = row.location[0], row.covariance[0]

@@ -19,7 +19,7 @@ from onebit_spark.core.prediction import (
     HoldoutLoss,
     count_confidences,
 )
-from onebit_spark.core.randomness import Draws, Split, count_errors
+from onebit_spark.core.randomness import UNITS, Draws, Split, count_errors
 from onebit_spark.core.spectral import CountedRows, Keyed, Numbered
 from onebit_spark.engines.cuda.runner import weight_unit
 from onebit_spark.engines.cuda.shapes import Shape
@@ -117,15 +117,16 @@ def test_marks_are_counted():
     assert counts[0] == 67
 
 
-@pytest.mark.parametrize("by_cell", [False, True])
-def test_splits(ratings, by_cell):
-    block, split = ratings.block, Split(7, 0.6, by_cell)
-    coin = np.uint64(split.seed), np.float64(split.fraction), np.int32(by_cell)
+@pytest.mark.parametrize("by", UNITS)
+def test_splits(ratings, by):
+    block, split = ratings.block, Split(7, 0.6, by)
+    numbers = np.arange(M), np.arange(block.n_columns)
+    coin = np.uint64(split.seed), np.float64(split.fraction), np.int32(UNITS.index(by))
     counts = np.empty(M, np.int64)
     run("count_split", 32 * M, block.row_pointers, ratings.codes, *coin, counts, np.int64(M))
     for wanted, expected in (
-        (1, split.part_of(block, np.arange(M))),
-        (0, split.part_of(block, np.arange(M), those=False)),
+        (1, split.part_of(block, *numbers)),
+        (0, split.part_of(block, *numbers, those=False)),
     ):
         kept = np.append(0, np.cumsum(counts if wanted else block.row_counts - counts))
         assert np.array_equal(kept, expected.row_pointers)

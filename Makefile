@@ -7,20 +7,28 @@ RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 # The real data sets, where they are: tests that need one are skipped where it is absent.
 export ONEBIT_DATA ?= $(firstword $(wildcard $(CURDIR)/data $(CURDIR)/../shared/data) data)
 
-.PHONY: setup demo test test-all kernels suite suite-all test-connect test-cluster test-gpu lint style types docs bench reproduce dist clean
+.PHONY: setup java demo test test-all kernels suite suite-all test-newest test-connect test-cluster test-gpu lint style types docs bench reproduce dist clean
 
-setup: $(VENV)/.installed
-	@sh conf/java.sh
+# The demo needs less than the tests: its packages are installed first, and those of the tests on top of them. Both steps
+# run again only when pyproject.toml changed. Python compiles a module when it is first imported, not all of them here.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 
-# Built again only when pyproject.toml changed.
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.demo: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("onebit_spark needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 ...") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(PIP_INSTALL) --editable '.[all]'
 	@touch $@
 
-demo: setup
+$(VENV)/.installed: $(VENV)/.demo
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+java:
+	@sh conf/java.sh
+
+setup: $(VENV)/.installed java
+
+demo: $(VENV)/.demo java
 	@$(RUN) $(BIN)/python -m onebit_spark.demo --output demo-output
 
 lint: style types
@@ -68,6 +76,14 @@ test-spark%:
 	. conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/.venv-spark$*/bin/python .venv-spark$*/bin/python -m pytest \
 		$(IN_PROCESSES) tests/spark tests/jobs
 
+# The newest releases, whatever pyproject.toml caps: if this passes, the caps can go. What pip prints about conflicts names them.
+test-newest:
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --editable '.[test]'
+	.venv-newest/bin/python -m pip install --quiet --upgrade numba numpy pandas pyarrow pyspark
+	. conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/.venv-newest/bin/python .venv-newest/bin/python -m pytest \
+		$(IN_PROCESSES) tests/unit tests/spark
+
 # The tests that start Spark, on a session of Spark Connect: one process, because its server has one port.
 test-connect: setup
 	$(RUN) ONEBIT_TEST_SESSION=connect $(BIN)/python -m pytest --durations=20 tests/spark
@@ -108,11 +124,18 @@ reproduce: setup
 	@mkdir -p docs
 	cp $(REPRODUCTION)/REPRODUCTION.md $(REPRODUCTION)/noise.png docs/
 
-# A wheel to install, and the same content as a zip for --py-files: executors do not import a .whl.
-dist: setup
+# An sdist, and a wheel made from it; the wheel again as a zip for --py-files, because executors do not import a .whl. Each is
+# checked, and installed into an empty environment of every Python of DIST_PYTHONS that is here, for README's example.
+DIST_PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+DIST := .venv-dist/bin/python
+dist:
 	@rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv .venv-dist
+	$(DIST) -m pip install --quiet build twine 'readme_renderer[md]'
+	$(DIST) -m build --outdir dist . >/dev/null
+	$(DIST) -m twine check --strict dist/*
+	$(DIST) tests/dist.py $(DIST_PYTHONS)
 	cp dist/onebit_spark-*.whl dist/onebit_spark.zip
 
 clean:
-	rm -rf $(VENV) .venv-spark* build dist site demo-output *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-* build dist site demo-output *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,6 +1,7 @@
 """Accuracy and seconds beside Spark MLlib's ALS, in one session, on a 90/10 split of a real data set.
 
-    python benchmarks/als.py [--data ml-1m|senate|assistments] [--repeats 5] [--master 'local[*]']
+    python benchmarks/als.py [--data ml-1m|senate|assistments|congress] [--repeats 5] [--master 'local[*]']
+    python benchmarks/als.py --no-ours --save      # ALS alone; its figures into results.json, for pages.py
 
 Both start from the same cached DataFrame and end with counted factors; both are warm (one untimed fit each before);
 seconds are medians. ALS: rank 10, 10 iterations, labels ±1, the better of regParam .05 and .1; its sign is its
@@ -16,18 +17,24 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
-from datasets import Ratings, assistments, movielens_1m, senate, split
+from datasets import Ratings, assistments, congress, movielens_1m, senate, split
 from pyspark.ml.recommendation import ALS
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from record import provenance
+from record import provenance, save
 from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
+from onebit_spark.core.prediction import auc
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 
-DATA: dict[str, Callable[[], Ratings]] = {"ml-1m": movielens_1m, "senate": senate, "assistments": assistments}
+DATA: dict[str, Callable[[], Ratings]] = {
+    "ml-1m": movielens_1m,
+    "senate": senate,
+    "assistments": assistments,
+    "congress": congress,
+}
 
 
 def frame(spark: SparkSession, ratings: Ratings) -> DataFrame:
@@ -61,10 +68,13 @@ def counted(model: object) -> None:
     model.itemFactors.count()  # type: ignore[attr-defined]
 
 
-def als_accuracy(train: DataFrame, test: DataFrame, reg: float, majority: float) -> float:
+def als_figures(train: DataFrame, test: DataFrame, reg: float, majority: float) -> tuple[float, float]:
+    """Accuracy and AUC."""
     model = ALS(rank=10, maxIter=10, regParam=reg, ratingCol="label", seed=0).fit(train)
-    sign = F.when(F.isnan("prediction") | (F.col("prediction") == 0), majority).otherwise(F.signum("prediction"))
-    return float(model.transform(test).select(F.avg((sign == F.col("label")).cast("double"))).first()[0])  # type: ignore[index]
+    found = model.transform(test).select("prediction", "label").toArrow()
+    scores, labels = (found[name].to_numpy() for name in ("prediction", "label"))
+    scores = np.nan_to_num(scores)
+    return float(np.mean(np.where(scores == 0, majority, np.sign(scores)) == labels)), auc(labels, scores)
 
 
 def our_accuracy(model: OneBitCompletionModel, test: DataFrame) -> float:
@@ -86,6 +96,8 @@ def main() -> None:
     parser.add_argument("--data", choices=DATA, default="ml-1m")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--master", default="local[*]")
+    parser.add_argument("--no-ours", action="store_true", help="measure ALS alone")
+    parser.add_argument("--save", action="store_true", help="into results.json")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
     spark = local_session(options.master)
@@ -95,16 +107,23 @@ def main() -> None:
     majority = 1.0 if np.mean(train.labels) >= 0 else -1.0
     print(f"# {options.data}: {len(train.rows):,} ratings to fit, {len(test.rows):,} to test")
 
-    accuracy, reg = max((als_accuracy(training, testing, reg, majority), reg) for reg in (0.05, 0.1))
+    (accuracy, area), reg = max((als_figures(training, testing, reg, majority), reg) for reg in (0.05, 0.1))
     als = ALS(rank=10, maxIter=10, regParam=reg, ratingCol="label", seed=0)
     als_seconds = timed(lambda: counted(als.fit(training)), options.repeats)
-    print(f"ALS, 10 iterations, regParam {reg}:          {accuracy:.4f} correct, {als_seconds:.2f} s", flush=True)
+    told = f"{accuracy:.4f} correct, AUC {area:.4f}, {als_seconds:.2f} s"
+    print(f"ALS, 10 iterations, regParam {reg}:          {told}", flush=True)
+    if options.save:
+        save("als", options.data, "ALS", {"correct": accuracy, "auc": area, "seconds": als_seconds})
+    if options.no_ours:
+        return
 
     ours = OneBitCompletion(rank=10, maxIter=6)
     seconds = timed(lambda: counted(ours.fit(training)), options.repeats)
     model = ours.fit(training)
     right = our_accuracy(model, testing)
     print(f"OneBitCompletion, 6 iterations:              {right:.4f} correct, {seconds:.2f} s", flush=True)
+    if options.save:
+        save("als", options.data, "six", {"correct": right, "seconds": seconds})
     print(f"ratio of seconds {seconds / als_seconds:.2f}, difference of accuracy {right - accuracy:+.4f}")
     phases = ", ".join(f"{name} {value:.2f}" for name, value in model.summary.seconds.items())
     iterations = model.summary.seconds["fit"] - model.summary.seconds["start"]

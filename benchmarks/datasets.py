@@ -46,6 +46,13 @@ def senate() -> Ratings:
     return _indexed(senator, rollcall, vote > 0)
 
 
+def congress() -> Ratings:
+    """Roll calls of both chambers of the US Congress, 1989 to 2026 (unitedstates/congress); 1 = yea."""
+    table = pq.read_table(folder() / "congress" / "votes.parquet")
+    member, rollcall = (table[name].combine_chunks().dictionary_encode().indices for name in ("member", "rollcall"))
+    return _indexed(member.to_numpy(), rollcall.to_numpy(), table["vote"].to_numpy() > 0)
+
+
 def assistments() -> Ratings:
     """ASSISTments 2017 (Patikorn, Heffernan et al.): the first answer of a student to a problem; 1 = right."""
     table = pq.read_table(folder() / "assist2017" / "answers.parquet")

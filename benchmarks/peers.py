@@ -1,7 +1,9 @@
 """Accuracy and seconds beside LIBMF, LightFM, implicit and myFM, from a CSV file to factors, on a 90/10 split.
 
     pip install '.[peers]'
-    python benchmarks/peers.py [--data ml-100k ml-1m senate assistments] [--repeats 5]
+    python benchmarks/peers.py [--data ml-100k ml-1m senate assistments congress] [--repeats 5]
+    python benchmarks/peers.py --methods LIBMF myFM --settings "20 epochs" "200 samples"     # some of them
+    python benchmarks/peers.py --save                    # puts the figures into results.json, for pages.py
 
 All are given the same file, read it in the same way and use all cores. Of a peer, the setting that is best *on the test
 ratings* is shown, which is generous to it. Ours has one setting. The AUC is that of the same setting. "passed after":
@@ -36,9 +38,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
-from datasets import Ratings, assistments, movielens_1m, movielens_100k, senate, split
+from datasets import Ratings, assistments, congress, movielens_1m, movielens_100k, senate, split
 from numpy.typing import NDArray
-from record import provenance
+from record import provenance, save
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.config import available_cores
@@ -49,7 +51,9 @@ DATA: dict[str, Callable[[], Ratings]] = {
     "ml-1m": movielens_1m,
     "senate": senate,
     "assistments": assistments,
+    "congress": congress,
 }
+OURS = "onebit_spark"
 Scores = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 Fit = Callable[[Path, tuple[int, int]], Scores]  # from a file, and the numbers of rows and columns
 
@@ -180,14 +184,13 @@ def figures(scores: Scores, test: Ratings, majority: int) -> Figures:
 
 
 def timed(fit: Fit, path: Path, shape: tuple[int, int], repeats: int) -> float:
-    """Median seconds after one run that is not counted."""
+    """Median seconds after one run that is not counted; 0 repeats count that one."""
     seconds = []
-    for run in range(repeats + 1):
+    for _ in range(repeats + 1):
         began = time.perf_counter()
         fit(path, shape)
-        if run:
-            seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[1:] or seconds)
 
 
 def passing(target: float, path: Path, shape: tuple[int, int], test: Ratings, majority: int) -> int | None:
@@ -198,46 +201,62 @@ def passing(target: float, path: Path, shape: tuple[int, int], test: Ratings, ma
     return None
 
 
-def compare(name: str, repeats: int) -> None:
+def compare(name: str, options: argparse.Namespace) -> None:
     train, test = split(DATA[name](), 0.1, seed=0)
     n_rows, n_cols = (int(max(train[side].max(), test[side].max())) + 1 for side in (0, 1))
     shape = n_rows, n_cols
     majority = 1 if np.mean(train.labels) >= 0 else -1
+
+    def keep(method: str, of: Figures, seconds: float, **more: float) -> None:
+        if options.save:
+            save("peers", name, method, {"correct": of.correct, "auc": of.auc, "seconds": seconds, **more})
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ratings.csv"
         pc.write_csv(pa.table(dict(zip(("row", "col", "label"), train, strict=True))), path)
         print(f"\n# {name}: {len(train.rows):,} ratings to fit, {len(test.rows):,} to test")
-        own = figures(ours()(path, shape), test, majority)
-        seconds = timed(ours(), path, shape, repeats)
-        told = f"{own.correct:.4f} correct, AUC {own.auc:.4f}, {seconds:6.2f} s (log loss {own.log_loss:.4f})"
-        print(f"{'onebit_spark, as it comes':<28} {told}", flush=True)
+        if OURS in options.methods:
+            own = figures(ours()(path, shape), test, majority)
+            seconds = timed(ours(), path, shape, options.repeats)
+            told = f"{own.correct:.4f} correct, AUC {own.auc:.4f}, {seconds:6.2f} s (log loss {own.log_loss:.4f})"
+            print(f"{OURS + ', as it comes':<28} {told}", flush=True)
+            keep(OURS, own, seconds, log_loss=own.log_loss)
         for peer, settings in peers():
+            if peer not in options.methods:
+                continue
+            settings = [each for each in settings if any(text in each[0] for text in options.settings)]
             try:
                 tried = [(figures(make()(path, shape), test, majority), told, make) for told, make in settings]
             except ImportError as error:
                 print(f"{peer:<28} not installed ({error})")
                 continue
             best, told, make = max(tried, key=lambda one: one[0].correct)
-            if peer == "myFM":
-                told += f", log loss {best.log_loss:.4f}"
-            took = timed(make(), path, shape, repeats)
-            n = passing(best.correct, path, shape, test, majority)
-            passed = "never passed" if n is None else f"passed after {n}, {timed(ours(n), path, shape, repeats):.2f} s"
-            shown = f"{best.correct:.4f} correct, AUC {best.auc:.4f}, {took:6.2f} s ({told})"
-            print(f"{peer:<28} {shown}; by ours {passed}", flush=True)
+            more = {"log_loss": best.log_loss} if peer == "myFM" else {}
+            told += "".join(f", log loss {value:.4f}" for value in more.values())
+            took = timed(make(), path, shape, options.repeats)
+            print(f"{peer:<28} {best.correct:.4f} correct, AUC {best.auc:.4f}, {took:6.2f} s ({told})", flush=True)
+            keep(peer, best, took, **more)
+            if OURS in options.methods:
+                n = passing(best.correct, path, shape, test, majority)
+                passed = "never" if n is None else f"after {n}, {timed(ours(n), path, shape, options.repeats):.2f} s"
+                print(f"{'':<28} passed by ours: {passed}", flush=True)
 
 
 def main() -> None:
+    methods = [OURS, *(peer for peer, _ in peers())]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
+    parser.add_argument("--settings", nargs="+", default=[""], help="those of peers that contain one of these texts")
+    parser.add_argument("--save", action="store_true", help="into results.json")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
     warnings.simplefilter("ignore", RuntimeWarning)  # implicit's advice about BLAS threads
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as implicit asks for
     print(provenance())
     for name in options.data:
-        compare(name, options.repeats)
+        compare(name, options)
 
 
 if __name__ == "__main__":

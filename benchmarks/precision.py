@@ -1,11 +1,11 @@
 """Which share of the positives is found at a certified precision, on real data and on a simulated rare class.
 
-    python benchmarks/precision.py [--data movielens-1m senate simulated] [--splits 3]      # ONEBIT_DATA: the folder
+    python benchmarks/precision.py [--data movielens-1m senate simulated] [--splits 3] [--rank 10]
 
-In every split, 85% of the ratings are fitted with the default settings, and 10% certify each request separately at
-δ = .05. The last 5% show precision and recall on ratings that were neither fitted nor used to certify. The figures are
-medians over the splits, with the smallest and the largest in brackets. How often certified precisions are violated
-where the truth is known: ``python tests/unit/knownrisk.py precision``.
+In every split, 85% of the ratings are fitted with the default settings or a given rank, and 10% certify each request
+separately at δ = .05. The last 5% show precision and recall on ratings that were neither fitted nor used to certify.
+The figures are medians over the splits, with the smallest and the largest in brackets. How often certified precisions
+are violated where the truth is known: ``python tests/unit/knownrisk.py precision``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 from datasets import Ratings, movielens_1m, senate
-from record import provenance
+from record import provenance, save
 from selective import parts, told
 
 from onebit_spark import FitConfig, FittedModel, NotConverged, Terms, fit_arrays
@@ -55,8 +55,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--rank", type=int, help="default: the fit chooses it")
+    parser.add_argument("--save", action="store_true", help="into results.json, for pages.py")
     asked = parser.parse_args()
     print(provenance())
+    config = FitConfig() if asked.rank is None else FitConfig(rank=asked.rank)
     for name in asked.data:
         ratings, began = DATA[name](), time.perf_counter()
         found: dict[float, list[tuple[float, float, float, float]]] = {request: [] for request in REQUESTS}
@@ -64,13 +67,17 @@ def main() -> None:
             fitted, certifying, fresh = parts(ratings, seed)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotConverged)
-                fit = fit_arrays(*fitted, FitConfig())
+                fit = fit_arrays(*fitted, config)
             for request in REQUESTS:
                 found[request].append(measure(fit, certifying, fresh, request))
         share = np.mean(ratings.labels > 0)
         print(f"# {name}: {share:.1%} positive, {asked.splits} splits, {time.perf_counter() - began:.0f} s")
         for request, lines in found.items():
             recall, limit, fresh_recall, precision = np.array(lines).T
+            if asked.save:
+                medians = map(float, np.median(lines, axis=0))
+                names = ("found", "certified", "fresh", "precision")
+                save("precision", name, f"{request:.1f}", dict(zip(names, medians, strict=True)))
             over = int(np.sum(precision < request))
             print(
                 f"at least {request:.1f}: found {told(recall)}, certified {told(limit)}; of fresh ratings found "

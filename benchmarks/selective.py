@@ -15,7 +15,7 @@ import warnings
 
 import numpy as np
 from datasets import Ratings, assistments, movielens_1m, senate
-from record import provenance
+from record import provenance, save
 
 from onebit_spark import FitConfig, FittedModel, NotConverged, Terms, fit_arrays
 
@@ -51,6 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--save", action="store_true", help="into results.json, for pages.py")
     asked = parser.parse_args()
     print(provenance())
     for name in asked.data:
@@ -67,6 +68,9 @@ def main() -> None:
         print(f"# {name}: {asked.splits} splits, {time.perf_counter() - began:.0f} s")
         for request, lines in found.items():
             share, fresh_share, error = np.array(lines).T
+            if asked.save:
+                medians = {"answered": float(np.median(share)), "error": float(np.median(error))}
+                save("selective", name, f"{100 * request:g}", medians)
             over = int(np.sum(error > request))
             print(
                 f"at most {request:.2f}: answered {told(share)}; of fresh ratings {told(fresh_share)}, "

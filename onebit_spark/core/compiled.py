@@ -61,7 +61,7 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Called from Python it is plain Python.
     """
-    return numba.extending.register_jitable(**_ARITHMETIC)(function)
+    return numba.extending.register_jitable(**_ARITHMETIC, **_NOT_FOR_C)(function)
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,9 +5,11 @@ import importlib
 import re
 import tomllib
 
+import pages
 import pytest
 from guides import GUIDES, ROOT, snippets
 
+import onebit_spark
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest, parse
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.errors import RequestError
@@ -122,6 +124,28 @@ def test_hints_do_not_install_from_an_index():
     assert all(word.startswith(".[") for word in asked)
 
 
+def test_the_pages_show_what_was_measured():
+    """benchmarks/pages.py writes them."""
+    found = pages.results()
+    for page in pages.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert pages.rendered(text, found) == text, page.name
+
+
+def test_a_figure_is_the_same_on_all_pages():
+    found = pages.results()
+    found["peers"]["senate"]["onebit_spark"]["correct"] = 0.5
+    texts = {page.name: page.read_text(encoding="utf-8") for page in pages.PAGES}
+    quoting = {name for name, text in texts.items() if pages.rendered(text, found) != text}
+    assert quoting == {"README.md", "benchmarks.md", "from-als.md", "settings.md"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/from-als.md", "docs/benchmarks.md"])
+def test_no_accuracy_is_typed_in_by_hand(page):
+    unmarked = pages.MARKED.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    assert not re.findall(r"\.\d{4}\b", unmarked)
+
+
 def test_make_targets():
     targets = set(re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     asked = {
@@ -136,6 +160,18 @@ def test_extras():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     lists = re.findall(r"(?:\.|onebit_spark)\[([a-z,]+)\]", "".join(guide.read_text("utf-8") for guide in GUIDES))
     assert {"spark"} <= {name for names in lists for name in names.split(",")} <= set(extras)
+
+
+def test_citation_and_recipe_agree_with_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    recipe = (ROOT / "conf" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    assert f"\nversion: {onebit_spark.__version__}\n" in citation
+    assert project["urls"]["Paper"].endswith(re.search(r"\n  doi: (.*)\n", citation)[1])
+    assert f'  version: "{onebit_spark.__version__}"\n' in recipe
+    runs = re.search(r"\n  run:\n(.*?)\n  \w", recipe, re.DOTALL)[1]
+    wanted = {f"python{project['requires-python']}", *project["dependencies"]}
+    assert {line.strip(" -").replace(" ", "") for line in runs.splitlines()} == wanted
 
 
 @pytest.mark.parametrize("name", ["in_process", "core.prediction", "sklearn"])

@@ -1,0 +1,121 @@
+"""Writes the measured figures of benchmarks/results.json into README and the guides, so that no two pages disagree.
+
+    python benchmarks/peers.py --data congress --save      # a benchmark with --save puts its figures into the file
+    python benchmarks/pages.py                             # then this puts them where comments name them
+
+    <!--peers.senate.myFM.correct-->.9127<!---->           one figure: script, data, method, figure
+    <!--table:others-->…<!---->                            a table of this file
+
+``tests/unit/test_documents.py`` fails where a page does not show what the file holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from record import results
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MARKED = re.compile(r"<!--([\w:]+(?:[.][\w -]+)*)-->(.*?)<!---->", re.DOTALL)
+NAMES = {
+    "ml-100k": "MovieLens-100K",
+    "ml-1m": "MovieLens-1M",
+    "senate": "US Senate roll calls",
+    "assistments": "ASSISTments 2017",
+    "congress": "US Congress roll calls",
+    "movielens-1m": "MovieLens-1M, 5 stars",
+    "simulated": "simulated",
+}
+Results = dict[str, Any]
+
+
+def share(value: float) -> str:
+    return f"{value:.4f}".removeprefix("0")
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+FORMATS: dict[str, Callable[[float], str]] = {
+    "correct": share,
+    "auc": share,
+    "log_loss": share,
+    "seconds": seconds,
+    "answered": percent,
+    "error": percent,
+    "found": percent,
+    "certified": percent,
+    "fresh": percent,
+    "precision": percent,
+}
+
+
+def shown(figures: Results, name: str) -> str:
+    """A figure as a page shows it; nothing where it was not measured."""
+    return FORMATS[name](figures[name]) if name in figures else ""
+
+
+def others(found: Results) -> Iterable[str]:
+    """All libraries on all data, best first. ALS of als.py has the same split."""
+    yield "| data | | correct | AUC | log loss | seconds |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    columns = ("correct", "auc", "log_loss", "seconds")
+    for data, methods in found["peers"].items():
+        als = found["als"].get(data, {})
+        lines = methods | ({"MLlib ALS": als["ALS"]} if "ALS" in als else {})
+        label = NAMES[data]
+        for method, figures in sorted(lines.items(), key=lambda line: -line[1]["correct"]):
+            yield f"| {label} | {method} | " + " | ".join(shown(figures, name) for name in columns) + " |"
+            label = ""
+
+
+def precisions(found: Results) -> Iterable[str]:
+    """What precision.py measured, medians over the splits."""
+    yield "| data | certified | positives found | at least, certified | fresh positives found | precision there |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for data, requests in found["precision"].items():
+        label = NAMES[data]
+        for request, figures in requests.items():
+            columns = " | ".join(shown(figures, name) for name in ("found", "certified", "fresh", "precision"))
+            yield f"| {label} | {request.lstrip('0')} | {columns if figures['found'] else 'not met | | | '} |"
+            label = ""
+
+
+TABLES: dict[str, Callable[[Results], Iterable[str]]] = {"others": others, "precisions": precisions}
+
+
+def rendered(text: str, found: Results) -> str:
+    """The page with the figures of ``found`` in the place of those that it has."""
+
+    def replaced(match: re.Match[str]) -> str:
+        name = match[1]
+        if name.startswith("table:"):
+            inside = "\n\n" + "\n".join(TABLES[name.removeprefix("table:")](found)) + "\n\n"
+        else:
+            script, data, method, figure = name.split(".")
+            inside = shown({figure: found[script][data][method][figure]}, figure)
+        return f"<!--{name}-->{inside}<!---->"
+
+    return MARKED.sub(replaced, text)
+
+
+def main() -> None:
+    found = results()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (new := rendered(text, found)) != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"{page.relative_to(ROOT)}: written")
+
+
+if __name__ == "__main__":
+    main()

@@ -60,13 +60,6 @@ def assistments() -> Ratings:
     return _indexed(student, problem, correct > 0)
 
 
-def congress() -> Ratings:
-    """Roll calls of both chambers of the US Congress since 1989 (unitedstates/congress); 1 = yea."""
-    table = pq.read_table(folder() / "congress" / "votes.parquet")
-    member, rollcall, vote = (table[name].to_numpy() for name in ("member", "rollcall", "vote"))
-    return _indexed(member, rollcall, vote > 0)
-
-
 def split(ratings: Ratings, held_out: float, seed: int) -> tuple[Ratings, Ratings]:
     """Train and test; ``held_out`` is a number of ratings, or a share below 1."""
     n = len(ratings.rows)

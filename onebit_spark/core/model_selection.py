@@ -147,9 +147,9 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
     asked = config.likelihood_weight == AUTO
     if engine.n_ratings < FEWEST_RATINGS or (config.max_iter < SHORTEST_FIT and not asked):
         return SelectedModel(given)
-    search, trial = _Search[P](config, given), None
+    search, trial = _Search(engine, config, given), None
     for level in _levels(engine, config.seed):
-        trial = search.best(engine, level, trial)
+        trial = search.best(level, trial)
     assert trial is not None
     noise, settings = None, replace(trial.config, max_iter=config.max_iter, tol=config.tol)
     if LOSSES[config.loss].score_noise > 0:
@@ -212,18 +212,20 @@ class _Search(Generic[P]):
     _share: float  # of the ratings, on this level
     _new: Side = "rows"  # the side of which a level has more rows than that below
 
-    def __init__(self, asked: FitConfig, given: FitConfig) -> None:
-        self._asked, self._given = asked, given
+    def __init__(self, engine: Engine[P], asked: FitConfig, given: FitConfig) -> None:
+        self._engine, self._asked, self._given = engine, asked, given
         self._split = Split(asked.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
         self._refused: dict[tuple[int, float], bool] = {}  # rank and κ of what was tried: whether it is clearly worse
         self.trail: list[dict[str, Any]] = []
 
-    def best(self, engine: Engine[P], level: Split | None, below: Trial[P] | None) -> Trial[P]:
+    def best(self, level: Split | None, below: Trial[P] | None) -> Trial[P] | None:
         """The state that no change improves, on a slice of the ratings or on all of them (None)."""
         with ExitStack() as release:
-            self._level, self._share = engine, 1.0
+            self._level, self._share = self._engine, 1.0
             if level is not None:
-                self._level, self._share = release.enter_context(engine.restricted(level)), level.fraction
+                self._level, self._share = release.enter_context(self._engine.restricted(level)), level.fraction
+                if self._level.n_ratings < FEWEST_RATINGS:  # a few ids have most of the ratings
+                    return below
             self._part = release.enter_context(self._level.restricted(self._split))
             self._refused = {key: clearly for key, clearly in self._refused.items() if clearly}
             trial = self._first_trial() if below is None else self._continued(below)
@@ -259,11 +261,12 @@ class _Search(Generic[P]):
         start = replace(_final_start(below, self._part), earlier=0, planned=None, first=self._new)
         trial = self._settled(self._trial(below.config, start, FIRST_ITERATIONS))
         if 2 * len(self._in_use(trial)) < trial.config.factors:
-            tried, self._refused = len(self.trail), {}
+            tried, refused, self._refused = len(self.trail), self._refused, {}
             fresh = self._first_trial()
             if fresh.beats(trial):
                 return fresh
             self._discard(tried)
+            self._refused = refused
         self._record(trial, True)
         return trial
 
@@ -304,7 +307,7 @@ class _Search(Generic[P]):
         wider = replace(config, rank=min(max(2 * GROWTH, GROWTH * (rank // GROWTH + 1)), asked.max_rank))
         if asked.rank != AUTO or rank == wider.factors or (wider.factors, wider.kappa) in self._refused:
             return None
-        if short := self._level.shortage(wider):
+        if short := self._engine.shortage(wider):
             log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
             return None
         return wider
@@ -325,9 +328,10 @@ class _Search(Generic[P]):
         changed = self._settled(changed)
         self._record(changed, True)
         changed = self._with_best_kappa(changed, (1,))
-        if changed.beats(trial):  # more factors want no smaller κ
-            known = self._refused.items()
-            self._refused |= {(wider.factors, kappa): clearly for (rank, kappa), clearly in known if rank == old}
+        if changed.beats(trial):
+            for (rank, kappa), clearly in list(self._refused.items()):  # more factors want no smaller κ
+                if rank == old and kappa < trial.config.kappa:
+                    self._refused[wider.factors, kappa] = clearly
             return changed
         self._discard(tried)
         return trial

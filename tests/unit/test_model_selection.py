@@ -225,6 +225,7 @@ def posteriors_of(engine):
 def test_the_search_begins_on_a_slice_of_the_longer_side(monkeypatch, turned):
     """These slices are too small: factors die there, and the fit of all ratings does not rely on them."""
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 500)
+    monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 300)
     rows, cols, labels = data("B2")
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE)
     engine, sliced = local_engine(block.transpose() if turned else block), []
@@ -243,8 +244,15 @@ def test_the_search_begins_on_a_slice_of_the_longer_side(monkeypatch, turned):
     assert choice.holdout.loss < whole.holdout.loss + whole.holdout.standard_error
 
 
+def test_a_slice_with_too_few_ratings_is_left_out(monkeypatch):
+    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 500)
+    trail = select_model(engine_of(*data("B2")), FitConfig()).trail
+    assert {entry["share"] for entry in trail} == {1}
+
+
 def test_what_a_slice_clearly_refuses_is_not_tried_again(monkeypatch):
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 1000)
+    monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 300)
     monkeypatch.setattr(model_selection, "CLEAR_LOSS", 0.0)
     trail = select_model(engine_of(*data("B2")), FitConfig()).trail
     tried = [(entry["rank"], entry["weight"]) for entry in trail if not entry["kept"] and entry["implicit_features"]]

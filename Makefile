@@ -44,10 +44,10 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file conf/mkdocs.yml
 
-# Three processes for two cores, each with its own Spark session: a Spark test spends a part of its time waiting. Files
-# in the order of their folders, so the long ones (jobs/, spark/) come first and the short ones (unit/) fill what is
-# left; xdist's own order is by the number of tests, which leaves the longest for the end. A second thread of OpenBLAS
-# would wait in a loop on the core of another process: 8% of the time of small fits, as measured.
+# Three processes for two cores: a Spark test spends a part of its time waiting. The files of jobs/ share one process, and
+# those of spark/ another, so each has one Spark session (tests/conftest.py). They come first; the short files of unit/
+# fill what is left. A second thread of OpenBLAS would wait in a loop on the core of another process: 8% of the time of
+# small fits, as measured.
 PROCESSES ?= 3
 IN_PROCESSES := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=20
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(IN_PROCESSES)

@@ -23,7 +23,9 @@ from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.cuda.device import bytes_needed, cupy, download, usable_bytes
-from onebit_spark.engines.cuda.half_step import (
+from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
+from onebit_spark.engines.cuda.runner import (
+    CudaRunner,
     DevicePrior,
     RatingSums,
     other_lines,
@@ -32,8 +34,6 @@ from onebit_spark.engines.cuda.half_step import (
     side_statistics,
     updated,
 )
-from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
-from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.cuda.shapes import MODE_READS, Shape
 from onebit_spark.errors import RequestError
 

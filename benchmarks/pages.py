@@ -90,7 +90,20 @@ def precisions(found: Results) -> Iterable[str]:
             label = ""
 
 
-TABLES: dict[str, Callable[[Results], Iterable[str]]] = {"others": others, "precisions": precisions}
+def coverage(found: Results) -> Iterable[str]:
+    """Of 1,000 repeats, in how many a certified precision, or a limit of the share that is found, is violated."""
+    sets = ("one request", "two requests", "both classes", "groups", "peeking", "observed")
+    yield f"| world | {' | '.join(sets[:4])} | fault: own test of each threshold | fault: no test |"
+    yield "| --- |" + " --- |" * len(sets)
+    for world, tried in found["coverage"].items():
+        yield f"| {world} | " + " | ".join(percent(tried[name]["violated"]) for name in sets) + " |"
+
+
+TABLES: dict[str, Callable[[Results], Iterable[str]]] = {
+    "others": others,
+    "precisions": precisions,
+    "coverage": coverage,
+}
 
 
 def rendered(text: str, found: Results) -> str:

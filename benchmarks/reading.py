@@ -20,7 +20,7 @@ from record import provenance
 from scale import IDS, write_ratings
 from session import local_session
 
-from onebit_spark.input import spark_ratings, survey
+from onebit_spark.input import spark_ratings
 from onebit_spark.input.ratings import Columns
 
 
@@ -40,7 +40,7 @@ def main() -> None:
         size = spark_ratings.estimate_size(ratings, columns)
 
         def surveyed() -> None:
-            with survey.survey_ratings(ratings, columns):
+            with spark_ratings.survey_ratings(ratings, columns):
                 pass
 
         works: dict[str, Callable[[], object]] = {
@@ -54,10 +54,7 @@ def main() -> None:
 
 
 def by_spark(work: Callable[[], object]) -> str:
-    with (
-        mock.patch.object(spark_ratings, "rating_files", return_value=None),
-        mock.patch.object(survey, "rating_files", return_value=None),
-    ):
+    with mock.patch.object(spark_ratings, "rating_files", return_value=None):
         return measured(work)
 
 

@@ -280,7 +280,7 @@ def fit_ratings(
         )
         fit = TableFit(config, terms, columns, id_types, tables, execution, asdict(exchange), initial=initial)
         backend = Backend(spark, OneBitCompletionModel.load, write_model, adopted_factors, partial(_made, spark))
-        model: OneBitCompletionModel = fit.run(backend, opening, loaded, timer, progress)
+        model: OneBitCompletionModel = fit.model(loaded, progress, timer, backend, opening)
         return model
 
 

@@ -5,7 +5,6 @@ All other engines must agree with them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -41,7 +40,7 @@ from onebit_spark.core.model_info import (
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.core.user_data import checked_ratings, spark_name
+from onebit_spark.core.user_data import checked_arrays, spark_name
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import ThreadRunner, local_engine
 from onebit_spark.errors import RequestError
@@ -131,7 +130,7 @@ def fit_arrays(
     if device == "cuda":
         engine = Engine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
     else:
-        engine = local_engine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
+        engine = local_engine(RatingBlock.from_coordinates(*checked_arrays(*ratings, settings, weights)), threads)
     positives = engine.positives
     with engine.running():
         for side, given in zip(SIDES, (row_features, col_features), strict=True):
@@ -226,7 +225,6 @@ def info_of_fit(
 def unrated_tables(
     fit: CertifiedFit[Any], features: Mapping[Side, FitFeatures], info: ModelInfo
 ) -> dict[Side, pa.Table]:
-    """The lines of the ids that have side features and no ratings, for the sides that have such ids."""
     tables = {}
     for side, coding in fit.codings.items():
         prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
@@ -305,7 +303,7 @@ def fit_table(
     >>> model.predict("eve", "rum").tolist()
     [0.0]
     """
-    began, config = time.perf_counter(), config or FitConfig()
+    timer, config = PhaseTimer(), config or FitConfig()
     labels = Labels(label_col=label_col, threshold=threshold, weight_col=weight_col)
     execution = Execution(device=device)
     asked = (config, labels, certify, execution)
@@ -330,7 +328,8 @@ def fit_table(
     fit = TableFit(
         config, certify, columns, source.id_types, features, execution, threads=threads, initial=initial_model
     )
-    model = fit.model(read.to_fit, on_iteration, time.perf_counter() - began)
+    timer.end("survey")
+    model: FittedModel = fit.model(read.to_fit, on_iteration, timer)
     if (kept := read.kept) is None:
         return model
     scored = model.scored(model.users.positions(kept.users), model.items.positions(kept.items), kept.positive)
@@ -340,14 +339,12 @@ def fit_table(
 
 
 def thread_problems(threads: int | None) -> list[Problem]:
-    """The problem with a number of threads; an empty list if there is none."""
     if threads is None or (isinstance(threads, int) and threads >= 1):
         return []
     return [Problem("threads", f"must be an integer of at least 1, not {threads!r}")]
 
 
 def initial_problems(model: object, terms: Terms | None) -> list[Problem]:
-    """The problems with an initial model."""
     if model is None:
         return []
     if not isinstance(model, FittedModel):
@@ -420,23 +417,18 @@ class TableFit:
     initial: Any = None  # the model whose posterior the fit starts from
 
     def model(
-        self, ratings: CollectedRatings, on_iteration: Callable[[Iteration], None] | None = None, read: float = 0.0
-    ) -> FittedModel:
-        """Fit the ratings in this process. It took ``read`` seconds to read them."""
-        timer, here = PhaseTimer(), Backend(None, load, _write, _adopted, _made, {})
-        timer.seconds["survey"] = read
-        opening = driver_engine(ratings, self.config, self.execution.device, self.threads)
-        model: FittedModel = self.run(here, opening, ratings, timer, on_iteration)
-        return model
-
-    def run(
-        self, backend: Backend, opening: AbstractContextManager[Engine[Any]], ratings: Any, timer: PhaseTimer,
-        on_iteration: Callable[[Iteration], None] | None,
+        self, ratings: Any, on_iteration: Callable[[Iteration], None] | None = None, timer: PhaseTimer | None = None,
+        backend: Backend | None = None, opening: AbstractContextManager[Engine[Any]] | None = None,
     ) -> Any:  # fmt: skip
-        """The model of the ratings of an engine; ``ratings`` has their counts and their sketch."""
+        """The model of ratings, which have counts and a sketch: of this process, or of the ``backend`` and its engine.
+
+        ``timer`` has the seconds that it took to read them.
+        """
+        timer, backend = timer or PhaseTimer(), backend or Backend(None, load, _write, _adopted, _made, {})
+        opening = opening or driver_engine(ratings, self.config, self.execution.device, self.threads)
         counts, folder, earlier, start, checkpoints = ratings.counts, None, None, None, None
 
-        def model(fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None) -> Any:
+        def made(fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None) -> Any:
             """Without the seconds of its phases, the fit is unfinished: its model lacks the ids without ratings."""
             unrated = {side: len(known.unrated_ids) for side, known in features.items()}
             info = info_of_fit(fit, engine, counts, self.columns, self.id_types, unrated, self.exchange)
@@ -464,20 +456,18 @@ class TableFit:
                 sketch = merged_sketch(self.initial.fitted, sketch)
                 start = warm_start(self.initial, self.config, partial(backend.adopt, engine), names=backend.names)
             if folder is not None:
-                checkpoints = Checkpoints(self.execution.checkpoint_interval, partial(folder.write, model))
+                checkpoints = Checkpoints(self.execution.checkpoint_interval, partial(folder.write, made))
             timer.end("blocking")
             fit = certified_fit(engine, self.config, self.terms, counts.positives, on_iteration, start, checkpoints)
             timer.end("fit")
             timer.divide_fit(fit.history[0 if start is None else len(start.history) :])
-            return model(fit, timer.seconds)
+            return made(fit, timer.seconds)
 
 
 def _made(
     engine: Engine[Any], info: ModelInfo, fit: CertifiedFit[Any], newcomers: Mapping[Side, pa.Table],
     certificate: dict[str, Any], fitted: CellSketch,
 ) -> FittedModel:  # fmt: skip
-    """The model of this process."""
-
     def made(who: Who) -> ModelSide:
         side = SIDE_OF[who]
         rows = [engine.runner.lines(each) for each in fit.posteriors(side)]

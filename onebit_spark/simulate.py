@@ -27,21 +27,12 @@ class Simulation:
          −1  +1  −1         ·  +1  −1          labels  [+1, +1, −1, +1]
 
     The cells are distinct and in random order. So the first n of them are a random sample, for any n.
-
-    Parameters
-    ----------
-    rows, cols : arrays of int64
-        Row and column of each observed cell.
-    labels : array of int8
-        Its label, ±1.
-    truth : array, m1 × m2
-        M.
     """
 
-    rows: NDArray[np.int64]
-    cols: NDArray[np.int64]
-    labels: NDArray[np.int8]
-    truth: NDArray[np.float64]
+    rows: NDArray[np.int64]  # row of each observed cell
+    cols: NDArray[np.int64]  # its column
+    labels: NDArray[np.int8]  # its label, ±1
+    truth: NDArray[np.float64]  # M, m1 × m2
 
     @property
     def bayes_sign(self) -> NDArray[np.int8]:
@@ -120,7 +111,6 @@ def _sign(x: NDArray[np.float64]) -> NDArray[np.int8]:
 
 
 def _check(kind: str, rank: int, shape: tuple[int, int], fraction: float, switch: float) -> None:
-    """Raise one ValueError with all problems."""
     wrong = []
     if kind not in KINDS:
         wrong.append(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")

@@ -158,7 +158,6 @@ class CellKFold(GroupKFold):
 
 
 def id_columns(X: Any) -> list[Any]:
-    """The columns of users and items."""
     if hasattr(X, "columns"):  # a DataFrame or an Arrow table
         columns = arrow_table(X, "X").columns
     else:

@@ -52,7 +52,6 @@ from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import broadcast, driver_limits, parallelism
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame, SparkSession
 
     from onebit_spark.estimator import OneBitCompletion
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("onebit_spark")
 
 FOLD = "__onebit_fold"
+MOST_SHOWN = 30  # settings in the plot
 VARIED = ("loss", "prior", "likelihood_weight", "alpha", "beta", "rank", "intercepts", "implicit_features")
 
 DEFAULT_GRID = """
@@ -81,7 +81,6 @@ TaskResult = dict[str, Any]  # of JSON values, with ``seconds``
 
 
 def read_grid(path: str | None = None) -> list[Combination]:
-    """The settings of a TOML file, or the default ones. Raises a RequestError with all problems."""
     if path is None:
         return settings_of(DEFAULT_GRID, "the default grid")
     try:
@@ -155,9 +154,7 @@ def choose(scores: Sequence[Score]) -> Score:
     return min(equal, key=lambda score: (score.config.factors, score.config.intercepts, score.error))
 
 
-def plotted(
-    scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig], str], most: int = 30
-) -> bytes | None:
+def plotted(scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig], str]) -> bytes | None:
     """A PNG of the most accurate settings, the best on top, with standard errors and the limit of ``choose``.
 
     Without matplotlib it logs a warning and returns None.
@@ -167,7 +164,7 @@ def plotted(
     except ModuleNotFoundError:
         log.warning("no tuning.png: it needs matplotlib (pip install '.[plots]')")
         return None
-    shown = sorted(scores, key=lambda score: score.error)[:most]
+    shown = sorted(scores, key=lambda score: score.error)[:MOST_SHOWN]
     figure = Figure(figsize=(9, 1.2 + 0.25 * len(shown)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(limit(scores), color="0.7", linestyle="--", linewidth=1, zorder=0)
@@ -178,10 +175,6 @@ def plotted(
     axes.invert_yaxis()
     axes.set_xlabel("error, mean over folds ± standard error; red: chosen; dashed: lowest plus its standard error")
     axes.spines[["top", "right"]].set_visible(False)
-    return as_png(figure)
-
-
-def as_png(figure: Figure) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=130)
     return stream.getvalue()
@@ -227,7 +220,6 @@ def run_tasks(
 
 
 def timed(work: Callable[[Task], TaskResult], task: Task) -> TaskResult:
-    """The result of a task with its seconds, if ``work`` has not measured them itself."""
     began = time.perf_counter()
     result = work(task)
     return {"seconds": time.perf_counter() - began, **result}
@@ -286,7 +278,6 @@ class Sample:
 
 
 def folded_sample(ratings: CollectedRatings, n_folds: int, seed: int) -> tuple[Sample, NDArray[np.int32]]:
-    """The ratings in the order of rows and columns, and the fold of each."""
     block = ratings.ratings
     rows = np.repeat(np.arange(block.n_rows), block.row_counts)
     cols, labels = block.codes >> 1, np.where(block.codes & 1, 1, -1)
@@ -421,7 +412,6 @@ def spark_validation(
 
 
 def estimator_of(config: FitConfig, columns: Columns, settings: int = 1) -> OneBitCompletion:
-    """The estimator with a setting that was chosen among ``settings`` many on these ratings."""
     from onebit_spark.estimator import OneBitCompletion
 
     return OneBitCompletion(

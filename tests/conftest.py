@@ -30,6 +30,19 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs Spark Connect: make test-connect"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """The files of a folder that starts Spark share a process: a JVM takes 8 s of CPU, and more until it is warm."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSessionAFolder(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            folder = nodeid.split("/")[1]
+            return folder if folder in ("spark", "jobs") else super()._split_scope(nodeid)
+
+    return OneSessionAFolder(config, log)
+
+
 @pytest.fixture(scope="session")
 def movielens_100k():
     """rows, cols, labels of MovieLens-100K (943 × 1,682, 100,000 ratings); +1 is a rating above 3.5, as in the paper.

@@ -1,7 +1,7 @@
 """The GPU's kernels in a program of their own, compiled by nvcc, under compute-sanitizer: it does not watch CuPy's.
 
     export ONEBIT_SANITIZER=racecheck PYTHONPATH=.:tests
-    python -m pytest tests/unit/test_cuda_kernels.py --confcutdir tests/unit
+    python -m pytest tests/unit/test_cuda.py --confcutdir tests/unit
 
 runs the tests of the kernels so, on a machine with a GPU and CUDA's toolkit; memcheck, initcheck and synccheck as well.
 """

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
 import pandas as pd
 from matplotlib.figure import Figure
-
-from onebit_spark.tuning import as_png
 
 
 def noise(records: pd.DataFrame) -> bytes:
@@ -26,4 +26,6 @@ def noise(records: pd.DataFrame) -> bytes:
     axes.set_ylim(bottom=-1)
     axes.legend(frameon=False, loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)
-    return as_png(figure)
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=130)
+    return stream.getvalue()

@@ -161,7 +161,6 @@ def prior_split_certificate(
 
 
 def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float) -> Certificate:
-    """The certificate of the predictions, from ratings that the model has never seen."""
     return _stated(
         errors / n, name="holdout", bound=bounds.holdout(errors, n, terms.delta / terms.grid), bounds=MEAN, over=UNSEEN,
         delta=terms.delta, n=n, majority_error=majority_error, inputs={"errors": errors, "grid": terms.grid},
@@ -191,7 +190,6 @@ def with_freshness(item: Certificate, freshness: Mapping[str, Any]) -> Certifica
 
 
 def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dict[str, Any]]:
-    """The upper limit of the Gibbs risk on the ratings, and its inputs."""
     trials = counted.ratings * draws.per_rating
     share = terms.delta / terms.grid
     limit = bounds.gibbs_limit(counted.errors, trials, DRAWS_SHARE * share)
@@ -233,12 +231,9 @@ def _stated(seen: float | None, **fields: Any) -> Certificate:
 #     negative    −z ≥ t        the label is positive            a precision π = 1 − r
 #
 # R(t) is the share of wrong ones among the calls of level t. Of the n_t held-out ratings that level t calls, k_t are
-# wrong. No threshold depends on these ratings, so given n_t, k_t is Binomial(n_t, R(t)). R(t) ≤ r holds with confidence
-# 1 − δ if P(Binomial(n_t, r) ≤ k_t) ≤ δ.
-#
-# Fixed-sequence test: begin at a high level, go down one by one, stop at the first that fails, keep the last that
-# passed. The result is wrong only if the *first* level of the sequence with R(t) > r passes. This has probability δ at
-# most. So one δ is enough for all levels, for any shape of R(t). Several requests and groups share δ.
+# wrong. R(t) ≤ r holds with confidence 1 − δ if P(Binomial(n_t, r) ≤ k_t) ≤ δ. The test begins at a high level, goes
+# down one by one, stops at the first that fails, and keeps the last that passed. One δ is enough for all levels: only
+# the first one with R(t) > r can pass wrongly. Several requests and groups share δ.
 
 SELECTIVE, PRECISION = "selective", "precision"
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"
@@ -281,17 +276,13 @@ class Group:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Counts of held-out ratings per level of a call."""
-
     answered: NDArray[np.int64]  # n_t, the ratings that each level calls
     wrong: NDArray[np.int64]  # k_t, the wrong ones among them
     majority_error: float  # of always predicting the majority class of the training data
 
     @classmethod
     def counted(cls, level: NDArray[Any], n: Any, wrong: Any, off_majority: Any, levels: int) -> HeldOut:
-        """Count lines of n ratings, of which the highest of ``levels`` that calls them, the wrong calls, and the labels
-        that are not the majority class are given.
-        """
+        """Count lines of ``n`` ratings each, by the highest of the ``levels`` that calls them."""
         total, off = np.sum(np.broadcast_to(n, level.shape)), np.sum(off_majority)
         by_level = (np.bincount(level, np.broadcast_to(each, level.shape), levels) for each in (n, wrong))
         answered, errors = (np.cumsum(each[::-1])[::-1].astype(np.int64) for each in by_level)
@@ -306,7 +297,7 @@ class HeldOut:
         return int(self.wrong[0])
 
     def times(self, factor: float) -> HeldOut:
-        """So many times as many ratings, of which the same shares are called and wrong."""
+        """The counts of ``factor`` times as many ratings, with the same shares."""
         return replace(self, answered=(factor * self.answered).astype(int), wrong=(factor * self.wrong).astype(int))
 
 

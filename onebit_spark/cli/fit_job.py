@@ -87,7 +87,6 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
 
 
 def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
-    """Which checkpoint there is, and how to go on."""
     folder = request.execution.checkpoint_dir
     if folder is None:
         return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume goes on."
@@ -125,7 +124,6 @@ def _read(
 
 
 def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clock: Clock) -> Any:
-    """The model with its certificates, its calibration and the figures of its report."""
     held_out = ratings.held_out
     if held_out is not None:
         with clock("certifying"):
@@ -245,7 +243,6 @@ def print_summary(lines: Iterable[str], clock: Clock | None, quiet: bool, places
 
 
 def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str]:
-    """What was fitted, how it ended, and what is certified."""
     share, (users, items) = info.n_positive / info.n_ratings, info.rated
     who = f"{counted(users, 'user')} on {counted(items, 'item')}"
     yield f"Fitted {counted(info.n_ratings, 'rating')} of {who}, {share:.1%} positive."

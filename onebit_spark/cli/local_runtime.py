@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
@@ -18,11 +17,12 @@ from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv
 from onebit_spark.core.hashes import HIGHEST, CellSketch
 from onebit_spark.core.model_info import SIDE_OF, Who
-from onebit_spark.core.solver import Iteration
+from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.core.user_data import spark_name
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import RequestError, refuse
 from onebit_spark.in_process import TableFit, checked_features
 from onebit_spark.input.ratings import (
+    EXAMPLES,
     ArrowRatings,
     CollectedRatings,
     Columns,
@@ -49,14 +49,13 @@ from onebit_spark.predictor.predictor import (
 )
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
-EXAMPLES = 3
 
 
 class LocalRatings(NamedTuple):
     to_fit: CollectedRatings
     held_out: KeptRatings | None
     id_types: dict[Who, str]
-    seconds: float  # that it took to read them
+    timer: PhaseTimer  # with the seconds that it took to read them
 
 
 class LocalRuntime:
@@ -92,7 +91,6 @@ class LocalRuntime:
         return ArrowTable.of(pa.table({name: whole[name] if name == own else inferred(whole[name]) for name in names}))
 
     def _opened(self, request: JobRequest, name: str, columns: Sequence[str]) -> ArrowTable:
-        """The input, which has these columns."""
         path, flag = getattr(request, name), as_flag(name)
         if (request.format or FILES[0]) in FILES and (lake := table_format(None, path)):
             raise request.is_lake_table(name, lake)
@@ -131,10 +129,11 @@ class LocalRuntime:
         return nullcontext()
 
     def ratings(self, table: ArrowTable, columns: Columns, request: FitRequest) -> LocalRatings:
-        began, source = time.perf_counter(), ArrowRatings(table, columns, request.certify_by)
+        timer, source = PhaseTimer(), ArrowRatings(table, columns, request.certify_by)
         part = None if request.holdout is None else Holdout(request.holdout, request.fit_config.seed)
         read = source.divided(part, request.nothing_held_out)
-        return LocalRatings(read.to_fit, read.kept, source.id_types, time.perf_counter() - began)
+        timer.end("survey")
+        return LocalRatings(read.to_fit, read.kept, source.id_types, timer)
 
     def fit(
         self, ratings: LocalRatings, columns: Columns, request: FitRequest, features: Mapping[Who, ArrowTable],
@@ -147,7 +146,8 @@ class LocalRuntime:
         where = {"exchange": "local", "reason": self._why}
         terms, types = request.terms, ratings.id_types
         fit = TableFit(request.fit_config, terms, columns, types, tables, request.execution, where)
-        return fit.model(ratings.to_fit, progress, ratings.seconds)
+        model: FittedModel = fit.model(ratings.to_fit, progress, ratings.timer)
+        return model
 
     def load(self, path: str) -> FittedModel:
         return replace(load(path), cold_start="prior")
@@ -171,8 +171,7 @@ class LocalRuntime:
         weight = weight if weight is not None and table.matching(weight) else None
         columns = Columns(names["user"], names["item"], names["label"], threshold, weight)
         ratings = ArrowRatings(table, columns, request.by)
-        if problems := request.problems(info):
-            raise RequestError("; ".join(problems))
+        refuse(request.problems(info))
         return ratings.kept()
 
     def measure(self, model: FittedModel, on: KeptRatings) -> dict[str, Any]:

@@ -76,7 +76,6 @@ def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
 def _judged_by(
     runtime: Runtime, request: EvaluateRequest, model: Any, name: str, wanted: CertificateRequest
 ) -> Any:  # fmt: skip
-    """The checked ratings in the request's field ``name``."""
     columns, types = model.info.columns, model.info.id_types
     by = [] if wanted.by is None else [wanted.by]
     weight = [columns["weight"]] if "weight" in columns else []

@@ -1,6 +1,6 @@
 """Progress of a fit or of an experiment: a bar on a terminal, some lines in a log, nothing if quiet. And its seconds.
 
-The bar is tqdm's, if that is installed (the extra "progress"). Otherwise a terminal gets lines, as a log does.
+The bar is tqdm's (the extra "progress").
 """
 
 from __future__ import annotations
@@ -56,21 +56,14 @@ class Clock:
         return ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in self.seconds.items())
 
 
-def bar(total: int | None, name: str, stream: TextIO, form: str) -> Any:
-    """A bar on the stream. None if the stream is not a terminal, or if tqdm is not installed."""
-    if tqdm is None or not stream.isatty():
-        return None
-    return tqdm(total=total, desc=name, file=stream, bar_format=form, mininterval=0)
-
-
 class _Display(ABC):
-    """Shows how many steps are ``done``: by a bar, or by lines, the last of which is never skipped."""
+    """Shows how many of ``total`` steps are ``done``: by a bar on a terminal, if tqdm is installed; else by lines."""
 
-    done: int
-
-    def __init__(self, quiet: bool, stream: TextIO | None) -> None:
-        self.quiet, self.stream = quiet, stream or sys.stderr
+    def __init__(self, name: str, total: int | None, form: str, quiet: bool, stream: TextIO | None) -> None:
+        self.name, self.total, self.quiet, self.stream = name, total, quiet, stream or sys.stderr
+        self.done = 0
         self._bar: Any = None  # tqdm's
+        self._form = form  # of the bar
         self._shown, self._shown_at = 0, -math.inf  # what was done at the last line, and when that was
 
     def __enter__(self) -> Self:
@@ -81,47 +74,50 @@ class _Display(ABC):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        elif not self.quiet and self._shown != self.done:
-            self._write_line()
+        elif self._shown != self.done and not self.quiet:
+            self._write(*self._words())
 
-    def _write_line(self) -> None:
-        print(self._line(), file=self.stream, flush=True)
+    def _show(self, line_is_due: bool) -> None:
+        if self.quiet:
+            return
+        count, figures = self._words()
+        if self._bar is None and tqdm is not None and self.stream.isatty():
+            self._bar = tqdm(total=self.total, desc=count, file=self.stream, bar_format=self._form, mininterval=0)
+        if self._bar is not None:
+            self._bar.set_description_str(count, refresh=False)
+            self._bar.set_postfix_str(figures, refresh=False)
+            self._bar.update(self.done - self._bar.n)
+        elif line_is_due:
+            self._write(count, figures)
+
+    def _write(self, count: str, figures: str) -> None:
+        print(f"{count}: {figures}" if figures else count, file=self.stream, flush=True)
         self._shown, self._shown_at = self.done, time.monotonic()
 
     @abstractmethod
-    def _line(self) -> str:
-        """The line that describes the state."""
+    def _words(self) -> tuple[str, str]:
+        """What is done, and the figures of it."""
 
 
 class TaskProgress(_Display):
     """Counts the tasks of one experiment, over all its stages. Callers must not call it from two threads at once."""
 
     def __init__(self, total: int, name: str, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        super().__init__(quiet, stream)
-        self.total, self.name = total, name
-        self.done = self.worked = 0  # all of them, and those that took time in this run
-        self.seconds = 0.0
-        if not quiet:
-            self._bar = bar(total, name, self.stream, "{desc} {n}/{total} |{bar}| {elapsed}{postfix}")
+        super().__init__(name, total, "{desc} |{bar}| {elapsed}{postfix}", quiet, stream)
+        self.worked, self.seconds = 0, 0.0  # tasks that took time in this run, and their time
         self._shown, self._shown_at = -1, time.monotonic()
 
     def advance(self, tasks: int, seconds: float) -> None:
-        """So many more tasks are done, in so many seconds on the clock. 0 seconds: they were done before."""
+        """Count tasks that took so many seconds on the clock. 0 seconds: they were done before."""
         self.done += tasks
         if seconds:
             self.worked, self.seconds = self.worked + tasks, self.seconds + seconds
-        if self._bar is not None:
-            self._bar.set_postfix_str(self._left(), refresh=False)
-            self._bar.update(tasks)
-        elif not self.quiet and time.monotonic() - self._shown_at >= TASK_LINE_EVERY_SECONDS:
-            self._write_line()
+        self._show(time.monotonic() - self._shown_at >= TASK_LINE_EVERY_SECONDS)
 
-    def _line(self) -> str:
-        return f"{self.name}: {self.done:,} of {self.total:,} fits{self._left()}"
-
-    def _left(self) -> str:
-        left = self.total - self.done
-        return f", about {duration(left * self.seconds / self.worked)} left" if left and self.worked else ""
+    def _words(self) -> tuple[str, str]:
+        left = self.total - self.done if self.total and self.worked else 0
+        figures = f"about {duration(left * self.seconds / self.worked)} left" if left else ""
+        return f"{self.name}: {self.done:,} of {self.total:,} fits", figures
 
 
 class Progress(_Display):
@@ -132,50 +128,31 @@ class Progress(_Display):
     """
 
     def __init__(self, max_iter: int, tol: float, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        super().__init__(quiet, stream)
-        self.total = max_iter if tol <= 0 else None  # with a tolerance the number of iterations is unknown
-        self.done = 0
+        total = max_iter if tol <= 0 else None  # with a tolerance the number of iterations is unknown
+        form = "{desc} |{bar}| {elapsed}{postfix}" if total else "{desc} {elapsed}{postfix}"
+        super().__init__("iteration", total, form, quiet, stream)
         self.iterations: list[Iteration] = []
 
     def __call__(self, iteration: Iteration) -> None:
         self.iterations.append(iteration)
         self.done = iteration.number
-        if self.quiet:
-            return
-        if self._bar is None and len(self.iterations) == 1:
-            form = "{desc} |{bar}| {elapsed}{postfix}" if self.total else "{desc} {elapsed}{postfix}"
-            self._bar = bar(self.total, "iteration", self.stream, form)
-        if self._bar is not None:
-            self._bar.set_description_str(self._count(), refresh=False)
-            self._bar.set_postfix_str(", ".join(self._figures()), refresh=False)
-            self._bar.update(self.done - self._bar.n)
-        elif (
-            self.done == 1
-            or self.done - self._shown >= LINE_EVERY_ITERATIONS
-            or time.monotonic() - self._shown_at >= LINE_EVERY_SECONDS
-        ):
-            self._write_line()
+        late = time.monotonic() - self._shown_at >= LINE_EVERY_SECONDS
+        self._show(late or self.done == 1 or self.done - self._shown >= LINE_EVERY_ITERATIONS)
 
     @property
     def seconds(self) -> float:
         return sum(iteration.seconds for iteration in self.iterations)
 
-    def _line(self) -> str:
-        return f"{self._count()}: {', '.join(self._figures())}"
-
-    def _count(self) -> str:
-        return f"iteration {self.done}" + (f" of {self.total}" if self.total else "")
-
-    def _figures(self) -> Iterator[str]:
+    def _words(self) -> tuple[str, str]:
         """The objective, the change that the stopping rule compares with the tolerance, and the seconds."""
-        yield f"objective {self.iterations[-1].objective:.6g}"
-        if math.isfinite(change := distance(self.iterations)):
-            yield f"change {change:.1e}"
         recent = [one.seconds for one in self.iterations[-RECENT:]]
-        each = sum(recent) / len(recent)
-        yield f"{each:.2g} s each"
+        each, figures = sum(recent) / len(recent), [f"objective {self.iterations[-1].objective:.6g}"]
+        if math.isfinite(change := distance(self.iterations)):
+            figures.append(f"change {change:.1e}")
+        figures.append(f"{each:.2g} s each")
         if self.total and (left := (self.total - self.done) * each) >= 0.5:
-            yield f"about {duration(left)} left"
+            figures.append(f"about {duration(left)} left")
+        return f"iteration {self.done}" + (f" of {self.total}" if self.total else ""), ", ".join(figures)
 
 
 def duration(seconds: float) -> str:

@@ -19,7 +19,7 @@ import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import fill, wrap
@@ -58,9 +58,12 @@ _WANTED = {str: "text", int: "an integer", float: "a number", bool: "true or fal
 
 
 def flag(
-    help: str, *, default: Any = MISSING, choices: Sequence[str] = (), metavar: str | None = None, group: str = MAIN
+    help: str, *, default: Any = None, choices: Sequence[str] = (), metavar: str | None = None, group: str = MAIN
 ) -> Any:
-    """Declare a flag. It is required if it has no default, and a repeatable key=value if the default is ``dict``."""
+    """Declare a flag. It is required if it has no default and its type does not allow None.
+
+    With the default ``dict`` it is a repeatable key=value.
+    """
     metadata = {"help": help, "choices": tuple(choices), "metavar": metavar, "group": group}
     if default is dict:
         return field(default_factory=dict, metadata=metadata)
@@ -128,7 +131,6 @@ def command_of(job: str, request: Any) -> str:
 
 
 def in_flags(table: type, problems: Iterable[Problem]) -> Iterator[str]:
-    """Problems with the settings of a table, in words, each field named as a flag."""
     return (problem.in_words(_flag_names(table)) for problem in problems)
 
 
@@ -178,7 +180,6 @@ class Flag:
 
 
 def flags_of(request: type) -> dict[str, Flag]:
-    """The flags of a request by name."""
     hints = get_type_hints(request)
     flags = {}
     for item in fields(request):
@@ -198,7 +199,7 @@ def flags_of(request: type) -> dict[str, Flag]:
         kind = get_origin(hint)
         if kind not in (dict, tuple, list):
             kind = next((option for option in get_args(hint) if option is not NoneType), hint)
-        required = item.default is MISSING and item.default_factory is MISSING
+        required = item.default is None and NoneType not in get_args(hint)
         metavar = about["metavar"] or _metavar(item.name, kind, choices)
         flags[item.name] = Flag(kind, item.default, required, about["help"], choices, metavar, about["group"], words)
     return flags
@@ -287,7 +288,6 @@ def _metavar(name: str, kind: type, choices: Sequence[str], words: Sequence[str]
 
 
 def _from_file(flags: Mapping[str, Flag], path: str) -> tuple[dict[str, Any], list[str]]:
-    """The values of a TOML file by flag, and the problems with it."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -348,11 +348,10 @@ class SessionRequest:
 
     quiet: bool = flag("print only errors and where the output is", default=False, group=OUTPUT)
     log_level: str | None = flag(
-        "how much Spark logs (default: warn, unless you configured it)", default=None, choices=LOG_LEVELS, group=RARE
+        "how much Spark logs (default: warn, unless you configured it)", choices=LOG_LEVELS, group=RARE
     )
     remote: str | None = flag(
         "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)",
-        default=None,
         metavar="URL",
         group=SPARK,
     )
@@ -366,12 +365,11 @@ class JobRequest(SessionRequest):
     """The flags of jobs that read tables."""
 
     format: str | None = flag(
-        "format of the input (default: by the file extension, else parquet)", default=None, choices=FORMATS, group=INPUT
+        "format of the input (default: by the file extension, else parquet)", choices=FORMATS, group=INPUT
     )
     runtime: str | None = flag(
         "where the job runs: local is this process and needs no Java; auto is local, unless something needs Spark "
         "(default: auto; with jobs/*.py: spark)",
-        default=None,
         choices=RUNTIMES,
         group=SPARK,
     )
@@ -441,10 +439,7 @@ class CallsRequest(JobRequest):
         "several: 0.9,0.8", default=(), group=CERTIFICATES,
     )  # fmt: skip
     certify_by: str | None = flag(
-        "column of the ratings: certify within each of its groups as well",
-        default=None,
-        metavar="COLUMN",
-        group=CERTIFICATES,
+        "column of the ratings: certify within each of its groups as well", metavar="COLUMN", group=CERTIFICATES
     )
 
     def calls_problems(self, missing: str | None) -> Iterator[str]:
@@ -484,20 +479,16 @@ class FitRequest(CallsRequest, RatingsRequest):
     execution: Execution = settings(Execution, SPARK)
     terms: Terms = settings(Terms, CERTIFICATES)
     holdout: float | None = flag(
-        "keep this share of the ratings out of the fit, to certify the model", default=None, group=CERTIFICATES
+        "keep this share of the ratings out of the fit, to certify the model", group=CERTIFICATES
     )
     calibrate: bool = flag("calibrate the probabilities on the held-out ratings", default=False, group=CERTIFICATES)
-    predict: str | None = flag("path of user-item pairs to predict after the fit", default=None, group=OUTPUT)
-    predictions: str | None = flag("folder for these predictions, or a file PATH.csv", default=None, group=OUTPUT)
-    output_table: str | None = flag("catalog table for these predictions", default=None, metavar="TABLE", group=OUTPUT)
-    user_features: str | None = flag(
-        "path of side features of the users: one line per user, any columns", default=None, group=INPUT
-    )
-    item_features: str | None = flag(
-        "path of side features of the items: one line per item, any columns", default=None, group=INPUT
-    )
+    predict: str | None = flag("path of user-item pairs to predict after the fit", group=OUTPUT)
+    predictions: str | None = flag("folder for these predictions, or a file PATH.csv", group=OUTPUT)
+    output_table: str | None = flag("catalog table for these predictions", metavar="TABLE", group=OUTPUT)
+    user_features: str | None = flag("path of side features of the users: one line per user, any columns", group=INPUT)
+    item_features: str | None = flag("path of side features of the items: one line per item, any columns", group=INPUT)
     report: bool = flag("draw report.html, the fit in pictures (default: yes)", default=True, group=OUTPUT)
-    config: str | None = flag("TOML file with any of these flags as keys; flags win", default=None, group=OUTPUT)
+    config: str | None = flag("TOML file with any of these flags as keys; flags win", group=OUTPUT)
 
     main = ("ratings", "output", "user_col", "item_col", "label_col", "threshold", "holdout", "max_error", "predict",
             "predictions")  # fmt: skip
@@ -531,17 +522,13 @@ class PredictRequest(JobRequest):
     """Predict user-item pairs with a fitted model, or recommend items to every user."""
 
     model: str = flag("folder of the model", metavar="FOLDER")
-    output: str | None = flag("folder for the predictions, or a file PATH.csv", default=None)
-    output_table: str | None = flag("catalog table for the predictions", default=None, metavar="TABLE", group=OUTPUT)
-    pairs: str | None = flag("path of the user-item pairs, in columns named as in the fit", default=None)
-    top: int | None = flag("instead of pairs: recommend this many items to every user", default=None)
-    exclude_seen: str | None = flag("path of ratings; --top does not recommend these pairs", default=None)
-    user_features: str | None = flag(
-        "path of side features of users without ratings in the fit", default=None, group=INPUT
-    )
-    item_features: str | None = flag(
-        "path of side features of items without ratings in the fit", default=None, group=INPUT
-    )
+    output: str | None = flag("folder for the predictions, or a file PATH.csv")
+    output_table: str | None = flag("catalog table for the predictions", metavar="TABLE", group=OUTPUT)
+    pairs: str | None = flag("path of the user-item pairs, in columns named as in the fit")
+    top: int | None = flag("instead of pairs: recommend this many items to every user")
+    exclude_seen: str | None = flag("path of ratings; --top does not recommend these pairs")
+    user_features: str | None = flag("path of side features of users without ratings in the fit", group=INPUT)
+    item_features: str | None = flag("path of side features of items without ratings in the fit", group=INPUT)
 
     main = ("model", "pairs", "top", "exclude_seen", "output", "overwrite")
     inputs = ("model", "pairs", "exclude_seen", "user_features", "item_features")
@@ -580,14 +567,12 @@ class EvaluateRequest(CallsRequest):
         delta="the certificate holds with probability 1 − δ",
         grid="number of models or settings that are compared on these ratings; each is certified at δ/grid",
     )
-    ranking: int | None = flag(
-        "also measure lists of this many recommended items, over users with positive ratings", default=None
-    )
+    ranking: int | None = flag("also measure lists of this many recommended items, over users with positive ratings")
     exclude_seen: str | None = flag(
         "path of the fitted ratings; --ranking neither lists nor counts these pairs, and compares with the items that "
-        "have the most positive ones", default=None,
-    )  # fmt: skip
-    output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
+        "have the most positive ones"
+    )
+    output: str | None = flag("JSON file for the figures, such as metrics.json")
 
     main = (
         "model", "ratings", "certify", "max_error", "min_precision", "ranking", "exclude_seen", "output", "overwrite",
@@ -611,7 +596,7 @@ class TuneRequest(RatingsRequest):
     """Choose the settings by cross-validation, and fit all ratings with them. A killed run continues where it was."""
 
     output: str = flag("folder for results, plot and model", metavar="FOLDER")
-    grid: str | None = flag("TOML file with lists of settings to combine (default: see conf/grid.toml)", default=None)
+    grid: str | None = flag("TOML file with lists of settings to combine (default: see conf/grid.toml)")
     folds: int = flag("number of folds; each is held out once", default=5)
     fit_config: FitConfig = settings(
         FitConfig,
@@ -622,7 +607,7 @@ class TuneRequest(RatingsRequest):
         max_iter="largest number of iterations of a fit",
         seed="seed of the folds and of the fits",
     )
-    worker_limit: int = flag("up to so many ratings, each fit runs on one worker; above, on all", default=5_000_000)
+    worker_limit: int = flag("most ratings that one worker fits; more are fitted by all workers", default=5_000_000)
 
     main = ("ratings", "output", "grid", "folds", "user_col", "item_col", "label_col", "threshold", "worker_limit",
             "overwrite")  # fmt: skip
@@ -669,7 +654,7 @@ def under_spark_submit() -> bool:
 
 
 def local_path(path: str) -> Path | None:
-    """The path if it is certainly on the disk of this machine. None if only a Spark session can tell."""
+    """The path if it is certainly on the disk of this machine. None if only a Spark session knows."""
     parts = urlsplit(path)
     if is_table_name(path) and not Path(path).exists():
         return None
@@ -703,7 +688,6 @@ def exists_already(name: str, path: str) -> str:
 
 
 def _holds(folder: str, path: str) -> bool:
-    """Whether the path is the folder or lies in it, judged by the names."""
     outer, inner = urlsplit(folder), urlsplit(path)
     same_place = outer.netloc == inner.netloc
     return same_place and Path(os.path.abspath(inner.path)).is_relative_to(os.path.abspath(outer.path))

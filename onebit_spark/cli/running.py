@@ -157,7 +157,6 @@ def choose(request: SessionRequest, default: str) -> Chosen:
 
 
 def cluster_named() -> Iterator[str]:
-    """How the environment names a cluster, in words."""
     if under_spark_submit():
         yield "spark-submit started this process"
     for name in ("SPARK_REMOTE", "HADOOP_CONF_DIR"):
@@ -331,14 +330,14 @@ def explained_failures() -> Iterator[None]:
 
 
 def _unread_file(error: str, reason: str) -> str:
-    from onebit_spark.input.tables import wrong_header, wrong_line, wrong_quotes
+    from onebit_spark.input.tables import WRONG_HEADER, WRONG_QUOTES, wrong_line
 
     found = re.search(r"reading file (\S+?)\.?\s", error)
     file = re.sub("^file:/+", "file:/", found[1]) if found else ""
     if "CSV header does not conform" in error:
-        return wrong_header(file)
+        return WRONG_HEADER.format(file)
     if "Unescaped quote character" in error:
-        return wrong_quotes(file)
+        return WRONG_QUOTES.format(file)
     if line := re.search(r"Malformed CSV record: (.*?)(?: SQLSTATE|$)", error, re.MULTILINE):
         return wrong_line(file, line[1])
     return f"the file {file} cannot be read, is it damaged? {reason}"
@@ -474,7 +473,6 @@ class Ending:
 
 
 def _module(name: str) -> Any:
-    """A module of jobs. It is imported when the arguments have been checked."""
     return import_module(f"onebit_spark.cli.{name}")
 
 

@@ -25,7 +25,7 @@ from onebit_spark.input.tables import (
     NOT_JSON,
     Format,
     Unreadable,
-    csv_problems,
+    check_switches,
     ending,
     format_of,
     is_data,
@@ -64,17 +64,16 @@ class SparkRuntime:
 
     def table(self, request: JobRequest, name: str, columns: Sequence[str], optional: Sequence[str] = ()) -> DataFrame:
         """These columns of the path or table in the request's field ``name``, and ``optional`` ones if there."""
-        table = self._opened(request, name, self._format(request, name), columns)
+        table, _ = self._opened(request, name, columns)
         more = [column for column in optional if matching(table, column) and column not in columns]
         return table.select(*map(quoted, (*columns, *more)))
 
     def features(self, request: JobRequest, name: str, column: str) -> DataFrame:
         """All columns of a table of side features. Of a CSV, columns of numbers become numbers; the ids stay text."""
-        format = self._format(request, name)
-        table = self._opened(request, name, format, (column,))
-        if format.name != "csv" or any(key.lower() == "inferschema" for key in request.option):
+        table, format = self._opened(request, name, (column,))
+        if format != "csv" or any(key.lower() == "inferschema" for key in request.option):
             return table
-        types = self._loaded(request, name, format, {**request.option, "inferSchema": "true"}).dtypes
+        types = self._opened(request, name, (column,), inferSchema="true")[0].dtypes
         own = matching(table, column)[0].name
         return table.select(
             *(F.col(quoted(one)) if one == own else F.col(quoted(one)).cast(kind) for one, kind in types)
@@ -99,43 +98,36 @@ class SparkRuntime:
 
     def _format(self, request: JobRequest, name: str) -> Format:
         """The format of an input: as given, or by its ending, or by the files in its folder."""
-        path = getattr(request, name)
+        path, files = getattr(request, name), list[str]()
         if request.format is not None:
             return Format(request.format, {})
-        if ending(path) is not None or is_table_name(path):
-            return format_of(path)
+        if ending(path) is None and not is_table_name(path):
+            with suppress(RequestError):  # whatever is wrong with the path shows when it is read
+                files = list(_files_in(Location(self.session, path)))
+        return format_of(path, files)
+
+    def _opened(
+        self, request: JobRequest, name: str, columns: Sequence[str], **more: str
+    ) -> tuple[DataFrame, str]:  # fmt: skip
+        """The input, which has these columns, and its format. CSV has a header, and its columns are text."""
         try:
-            files = list(_files_in(Location(self.session, path)))
-        except RequestError:
-            files = []  # whatever is wrong with the path shows when it is read
-        try:
-            return format_of(path, files)
+            format, implied = self._format(request, name)
+            if format in FILES and (lake := table_format(self.session, getattr(request, name))):
+                raise request.is_lake_table(name, lake)
+            table = self._loaded(getattr(request, name), format, {**implied, **request.option, **more})
         except Unreadable as error:
-            raise RequestError(f"{as_flag(name)} {path} {error}") from None
-
-    def _opened(self, request: JobRequest, name: str, format: Format, columns: Sequence[str]) -> DataFrame:
-        """The input, which has these columns. CSV has a header, and its columns are text."""
-        table = self._loaded(request, name, format, request.option)
-        if format.name == "json" and CORRUPT in table.columns:
-            raise RequestError(f"{as_flag(name)} {getattr(request, name)} {NOT_JSON}")
-        if format.name == "csv" and not table.columns:
-            raise RequestError(f"{as_flag(name)} {getattr(request, name)} {EMPTY_CSV}")
+            raise RequestError(f"{as_flag(name)} {getattr(request, name)} {error}") from error
         if absent := [column for column in columns if not matching(table, column)]:
-            raise request.no_columns(name, absent, table.columns, format.name == "csv")
-        return table
+            raise request.no_columns(name, absent, table.columns, format == "csv")
+        return table, format
 
-    def _loaded(self, request: JobRequest, name: str, format: Format, options: Mapping[str, str]) -> DataFrame:
-        path, flag = getattr(request, name), as_flag(name)
-        if format.name in FILES and (lake := table_format(self.session, path)):
-            raise request.is_lake_table(name, lake)
-        options = {**format.options, **options}
-        if format.name == "csv":
-            if problems := csv_problems(options):
-                raise RequestError(f"{flag} {path} cannot be read: {'; '.join(problems)}")
+    def _loaded(self, path: str, format: str, options: Mapping[str, str]) -> DataFrame:
+        if format == "csv":
+            check_switches(options)
             options = spark_csv(options)
         try:
-            table = self.session.read.format(format.name).options(**options).load(path)
-            return _of_one_header(table, flag, path, options) if format.name == "csv" else table
+            table = self.session.read.format(format).options(**options).load(path)
+            table = _of_one_header(table, path, options) if format == "csv" else table
         except RequestError:
             raise
         except Exception as error:
@@ -143,12 +135,16 @@ class SparkRuntime:
                 if is_table_name(path) and self.session.catalog.tableExists(path):
                     return self.session.table(path)
                 kind = ", neither as a path nor as a table" if is_table_name(path) else ""
-                raise RequestError(f"{flag} {path} does not exist{kind}") from error
+                raise Unreadable(f"does not exist{kind}") from error
             if "UNABLE_TO_INFER_SCHEMA" in str(error):
-                reason = f"holds no {format.name} file: check the path and the format"
-            else:
-                reason = f"cannot be read as {format.name} (check the format and its options): {reason_of(error)}"
-            raise RequestError(f"{flag} {path} {reason}") from error
+                raise Unreadable(f"holds no {format} file: check the path and the format") from error
+            reason = f"cannot be read as {format} (check the format and its options): {reason_of(error)}"
+            raise Unreadable(reason) from error
+        if format == "json" and CORRUPT in table.columns:
+            raise Unreadable(NOT_JSON)
+        if format == "csv" and not table.columns:
+            raise Unreadable(EMPTY_CSV)
+        return table
 
     # ---- fits --------------------------------------------------------------------------------------------------------
 
@@ -293,7 +289,7 @@ def _files_in(folder: Location) -> Iterator[str]:
             yield name
 
 
-def _of_one_header(table: DataFrame, flag: str, path: str, options: Mapping[str, str]) -> DataFrame:
+def _of_one_header(table: DataFrame, path: str, options: Mapping[str, str]) -> DataFrame:
     """The table. If it has several files, a file with another header line than the first one ends the job.
 
     Spark reads CSV by the position of its columns. It compares header lines if a schema is given, in which a column
@@ -309,7 +305,7 @@ def _of_one_header(table: DataFrame, flag: str, path: str, options: Mapping[str,
         plain = {**{key: value for key, value in options.items() if key.lower() != "header"}, "mode": "PERMISSIVE"}
         first = table.sparkSession.read.format("csv").schema(text).options(**plain).load(path).first()
         if problem := shared_name([name or "" for name in first or ()]):
-            raise RequestError(f"{flag} {path} {problem}")
+            raise Unreadable(problem)
     fields = [StructField(name, field.dataType) for name, field in zip(names, table.schema, strict=True)]
     reader = table.sparkSession.read.format("csv").schema(StructType(fields))
     return reader.options(**{**options, "enforceSchema": "false"}).load(path).toDF(*table.columns)

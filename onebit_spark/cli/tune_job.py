@@ -44,9 +44,8 @@ FOLD_COLUMNS = [
     ("fold", pa.int32()), ("errors", pa.int64()), ("n", pa.int64()), ("log_loss", pa.float64()),
     ("iterations", pa.int32()), ("converged", pa.bool_()), ("effective_rank", pa.int32()), ("seconds", pa.float64()),
 ]  # fmt: skip
-SCORE_COLUMNS = [
-    *((name, pa.float64()) for name in ("error", "standard_error", "log_loss", "seconds")), ("chosen", pa.bool_())
-]  # fmt: skip
+FIGURES = ("error", "standard_error", "log_loss", "seconds")
+SCORE_COLUMNS = [*((name, pa.float64()) for name in FIGURES), ("chosen", pa.bool_())]
 
 
 def tune(runtime: Runtime, request: TuneRequest) -> None:
@@ -80,7 +79,6 @@ def tune(runtime: Runtime, request: TuneRequest) -> None:
 
 
 def in_words(config: FitConfig) -> str:
-    """The setting in one line, without defaults."""
     pairs = {name: getattr(config, name) for name in VARIED}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs.items() if value is not None)
 
@@ -103,16 +101,10 @@ def _write_results(
     lines = [
         {**setting(task["config"]), "fold": task["fold"], **result} for task, result in zip(tasks, results, strict=True)
     ]
+    figures = [{name: getattr(score, name) for name in FIGURES} for score in scores]
     summary = [
-        {
-            **setting(asdict(score.config)),
-            "error": score.error,
-            "standard_error": score.standard_error,
-            "log_loss": score.log_loss,
-            "seconds": score.seconds,
-            "chosen": score is chosen,
-        }
-        for score in scores
+        {**setting(asdict(score.config)), **figures[place], "chosen": score is chosen}
+        for place, score in enumerate(scores)
     ]
     for name, rows, columns in (("folds", lines, FOLD_COLUMNS), ("settings", summary, SCORE_COLUMNS)):
         content = io.BytesIO()

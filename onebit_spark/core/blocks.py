@@ -143,13 +143,11 @@ class RatingBlock:
         return np.asarray(total, np.float64), np.asarray(positive, np.float64)
 
     def transpose(self) -> RatingBlock:
-        """The same ratings with rows and columns exchanged."""
         pointers, codes, weights = _transpose(self.row_pointers, self.codes, self.weights, self.n_columns)
         return RatingBlock(pointers, codes, self.n_rows, weights)
 
     @cached_property
     def ranges(self) -> list[tuple[int, int]]:
-        """``row_ranges``, for work on ratings."""
         return self.row_ranges()
 
     @property
@@ -227,7 +225,7 @@ def _order_ties(pointers, codes, weights):  # type: ignore[no-untyped-def]
             while hi < pointers[row + 1] and codes[hi] == codes[lo]:
                 hi += 1
             if hi > lo + 1:
-                weights[lo:hi] = np.sort(weights[lo:hi])
+                weights[lo:hi].sort()
             lo = hi
 
 

@@ -84,7 +84,6 @@ class Setting:
         return " or ".join([self.check.words if self.check else "", *self.words])
 
     def described(self, names: Mapping[str, str]) -> str:
-        """The help text, with the ``names`` that a front end gives to the fields."""
         return self.help.format_map(names)
 
     def documented(self, name: str, names: Mapping[str, str]) -> list[str]:
@@ -108,7 +107,6 @@ def setting(
 
 @cache
 def declared(table: type) -> dict[str, Setting]:
-    """The settings of a dataclass, by field name."""
     hints, settings = get_type_hints(table), {}
     for item in fields(table):
         declaration, hint = dict(item.metadata), hints[item.name]
@@ -129,7 +127,6 @@ def documented(table: type[T]) -> type[T]:
 
 
 def parameter_section(settings: Mapping[str, Setting]) -> list[str]:
-    """The section ``Parameters`` of a docstring."""
     names = {name: f"``{name}``" for name in settings}
     lines = [line for name, item in settings.items() for line in item.documented(name, names)]
     return ["Parameters", "----------", *lines]
@@ -142,7 +139,6 @@ def documented_parameter(name: str, kind: str, text: str) -> list[str]:
 
 
 def words_in(hint: Any) -> tuple[str, ...]:
-    """The words of a type such as ``float | Literal["auto"]``."""
     return tuple(word for part in get_args(hint) if get_origin(part) is Literal for word in get_args(part))
 
 
@@ -309,28 +305,25 @@ class FitConfig(Settings):
     def kappa(self) -> float:
         """κ: ``likelihood_weight`` if it is a number, else the default of the loss."""
         given = self.likelihood_weight
-        return self.default_kappa if given is None or isinstance(given, str) else given
+        return self.default_kappa if given is None or isinstance(given, str) else float(given)
 
     @property
     def default_kappa(self) -> float:
-        """The κ of the loss, where none is given or chosen."""
-        from onebit_spark.core.losses import LOSSES
-
-        return LOSSES[self.loss].default_kappa
+        return self._loss.default_kappa
 
     @property
     def chooses_kappa(self) -> bool:
         """Whether κ is to be chosen on a part of the ratings."""
-        if self.likelihood_weight is None:
-            from onebit_spark.core.losses import LOSSES
+        return self._loss.chooses_kappa if self.likelihood_weight is None else self.likelihood_weight == AUTO
 
-            return LOSSES[self.loss].chooses_kappa
-        return self.likelihood_weight == AUTO
-
-    def make_loss(self) -> Loss:
+    @property
+    def _loss(self) -> type[Loss]:
         from onebit_spark.core.losses import LOSSES
 
-        return LOSSES[self.loss].from_options(self.solver, self.covariance)
+        return LOSSES[self.loss]
+
+    def make_loss(self) -> Loss:
+        return self._loss.from_options(self.solver, self.covariance)
 
     @property
     def form(self) -> Form:

@@ -17,19 +17,11 @@ F_ij = |Ω_i|^{−½}, a half step sums these over the partners of each row:
 
     p_i = (Fw)_i,   s_i = |Ω_i|^{−½}(Fz)_i,   q_i = |Ω_i|^{−½}(Fd)_i,   z_i = (Σ_{j∈Ω_i} r_j − ρ w_i) / (|Ω_i| + ρ)
 
-So implicit features need no pass of their own. The coefficients move by the best step in the span of the gradient and
-the last step, which the driver computes (``CoefStep``). Given the means M = E[L] of a side, the best coefficients W of
-the other side solve a ridge regression in which γ cancels:
+So implicit features need no pass of their own. Given the means M = E[L], the coefficients W solve a ridge regression in
+which γ cancels. They move to the best point in the span of the gradient Z and the last step D. The driver computes it
+from Gram matrices of these vectors (docs/MATH.md, §13), and no step raises the objective::
 
-    minimise  ‖M − FW‖² + ρ‖W‖²,     R = M − FW
-
-Among all W + ZA + DB with K×K matrices A and B, where Z is the preconditioned gradient and D the last step, the best is
-
-    [A; B] = (YᵀY + ρXᵀX)⁺ (YᵀR − ρXᵀW),     X = [Z D],     Y = FX = [S Q]
-
-For fixed M this is the method of conjugate gradients for K right-hand sides at once (docs/MATH.md, §13). M moves
-between two steps, but each step is the best one in its span, so the objective never rises. W, X, R and Y consist of
-vectors of the rows and columns, and the half steps give the driver their Gram matrices. Each row is updated by itself:
+    [A; B] = (YᵀY + ρXᵀX)⁺ (YᵀR − ρXᵀW),     R = M − FW,     X = [Z D],     Y = FX = [S Q]
 
     w ─► w + [z d][A; B],     d ─► [z d][A; B]          on the rated side
     r ─► r − [s q][A; B]                                on the rating side
@@ -38,16 +30,13 @@ vectors of the rows and columns, and the half steps give the driver their Gram m
 
     x_i ~ N(m + Wᵀf_i + p_i, diag γ),     W_·k ~ N(0, (γ_k/ρ) I)
 
-x_i are the D coordinates of row i, including the intercept. f_i are its p side features, coded as numbers
-(``FeatureCoding``). m is the mean of the intercepts, and p_i is the part of the prior mean that implicit features
-explain. Given the means, W solves a ridge regression in which γ_k cancels. With
-G = Σ f_i f_iᵀ over the rows with ratings and d_i = E x_i − (m + Wᵀf_i + p_i),
+x_i are the D coordinates of row i, including the intercept, f_i its p side features as numbers (``FeatureCoding``), and
+m the mean of the intercepts. W solves a ridge regression, too. With G = Σ f_i f_iᵀ over the rows with ratings and
+d_i = E x_i − (m + Wᵀf_i + p_i), after the step of the implicit features,
 
     W ─► W + ω (G + ρI)⁻¹ (Σ f_i d_iᵀ − ρW),     0 < ω < 2
 
-never raises the objective, and ω = 1 is the exact solution. Implicit features move first (``CoefStep``), and the d_i
-are the distances after their step. A half step sums Σ f_i d_iᵀ (p × D numbers) along with its other statistics, and the
-driver updates W, so that no further pass over the ratings is needed.
+never raises the objective. A half step sums Σ f_i d_iᵀ (p × D numbers) along with its other statistics.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -68,10 +57,8 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses.base import Side
 from onebit_spark.core.losses.row_sums import CHUNK, add_weighted_rows
-from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, RowMap, RowPosterior
+from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Matrix, RowMap, RowPosterior
 from onebit_spark.core.user_data import one_array
-
-Matrix = NDArray[np.float64]
 
 RIDGE = 5.0  # ρ of implicit features; values from 3 to 10 hardly differ
 FEATURE_RIDGE = 5.0  # ρ of side features
@@ -133,7 +120,6 @@ def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, me
 
 
 def prior_means(block: RatingBlock, partners: RowPosterior) -> NDArray[np.float64]:
-    """p_i of every row of a block (rows × K)."""
     assert partners.implicit is not None
     rank, means = partners.rank, np.zeros((block.n_rows, partners.rank))
     _add_means(block.row_pointers, block.codes, np.ascontiguousarray(partners.implicit[:, :rank]), means)
@@ -228,8 +214,6 @@ class ImplicitMove:
 
 @dataclass(frozen=True)
 class CoefStep:
-    """W ─► W + ZA + DB."""
-
     matrix: Matrix  # [A; B], 2K × K
 
     @classmethod
@@ -299,8 +283,6 @@ def _move_implicit(implicit, matrix, value, directions, first, last):
 
 @dataclass(frozen=True)
 class FeatureRidge:
-    """The ridge regression of the means of a side on its side features."""
-
     factorised: tuple[Matrix, bool]  # Cholesky factor of G + ρI, in the form of ``scipy.linalg.cho_factor``
 
     @classmethod
@@ -314,7 +296,6 @@ class FeatureRidge:
 
 
 def rated_gram(features: FloatArray, counts: NDArray[np.int64]) -> Matrix:
-    """G = Σ f_i f_iᵀ over the rows with ratings."""
     rated = features[counts > 0].astype(np.float64)
     return np.asarray(rated.T @ rated)
 
@@ -339,7 +320,6 @@ class SideFeatures:
 
     @classmethod
     def over(cls, table: pa.Table, rated: NDArray[np.bool_]) -> SideFeatures:
-        """The features of a table with one line per row."""
         coding, _ = learn_coding(table.filter(pa.array(rated)), "")
         return cls(table, coding, coding.coded(table))
 
@@ -423,7 +403,6 @@ class FeatureCoding:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that the coding reads, each once."""
         return list(dict.fromkeys(feature.column for feature in self.features))
 
     def coded(self, table: pa.Table) -> Table32:
@@ -443,48 +422,57 @@ def warn_of_unknown_values(coding: FeatureCoding, table: pa.Table, what: str) ->
     for name in coding.columns:
         column = one_array(table[name])
         raw, known = _Raw.of(column), {feature.value for feature in coding.features if feature.column == name}
-        usable = raw.present if raw.numeric is None else np.isfinite(raw.numeric).all(axis=1)
-        if gaps := int(np.sum(~usable)):
-            log.warning("%s: %s: %s", what, name, _unusable(gaps, len(column)))
+        if gaps := raw.gaps:
+            log.warning("%s: %s", what, f"{name}: {gaps}")
         unseen = [] if is_list(column.type) else [code for value, code in raw.values.items() if value not in known]
         if n := int(np.sum(np.isin(raw.codes, unseen))):
             example = next(value for value, code in raw.values.items() if code == unseen[0])
             log.warning("%s: %s: %d of %d values were not in the fit, such as %r", what, name, n, len(column), example)
 
 
-def _unusable(gaps: int, n: int) -> str:
-    return f"{gaps:,} of {n:,} values are null, NaN or infinite and count as the mean"
-
-
 @dataclass(frozen=True)
 class _Raw:
-    """The decoded values of a column. ``numbers`` gives those of a feature, with nan where they are missing."""
+    """The decoded values of a column: numbers, with nan where they are missing, or strings."""
 
     numeric: NDArray[np.float64] | None  # lines × elements
     codes: NDArray[np.int64]  # of the strings, flattened
     lines: NDArray[np.int64]  # the line of each string
     values: dict[str, int]  # string ─► code
     present: NDArray[np.bool_]  # lines that are not null
+    is_list: bool
 
     @classmethod
     def of(cls, column: pa.Array) -> _Raw:
-        present = column.is_valid().to_numpy(zero_copy_only=False)
-        nothing = np.zeros(0, np.int64)
-        kind = column.type
+        kind, lines = column.type, np.arange(len(column))
         if pa.types.is_dictionary(kind):
             return cls.of(column.dictionary_decode())
+        present, flat = column.is_valid().to_numpy(zero_copy_only=False), column
         if is_list(kind):
             lines, flat = pc.list_parent_indices(column).to_numpy().astype(np.int64), pc.list_flatten(column)
-            if is_text(kind.value_type):
-                return cls(None, *_encoded(flat, lines), present)
-            lengths = np.bincount(lines, minlength=len(column)) if len(lines) else np.zeros(len(column), np.int64)
-            numeric = np.full((len(column), int(lengths.max(initial=0))), np.nan)  # nan where a list is shorter
-            first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-            numeric[lines, np.arange(len(lines)) - first[lines]] = as_doubles(flat)
-            return cls(numeric, nothing, nothing, {}, present)
-        if is_text(kind):
-            return cls(None, *_encoded(column, np.arange(len(column))), present)
-        return cls(as_doubles(column)[:, None], nothing, nothing, {}, present)
+        if is_text(flat.type):
+            coded = pc.dictionary_encode(flat.drop_null())
+            values = {value: code for code, value in enumerate(coded.dictionary.to_pylist())}
+            valid = flat.is_valid().to_numpy(zero_copy_only=False)
+            codes = coded.indices.to_numpy().astype(np.int64)
+            return cls(None, codes, lines[valid], values, present, is_list(kind))
+        lengths = np.bincount(lines, minlength=len(column))
+        numeric = np.full((len(column), int(lengths.max(initial=0))), np.nan)  # nan where a list is shorter
+        first = np.cumsum(lengths) - lengths
+        numeric[lines, np.arange(len(lines)) - first[lines]] = as_doubles(flat)
+        nothing = np.zeros(0, np.int64)
+        return cls(numeric, nothing, nothing, {}, present, is_list(kind))
+
+    @property
+    def size(self) -> int:
+        """The number of different strings, or of elements."""
+        return len(self.values) if self.numeric is None else self.numeric.shape[1]
+
+    @property
+    def gaps(self) -> str:
+        """How many lines have no usable value, in words; empty if all have one."""
+        usable = self.present if self.numeric is None else np.isfinite(self.numeric).all(axis=1)
+        gaps, n = int(np.sum(~usable)), len(self.present)
+        return f"{gaps:,} of {n:,} values are null, NaN or infinite and count as the mean" if gaps else ""
 
     def numbers(self, feature: Feature) -> NDArray[np.float64]:
         if self.numeric is not None:
@@ -495,6 +483,20 @@ class _Raw:
         z[self.lines[self.codes == code]] = 1.0
         return z
 
+    def learnt(self, name: str) -> list[Feature]:
+        """The features of the column that vary, before the division by √columns."""
+        if self.numeric is None:
+            wanted = [Feature(name, value, None, 0.0, 1.0) for value in sorted(self.values)]
+        else:
+            wanted = [Feature(name, None, place if self.is_list else None, 0.0, 1.0) for place in range(self.size)]
+        features = []
+        for feature in wanted:
+            z = self.numbers(feature)
+            z = z[np.isfinite(z)]
+            if len(z) and z.std() > 1e-9 * max(1.0, float(np.abs(z).max())):
+                features.append(replace(feature, centre=float(z.mean()), scale=float(1.0 / z.std())))
+        return features
+
 
 def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[str]]:
     """The coding of all columns but the ids, and a note on each column that is left out or has missing values."""
@@ -504,13 +506,13 @@ def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[s
         if name == id_column:
             continue
         column = one_array(table[name])
-        problem = _refused(column.type)
-        features, gaps = ([], 0) if problem else _learnt(name, column)
-        if problem or not features:
-            notes.append(f"{name} is left out: {problem or _why_empty(column)}")
+        raw = _Raw.of(column) if _can_be_feature(column.type) else None
+        features = [] if raw is None or raw.size > MOST_VALUES else raw.learnt(name)
+        if not features:
+            notes.append(f"{name} is left out: {_why_left_out(column.type, raw)}")
             continue
-        if gaps:
-            notes.append(f"{name}: {_unusable(gaps, len(column))}")
+        if raw is not None and raw.gaps:
+            notes.append(f"{name}: {raw.gaps}")
         by_column.append(features)
     shared = [
         replace(feature, scale=feature.scale / np.sqrt(len(features) * len(by_column)))
@@ -520,46 +522,21 @@ def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[s
     return FeatureCoding(tuple(shared)), notes
 
 
-def _learnt(name: str, column: pa.Array) -> tuple[list[Feature], int]:
-    """The features of one column, before the division by √columns, and the number of missing values."""
-    raw = _Raw.of(column)
-    if raw.numeric is not None:
-        elements: list[int | None] = [None] if not is_list(column.type) else list(range(raw.numeric.shape[1]))
-        wanted = [Feature(name, None, element, 0.0, 1.0) for element in elements]
-        gaps = int(np.sum(~np.isfinite(raw.numeric).all(axis=1)))
-    else:
-        gaps = int(np.sum(~raw.present))
-        wanted = [Feature(name, value, None, 0.0, 1.0) for value in sorted(raw.values)]
-    if len(wanted) > MOST_VALUES:
-        return [], gaps
-    features = []
-    for feature in wanted:
-        z = raw.numbers(feature)
-        z = z[np.isfinite(z)]
-        if len(z) and z.std() > 1e-9 * max(1.0, float(np.abs(z).max())):
-            features.append(replace(feature, centre=float(z.mean()), scale=float(1.0 / z.std())))
-    return features, gaps
-
-
-def _refused(kind: pa.DataType) -> str | None:
+def _can_be_feature(kind: pa.DataType) -> bool:
     inner = kind.value_type if is_list(kind) else kind
     if pa.types.is_dictionary(inner):
         inner = inner.value_type
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    if is_text(inner) or any(is_kind(inner) for is_kind in numeric):
-        return None
-    return f"a column of type {kind} cannot be a feature; take numbers, booleans, strings or arrays of them"
+    return is_text(inner) or any(is_kind(inner) for is_kind in numeric)
 
 
-def _why_empty(column: pa.Array) -> str:
-    raw = _Raw.of(column)
-    n = len(raw.values) if raw.numeric is None else raw.numeric.shape[1]
-    if n > MOST_VALUES:
+def _why_left_out(kind: pa.DataType, raw: _Raw | None) -> str:
+    if raw is None:
+        return f"a column of type {kind} cannot be a feature; take numbers, booleans, strings or arrays of them"
+    if raw.size > MOST_VALUES:
         what = "different values" if raw.numeric is None else "elements"
-        return f"it has {n:,} {what}, and at most {MOST_VALUES:,} are used"
-    if not raw.present.any():
-        return "all its values are missing"
-    return "it has only one value"
+        return f"it has {raw.size:,} {what}, and at most {MOST_VALUES:,} are used"
+    return "it has only one value" if raw.present.any() else "all its values are missing"
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -575,13 +552,3 @@ def as_doubles(column: pa.Array) -> NDArray[np.float64]:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     return np.asarray(pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy(zero_copy_only=False), np.float64)
-
-
-def _encoded(
-    strings: pa.Array, lines: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, int]]:
-    """Codes of the strings that are not null, the line of each, and the code of each string."""
-    valid = strings.is_valid().to_numpy(zero_copy_only=False)
-    coded = pc.dictionary_encode(strings.drop_null())
-    values = {value: code for code, value in enumerate(coded.dictionary.to_pylist())}
-    return coded.indices.to_numpy().astype(np.int64), lines[valid], values

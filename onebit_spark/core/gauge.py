@@ -44,7 +44,6 @@ class Gauge:
 
     @classmethod
     def of(cls, rows: SideMoments, cols: SideMoments) -> Gauge:
-        """The identity."""
         identity = RowMap.linear(np.eye(len(rows.covariance)))
         return cls(rows, cols, identity, identity)
 

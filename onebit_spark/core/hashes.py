@@ -44,7 +44,6 @@ def cell_hashes(users: pa.ChunkedArray | pa.Array, items: pa.ChunkedArray | pa.A
 
 
 def pair_hashes(users: pa.Array, items: pa.Array) -> NDArray[np.int64]:
-    """``xxhash64(user, item)`` of every pair, without nulls."""
     return hashed(items, hashed(users, np.full(len(users), SPARK_SEED))).view(np.int64)
 
 
@@ -102,7 +101,6 @@ def _unscaled(decimals: pa.Array) -> list[int]:
 
 
 def weight_hashes(weights: NDArray[np.float32]) -> NDArray[np.int64]:
-    """``xxhash64`` of a column of floats."""
     return _hashed_ints(weights.view(np.int32), np.full(len(weights), SPARK_SEED)).view(np.int64)
 
 
@@ -234,8 +232,6 @@ def limit_for(n: int) -> int:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some ratings compared with the cells of a sketch."""
-
     share: float  # share of the ratings that is on known cells
     expected: float  # the share that a fresh sample would have
     error: float  # standard error of ``share − expected`` in a fresh sample
@@ -282,7 +278,6 @@ class CellSketch:
 
     @property
     def table(self) -> pa.Table:
-        """The inverse of ``of_table``."""
         return pa.table({"hash": self.hashes, "ratings": self.ratings})
 
     @property

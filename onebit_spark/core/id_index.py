@@ -175,7 +175,6 @@ class IdColumn:
 
 
 def is_incomplete(ids: pa.ChunkedArray) -> bool:
-    """Whether some ids are null or NaN."""
     return bool(ids.null_count or (pa.types.is_floating(ids.type) and pc.any(pc.is_nan(ids)).as_py()))
 
 

@@ -24,7 +24,6 @@ LEAST_STRENGTH = 0.01  # a factor that moves scores by less than this moves no p
 
 
 def packed_size(dimension: int) -> int:
-    """Number of entries of a packed lower triangle: D(D+1)/2."""
     return dimension * (dimension + 1) // 2
 
 
@@ -138,7 +137,6 @@ class RowPosterior:
         return total
 
     def take(self, index: NDArray[np.integer] | slice) -> RowPosterior:
-        """The posterior of the rows at ``index``, in that order."""
         implicit = None if self.implicit is None else self.implicit[index]
         return RowPosterior(self.location[index], self.scale[index], self.kind, self.has_intercept, implicit)
 
@@ -222,7 +220,6 @@ class Form:
 
     @property
     def width(self) -> int:
-        """Numbers per row."""
         scale = self.dimension if self.kind == "spread" else packed_size(self.dimension)
         return self.dimension + scale + self.vectors * self.rank
 
@@ -240,7 +237,6 @@ class Form:
         return self.width * np.dtype(self.precision).itemsize
 
     def empty(self, n_rows: int = 0) -> RowPosterior:
-        """An uninitialised posterior of ``n_rows`` rows."""
         return self.unpacked(np.empty((n_rows, self.width), self.precision))
 
     def unpacked(self, table: FloatArray) -> RowPosterior:
@@ -254,7 +250,6 @@ class Form:
 
 @jit
 def _total(lines, chosen):
-    """The sum of the chosen lines."""
     total = np.zeros(lines.shape[1])
     for i in range(len(lines)):
         if chosen[i]:

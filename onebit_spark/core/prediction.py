@@ -143,7 +143,6 @@ class ConfidenceThresholds:
         return cls((1.0, *shares), tuple(thresholds))
 
     def level(self, values: NDArray[np.float64]) -> NDArray[np.int16]:
-        """The highest level that calls a pair of each value."""
         return (np.searchsorted(self.values, values, side="right") - 1).astype(np.int16)
 
     def as_dict(self) -> dict[str, Any]:
@@ -159,7 +158,6 @@ Thresholds = Mapping[Call, ConfidenceThresholds]
 
 
 def thresholds_of(counts: Histogram) -> dict[Call, ConfidenceThresholds]:
-    """The thresholds of every call, from the histogram of z over the fitted ratings."""
     edges = 2.0 ** (LOWEST_OCTAVE + np.arange(HISTOGRAM_BINS + 1) / PER_OCTAVE)
     unsigned = np.concatenate([[0.0], edges[1:-1]])
     signed = np.concatenate([-edges[:0:-1], unsigned])
@@ -327,7 +325,6 @@ class HoldoutLoss:
 
 
 def margin_of_bins() -> DoubleArray:
-    """The margin at the centre of every bin."""
     return np.asarray((np.arange(BINS) + 0.5) * (2 * WIDEST / BINS) - WIDEST, np.float64)
 
 
@@ -371,7 +368,7 @@ class Calibration:
     ) -> Calibration:
         """The calibration of largest likelihood.
 
-        There is one score and one variance per group of similar ratings, of which so many are positive and negative.
+        A score and a variance stand for a group of similar ratings; ``positives`` and ``negatives`` count its labels.
         f(0) = 0 and f increases there. So a probability is above ½ if and only if the score is positive.
         """
         slope, noise = _platt(scores, variances, positives, negatives)
@@ -513,7 +510,6 @@ class TemperatureScaling:
 def minimise(
     loss: Callable[[DoubleArray], Any], start: DoubleArray, bounds: Sequence[tuple[float, float]]
 ) -> DoubleArray:
-    """The minimum of a function that returns its value and its gradient."""
     from scipy.optimize import minimize  # slow to import, and few processes calibrate
 
     return np.asarray(minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x)

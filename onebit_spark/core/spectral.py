@@ -38,8 +38,6 @@ NOISE = 1e-2  # size of factors beyond the rank of the spectrum, relative to a t
 
 
 class CountedRows(NamedTuple):
-    """Some rows of a side."""
-
     numbers: Integers  # positions of the rows in their side
     counts: Sums  # numbers of ratings, or sums of the ratings' weights
     positives: Sums  # the same for positive ratings
@@ -123,7 +121,6 @@ class SquareSum:
 
 
 def gram(rows: CountedRows, table: Table) -> Table:
-    """Σ_i z_i z_iᵀ."""
     return np.asarray(table.T @ table)
 
 

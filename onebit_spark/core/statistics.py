@@ -218,7 +218,6 @@ class SideStatistics:
 
 @cache
 def _shapes() -> dict[str, tuple[str, ...]]:
-    """The declared shape of every statistic."""
     hints = get_type_hints(SideStatistics, include_extras=True)
     return {entry.name: getattr(hints[entry.name], "__metadata__", ()) for entry in fields(SideStatistics)}
 

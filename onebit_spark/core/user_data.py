@@ -18,9 +18,7 @@ from onebit_spark.errors import RequestError
 # ---- arrays ----------------------------------------------------------------------------------------------------------
 
 
-class CheckedRatings(NamedTuple):
-    """Ratings without defects."""
-
+class CheckedArrays(NamedTuple):
     rows: NDArray[np.int64]
     cols: NDArray[np.int64]
     positive: NDArray[np.bool_]
@@ -28,10 +26,10 @@ class CheckedRatings(NamedTuple):
     weights: NDArray[np.float32] | None
 
 
-def checked_ratings(
+def checked_arrays(
     rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
     weights: ArrayLike | None = None,
-) -> CheckedRatings:  # fmt: skip
+) -> CheckedArrays:  # fmt: skip
     """The input of ``fit_arrays`` as index arrays and label bits, or one RequestError with all problems.
 
     Ratings of weight 0 are dropped before anything else is checked. ``settings`` are problems with the settings. They
@@ -75,7 +73,7 @@ def checked_ratings(
         raise RequestError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
     row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
     carried = arrays["weights"].astype(np.float32) if weights is not None else None
-    return CheckedRatings(row_index, col_index, arrays["labels"] > 0, (size[0], size[1]), carried)
+    return CheckedArrays(row_index, col_index, arrays["labels"] > 0, (size[0], size[1]), carried)
 
 
 def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tuple[list[str], int]:
@@ -177,7 +175,6 @@ def _unreadable_column(frame: Any) -> str:
 
 
 def as_spark(kind: pa.DataType) -> pa.DataType:
-    """The type that a column has in Spark."""
     if pa.types.is_dictionary(kind):
         return as_spark(kind.value_type)
     if pa.types.is_fixed_size_binary(kind):
@@ -236,7 +233,6 @@ def in_utc(ids: pa.Array) -> pa.Array:
 
 
 def spark_name(kind: pa.DataType) -> str:
-    """Spark's name of a type."""
     if kind in SIMPLE:
         return SIMPLE[kind]
     if pa.types.is_timestamp(kind):

@@ -39,7 +39,7 @@ from onebit_spark.core.spectral import CountedRows
 from onebit_spark.core.user_data import in_utc, one_array
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.ratings import ITEM, USER, joined, not_deterministic
-from onebit_spark.input.survey import (
+from onebit_spark.input.spark_ratings import (
     BUNDLES,
     NO_WEIGHTS,
     PARTS_PER_CORE,
@@ -83,7 +83,8 @@ class Placement:
     heavy_blocks: NDArray[np.int32]  # their blocks
 
     def of(self, rows: NDArray[np.integer]) -> NDArray[np.int32]:
-        blocks = _hashed(rows, self.n_blocks)
+        mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        blocks = ((mixed >> np.uint64(32)) % np.uint64(self.n_blocks)).astype(np.int32)
         if len(self.heavy):
             place = np.minimum(np.searchsorted(self.heavy, rows), len(self.heavy) - 1)
             blocks = np.where(self.heavy[place] == rows, self.heavy_blocks[place], blocks)
@@ -97,7 +98,7 @@ class Placement:
 
 
 def placement_by_counts(rows: NDArray[np.int64], counts: NDArray[np.int64], n: int, n_blocks: int) -> Placement:
-    """The placement for n ratings, of which the ``rows`` have so many; rows that are not heavy may be left out.
+    """The placement of n ratings. ``counts`` are those of the ``rows``; rows that are not heavy may be left out.
 
     The heavy rows are placed first, the heaviest before the others, each in the block that has the fewest of their
     ratings so far. So a few rows with most of the ratings do not come into one block. The others follow their hash,
@@ -131,11 +132,6 @@ def default_tasks(n_blocks: int, cores: int) -> int:
     refers to it. So memory grows with the number of tasks that end within two seconds.
     """
     return min(n_blocks, cores * -(-n_blocks // (BLOCKS_PER_TASK * cores)))
-
-
-def _hashed(rows: NDArray[np.integer], n_blocks: int) -> NDArray[np.int32]:
-    mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    return ((mixed >> np.uint64(32)) % np.uint64(n_blocks)).astype(np.int32)
 
 
 # ---- blocks as lines -------------------------------------------------------------------------------------------------
@@ -321,7 +317,6 @@ def number_bundles(users_sent: Broadcast[SideTable], items_sent: Broadcast[SideT
 
 
 def numbered(bundle: Bundle, users: Numbers, items: Numbers) -> tuple[Numbers, Numbers]:
-    """The rows and codes of a bundle, by the numbers of its ids."""
     codes = items[bundle.codes >> 1] << 1
     codes |= bundle.codes & 1
     return users[bundle.users], codes
@@ -405,7 +400,6 @@ def _index(ids: pa.Array, side: SideTable) -> NDArray[np.int32]:
 def chunks(
     blocks: NDArray[np.int32], rows: Numbers, codes: Numbers, weights: NDArray[np.float32] | None = None
 ) -> Batches:
-    """One line for every block that occurs."""
     if len(rows) == 0:
         return
     order = np.argsort(blocks.astype(np.min_scalar_type(int(blocks.max()))), kind="stable")  # a radix sort
@@ -500,7 +494,6 @@ class BlockedSide:
 
     @property
     def ratings(self) -> DataFrame:
-        """The blocks without their routes."""
         return self.blocks.drop(*ROUTES)
 
     def sent(self, cells: DataFrame) -> DataFrame:
@@ -530,7 +523,7 @@ class BlockedSide:
 
     @cached_property
     def _counts(self) -> dict[str, NDArray[Any]]:
-        """Of every row: its ratings, and the sums of their weights, of all and of the positive ones."""
+        """The number of ratings of every row, and the sums of the weights of all and of the positive ones."""
         lines = self.blocks.drop(*ROUTES, "key").mapInArrow(count_rows, COUNTS).toArrow()
         totals: dict[str, NDArray[Any]] = {}
         for name, dtype in (("ratings", np.int64), ("weights", np.float64), ("positives", np.float64)):
@@ -599,7 +592,6 @@ class Blocking:
 
 
 def _in_tasks(chunks: DataFrame, plan: SidePlan) -> DataFrame:
-    """The chunks of blocks in the partitions of their blocks."""
     return in_partitions(chunks, plan.n_tasks, F.col("block") % plan.n_tasks)
 
 

@@ -57,8 +57,7 @@ from onebit_spark.engines.blocking import (
 from onebit_spark.engines.decide import ClusterLimits, Exchange, decide
 from onebit_spark.engines.spark_runner import BATCH_BYTES, Broadcasts, SparkRunner
 from onebit_spark.input.ratings import CollectedRatings, Columns, SizeEstimate, not_deterministic
-from onebit_spark.input.spark_ratings import collect_ratings, estimate_size
-from onebit_spark.input.survey import BUNDLES, RatingSurvey, survey_ratings
+from onebit_spark.input.spark_ratings import BUNDLES, RatingSurvey, collect_ratings, estimate_size, survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.frames import TemporaryFolders, expect_long_lines, sql_type, truncate_plan, working_session
 from onebit_spark.platform.sessions import (

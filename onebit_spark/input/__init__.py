@@ -4,5 +4,5 @@
 tables (files, and tables in memory, in Spark's types) ◄ ratings (columns, defects in words, all ratings in memory)
 
     by Spark
-ratings ◄ spark_ratings (every defect counted; on the driver, and held out) ◄ survey (packed on the executors)
+ratings ◄ spark_ratings (every defect counted; on the driver, held out, or packed on the executors)
 """

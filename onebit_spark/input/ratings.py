@@ -27,7 +27,7 @@ from onebit_spark.core.hashes import HASH_PARTS, CellSketch, cell_hashes, coin_d
 from onebit_spark.core.id_index import IdColumn, is_incomplete, sum_by_id
 from onebit_spark.core.model_info import Who
 from onebit_spark.core.user_data import one_array, spark_name
-from onebit_spark.errors import FitFailed, RequestError, counted
+from onebit_spark.errors import FitFailed, RequestError, counted, refuse
 from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, text_to_numbers
 from onebit_spark.platform.sessions import one_ahead
 
@@ -41,8 +41,6 @@ EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns hold what, and how a number becomes a label."""
-
     user: str = "user"
     item: str = "item"
     label: str = "label"
@@ -84,12 +82,10 @@ def total_of(*parts: RatingCounts) -> tuple[int, str]:
 
 
 def fingerprint_of(totals: Mapping[str, int]) -> str:
-    """The sums of a set's ``HASH_PARTS`` as one word."""
     return "-".join(f"{totals[name]:x}" for name in HASH_PARTS)
 
 
 def not_deterministic(what: str) -> FitFailed:
-    """The ratings were read twice, and differ."""
     return FitFailed(
         f"{what}: the source is not deterministic (for example a random split or sample). Write the ratings to disk "
         "first, and fit from there"
@@ -100,8 +96,25 @@ def column_count_problem(n: int, column: str, role: str, columns: Sequence[str])
     """Why a table that has n such columns does not have just one; ``role`` names its purpose."""
     listed = f"(columns: {', '.join(columns)})"
     if n == 0:
-        return f"there is no column {column!r}{role} {listed}"
+        sign = separator_in(columns)
+        hint = f": its fields look separated by {sign!r}, set options={{'sep': {sign!r}}}" if sign else ""
+        return f"there is no column {column!r}{role} {listed}{hint}"
     return f"there are {n} columns named {column!r}{role} {listed}: keep one" if n > 1 else None
+
+
+def found_columns(
+    columns: Columns, matching: Callable[[str], Sequence[str]], names: Sequence[str], by: str | None = None
+) -> dict[str, str]:
+    """The table's own names of the columns by their roles, and of the column ``by`` to group by; each is there once."""
+    wanted = {role: (name, f" for the {role}") for role, name in columns.roles.items()}
+    if by is not None:
+        wanted["group"] = by, " to group by"
+    found = {role: matching(name) for role, (name, _) in wanted.items()}
+    problems = (column_count_problem(len(found[role]), *words, names) for role, words in wanted.items())
+    refuse([problem for problem in problems if problem])
+    if len({found[role][0] for role in ("user", "item", "label")}) < 3:
+        raise RequestError("user, item and label must be three different columns")
+    return {role: own[0] for role, own in found.items()}
 
 
 def type_problems(columns: Columns, types: Mapping[str, str]) -> list[str]:
@@ -147,8 +160,7 @@ def counts_if_sound(
         raise RequestError(
             f"there is no rating{kind}: the input is empty; check the path and any filter before the fit"
         )
-    if problems := _defects(columns, totals, boolean, examples):
-        raise RequestError("; ".join(problems))
+    refuse(_defects(columns, totals, boolean, examples))
     coding: Coding = "signed" if totals["minus"] else "binary"
     if boolean or columns.threshold is not None:
         coding = "boolean" if boolean else "threshold"
@@ -167,7 +179,6 @@ def of_both_classes(counts: RatingCounts, columns: Columns) -> RatingCounts:
 
 
 def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]) -> list[str]:
-    """What is wrong with single ratings, with counts and examples, and with their labels together."""
     defects = {  # flag ─► what it means, what to do
         "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
         "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
@@ -242,7 +253,9 @@ def checked_lines(table: pa.Table, column: str, whose: str) -> pa.Table:
 
 USER, ITEM, LABEL, WEIGHT = "__onebit_user", "__onebit_item", "__onebit_label", "__onebit_weight"
 HASH = "__onebit_hash"
-INSIDE = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}  # role of a column ─► its name inside
+GROUP = "__onebit_group"
+# Role of a column ─► its name inside.
+INSIDE = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT, "group": GROUP}
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -263,8 +276,6 @@ def joined(batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], i
 
 @dataclass(frozen=True)
 class RatingBatch:
-    """Some raw ratings in this process, without their ids."""
-
     positive: NDArray[np.bool_]
     # ``spark_ratings.cell_hash`` of the cells; 0 for all if an id is null, for such ratings are refused.
     hashes: NDArray[np.int64]
@@ -275,7 +286,6 @@ class RatingBatch:
 
 
 def read_batch(table: pa.Table, threshold: float | None) -> RatingBatch:
-    """Labels, hashes of cells, weights and facts of some raw ratings."""
     label, facts = count_labels(table[LABEL], threshold)
     if HASH in table.schema.names:
         hashes = np.asarray(table[HASH].to_numpy())
@@ -404,8 +414,6 @@ class RatingCollector:
 
 # ---- ratings of an ArrowTable ----------------------------------------------------------------------------------------
 
-GROUP = "__onebit_group"
-
 Mask = NDArray[np.bool_]
 
 
@@ -431,7 +439,7 @@ class KeptRatings:
     threshold: float | None  # labels strictly greater are positive
 
     def sample(self, most: int) -> KeptRatings:
-        """These ratings, or about so many of them, without their groups."""
+        """A random sample of at most ``most`` of these ratings, without their groups."""
         if self.counts.n <= most:
             return self
         places = np.sort(np.random.default_rng(0).choice(self.counts.n, most, replace=False))
@@ -452,26 +460,12 @@ class ArrowRatings:
 
     def __init__(self, table: ArrowTable, columns: Columns, by: str | None = None) -> None:
         self.columns = columns
-        names = {INSIDE[role]: self._column(table, name, f" for the {role}") for role, name in columns.roles.items()}
-        if len({names[role] for role in (USER, ITEM, LABEL)}) < 3:
-            raise RequestError("user, item and label must be three different columns")
-        if by is not None:
-            names[GROUP] = self._column(table, by, " to group by")
-        self.table = table.named(names)
+        found = found_columns(columns, table.matching, table.schema.names, by)
+        self.table = table.named({INSIDE[role]: name for role, name in found.items()})
         types = {role: spark_name(self.table.schema.field(INSIDE[role]).type) for role in columns.roles}
-        if problems := type_problems(columns, types):
-            raise RequestError("; ".join(problems))
+        refuse(type_problems(columns, types))
         self.id_types: dict[Who, str] = {"user": types["user"], "item": types["item"]}
         self._boolean = types["label"] == "boolean"
-
-    @staticmethod
-    def _column(table: ArrowTable, name: str, role: str) -> str:
-        columns = table.matching(name)
-        if problem := column_count_problem(len(columns), name, role, table.schema.names):
-            if (sign := separator_in(table.schema.names)) is not None:
-                problem += f": its fields look separated by {sign!r}, set options={{'sep': {sign!r}}}"
-            raise RequestError(problem)
-        return columns[0]
 
     def divided(self, holdout: Holdout | None = None, nothing: str = "no rating is held out") -> DividedRatings:
         """Read all ratings: those to fit, and held-out ones. ``nothing`` is the error if no rating is held out."""
@@ -493,7 +487,6 @@ class ArrowRatings:
         return DividedRatings(to_fit, held_out)
 
     def kept(self) -> KeptRatings:
-        """All ratings, to judge a model by. A single class is allowed."""
         kept, defects = _Keeping(), Defects(self.columns)
         for given, plain, absent in self._tables():
             defects.see(given, plain, [self._taken(plain, kept)], absent)

@@ -47,8 +47,6 @@ class Unreadable(RequestError):
 
 @dataclass(frozen=True)
 class ArrowTable:
-    """A table that is read in batches, as often as needed."""
-
     schema: pa.Schema  # its columns, in Spark's types
     batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]  # of these columns
     format: str | None = None  # of its files
@@ -67,7 +65,7 @@ class ArrowTable:
 
         def batches(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             for batch in table.select(list(names)).to_batches(max_chunksize=ROWS_PER_BATCH):
-                yield _in_types(batch, names, schema)
+                yield _in_types({name: batch[name] for name in names}, schema)
 
         return cls(schema, batches)
 
@@ -79,7 +77,6 @@ class ArrowTable:
         return [name for name in self.schema.names if name.lower() == column.lower()]
 
     def named(self, columns: Mapping[str, str]) -> ArrowTable:
-        """Only these columns (new name ─► column)."""
         schema = pa.schema([(new, self.schema.field(old).type) for new, old in columns.items()])
 
         def batches(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -90,9 +87,9 @@ class ArrowTable:
         return replace(self, schema=schema, batches=batches)
 
 
-def _in_types(batch: pa.RecordBatch, names: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [in_spark_type(batch[name], f"column {name!r}", schema.field(name).type) for name in names]
-    return pa.RecordBatch.from_arrays(columns, list(names))
+def _in_types(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    named = ((name, own, schema.field(name).type) for name, own in columns.items())
+    return pa.RecordBatch.from_pydict({name: in_spark_type(own, f"column {name!r}", kind) for name, own, kind in named})
 
 
 def open_table(path: str, format: str | None = None, options: Mapping[str, str] | None = None) -> ArrowTable:
@@ -122,11 +119,8 @@ def open_table(path: str, format: str | None = None, options: Mapping[str, str] 
         for place, file in enumerate(files):
             with file.explained():
                 for batch in reader.read(file, in_files):
-                    columns = [
-                        pa.repeat(partitions[name][place], len(batch)) if name in partitions else batch[name]
-                        for name in names
-                    ]
-                    yield _in_types(pa.RecordBatch.from_arrays(columns, list(names)), names, schema)
+                    folders = {name: pa.repeat(values[place], len(batch)) for name, values in partitions.items()}
+                    yield _in_types({name: folders[name] if name in folders else batch[name] for name in names}, schema)
 
     return ArrowTable(schema, batches, format)
 
@@ -143,13 +137,13 @@ def _reader_of(path: str, format: str | None, options: Mapping[str, str]) -> tup
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Unreadable(f"cannot be read: {in_one_line(error)}") from error
-    known = Format(format, {}) if format is not None else format_of(path, [file.path for file in files])
+    format, implied = (format, {}) if format is not None else format_of(path, [file.path for file in files])
     if not files:
-        raise Unreadable(f"holds no {known.name} file: check the path and the format")
-    given = {**known.options, **options}
-    if problems := csv_problems(given) if known.name == "csv" else []:
-        raise Unreadable(f"cannot be read: {'; '.join(problems)}")
-    return READERS[known.name](files, given), known.name
+        raise Unreadable(f"holds no {format} file: check the path and the format")
+    given = {**implied, **options}
+    if format == "csv":
+        check_switches(given)
+    return READERS[format](files, given), format
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -325,7 +319,6 @@ def inferred(text: pa.Array | pa.ChunkedArray, among: Families = INFERRED) -> pa
 
 
 def null_or_nan(values: pa.ChunkedArray | pa.Array) -> NDArray[np.bool_]:
-    """Which values of a column are null, or NaN."""
     return np.asarray(pc.is_null(values, nan_is_null=pa.types.is_floating(values.type)))
 
 
@@ -376,13 +369,11 @@ def spark_csv(options: Mapping[str, str]) -> dict[str, str]:
     return {**own, **options}
 
 
-def csv_problems(options: Mapping[str, str]) -> list[str]:
-    """Options of CSV whose value is neither true nor false and must be."""
-    return [
-        f"the option {key} must be true or false, not {value!r}"
-        for key, value in options.items()
-        if key.lower() in CSV_SWITCHES and value.strip().lower() not in ("true", "false")
-    ]
+def check_switches(options: Mapping[str, str]) -> None:
+    """Refuse options of CSV whose value is neither true nor false and must be."""
+    for key, value in options.items():
+        if key.lower() in CSV_SWITCHES and value.strip().lower() not in ("true", "false"):
+            raise Unreadable(f"cannot be read: the option {key} must be true or false, not {value!r}")
 
 
 def option_problems(format: str, options: Mapping[str, str]) -> list[str]:
@@ -399,7 +390,6 @@ def option_problems(format: str, options: Mapping[str, str]) -> list[str]:
 
 
 def separator_in(names: Sequence[str]) -> str | None:
-    """The separator that the only column of a CSV seems to have inside; None if it has none."""
     return next((sign for sign in OTHER_SEPARATORS if len(names) == 1 and sign in names[0]), None)
 
 
@@ -410,12 +400,9 @@ def wrong_line(file: str, line: str) -> str:
     )
 
 
-def wrong_quotes(file: str) -> str:
-    return f'the file {file} has text after a closing quote: a quote inside quotes is written as ""'
-
-
-def wrong_header(file: str) -> str:
-    return f"the file {file} has another header line than other files: give all files the same columns in order"
+WRONG_QUOTES = 'the file {} has text after a closing quote: a quote inside quotes is written as ""'
+WRONG_HEADER = "the file {} has another header line than other files: give all files the same columns in order"
+EMPTY_CSV = "is empty: a CSV file has a header line"
 
 
 def shared_name(names: Sequence[str]) -> str | None:
@@ -425,10 +412,20 @@ def shared_name(names: Sequence[str]) -> str | None:
     return twice and f"has several columns named {twice!r}: give each column of a folder its own name"
 
 
-EMPTY_CSV = "is empty: a CSV file has a header line"
+class _Files:
+    def __init__(self, files: Sequence[DataFile], options: Mapping[str, str]) -> None:
+        self.files = files
+
+    def rows(self) -> int | None:
+        """The number of rows, here by the length of the lines at the beginning; None if it is not known."""
+        file = self.files[0]
+        with file.stream() as stream:
+            sample: bytes = stream.read(SAMPLE)
+        size = sum(each.size * (COMPRESSED if each.path.endswith(PACKED_ENDINGS) else 1) for each in self.files)
+        return int(size * sample.count(b"\n") / len(sample)) if b"\n" in sample else None
 
 
-class CsvReader:
+class CsvReader(_Files):
     """Reads CSV by Spark's options: sep, header, inferSchema, quote, escape, nullValue, encoding, multiLine."""
 
     def __init__(self, files: Sequence[DataFile], options: Mapping[str, str]) -> None:
@@ -487,7 +484,7 @@ class CsvReader:
                     deque(lines, maxlen=0)
             except csv.Error as problem:
                 if "expected after" in str(problem):
-                    raise RequestError(wrong_quotes(file.uri)) from None
+                    raise RequestError(WRONG_QUOTES.format(file.uri)) from None
         self._well_quoted.add(file.uri)
 
     def schema(self) -> pa.Schema:
@@ -511,7 +508,7 @@ class CsvReader:
     def read(self, file: DataFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         own = self._first_line(file)
         if self._header and [name.lower() for name in own] != [name.lower() for name in self._names]:
-            raise RequestError(wrong_header(file.uri))
+            raise RequestError(WRONG_HEADER.format(file.uri))
         if len(own) != len(self._names):
             raise RequestError(wrong_line(file.uri, self._parse.delimiter.join(own)))
         self._check_quotes(file)
@@ -531,30 +528,16 @@ class CsvReader:
                         raise RequestError(wrong_line(file.uri, column.filter(broken)[0].as_py()))
                 yield batch
 
-    def rows(self) -> int | None:
-        return _rows_of_text(self.files)
-
-
-def _rows_of_text(files: Sequence[DataFile]) -> int | None:
-    """The number of rows, estimated by the length of the lines at the beginning."""
-    stream: Any = files[0].stream()
-    with stream:
-        sample = stream.read(SAMPLE)
-    size = sum(file.size * (COMPRESSED if file.path.endswith((".gz", ".bz2", ".zst")) else 1) for file in files)
-    return int(size * sample.count(b"\n") / len(sample)) if b"\n" in sample else None
-
 
 # ---- Parquet and JSON lines ------------------------------------------------------------------------------------------
 
 MOST_FOOTERS = 10_000  # files that are opened to count their rows
 SAMPLE = 2**16  # bytes of a text whose lines are counted
+PACKED_ENDINGS = tuple(f".{kind}" for kind in COMPRESSIONS)
 COMPRESSED = 4  # how much shorter compressed text is, about
 
 
-class ParquetReader:
-    def __init__(self, files: Sequence[DataFile], options: Mapping[str, str]) -> None:
-        self.files = files
-
+class ParquetReader(_Files):
     def schema(self) -> pa.Schema:
         return _parquet(self.files[0]).schema_arrow
 
@@ -574,14 +557,11 @@ def _parquet(file: DataFile) -> pq.ParquetFile:
     return pq.ParquetFile(file.open(), pre_buffer=True)
 
 
-class JsonReader:
+class JsonReader(_Files):
     """Reads one object per line. The columns are in alphabetical order, as Spark has them.
 
     Only the last line settles the types. So every file is read twice, as a whole.
     """
-
-    def __init__(self, files: Sequence[DataFile], options: Mapping[str, str]) -> None:
-        self.files = files
 
     def schema(self) -> pa.Schema:
         schemas = [pa.schema([column]) for file in self.files for column in _json(file).schema]
@@ -594,9 +574,6 @@ class JsonReader:
             if name not in content.schema.names:
                 content = content.append_column(name, pa.nulls(len(content)))
         yield from content.select(list(names)).to_batches(ROWS_PER_BATCH)
-
-    def rows(self) -> int | None:
-        return _rows_of_text(self.files)
 
 
 def _json(file: DataFile) -> pa.Table:
@@ -619,4 +596,4 @@ NOT_JSON = (
 )
 
 _Reader = ParquetReader | CsvReader | JsonReader
-READERS: dict[str, Callable[..., _Reader]] = {"parquet": ParquetReader, "csv": CsvReader, "json": JsonReader}
+READERS: dict[str, type[_Reader]] = {"parquet": ParquetReader, "csv": CsvReader, "json": JsonReader}

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig, param_names
@@ -40,6 +40,7 @@ OWNER = "fit-in-progress"  # a file with the token of the fit that uses the fold
 MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
 
 
+Checkpoint = tuple[Any, list[Iteration]]  # the model at this iteration, and the iterations so far
 # (model, "user" or "item", prior, precision) ─► the posterior of the engine's ids from a model, in the engine's form
 Adopt = Callable[[Any, Who, RowPosterior, str], Any]
 
@@ -64,8 +65,9 @@ def warm_start(
 
 def resumed(checkpoint: Checkpoint, config: FitConfig, adopt: Adopt) -> Start[Any]:
     """The state of an interrupted fit, from which it continues as if it had not been interrupted."""
-    info, start = checkpoint.model.info, warm_start(checkpoint.model, config, adopt, FIT_VECTORS)
-    start = replace(start, scales=info.scales, history=checkpoint.history)
+    model, history = checkpoint
+    info, start = model.info, warm_start(model, config, adopt, FIT_VECTORS)
+    start = replace(start, scales=info.scales, history=history)
     if info.choice is None:
         return start
     planned = info.choice["planned"]
@@ -89,11 +91,6 @@ def _check_form(model: Any, config: FitConfig, names: Mapping[str, str]) -> None
         differing.append(f"it has {there.factors} factors, and {most} is {config.max_rank} here")
     if differing:
         raise RequestError(f"the initial model has other settings: {'; '.join(differing)}")
-
-
-class Checkpoint(NamedTuple):
-    model: Any  # the model at this iteration
-    history: list[Iteration]  # the iterations so far
 
 
 class CheckpointFolder:
@@ -157,7 +154,7 @@ class CheckpointFolder:
             for step in content["history"]
         ]
         log.info("resuming after iteration %d, from the checkpoint %s", len(history), complete[-1].uri)
-        return Checkpoint(model, history)
+        return model, history
 
     def write(self, make_model: Callable[[CertifiedFit[Any]], Any], fit: CertifiedFit[Any]) -> None:
         """Write a checkpoint of an unfinished fit, then delete the older ones."""

@@ -148,8 +148,6 @@ def documented_params(constructor: Callable[..., None]) -> str:
 
 
 class PredictionParams(Params):
-    """The column names that the estimator and its model share."""
-
     userCol, getUserCol, setUserCol = declared("userCol", str, "column of the user ids")
     itemCol, getItemCol, setItemCol = declared("itemCol", str, "column of the item ids")
     scoreCol, getScoreCol, setScoreCol = declared(
@@ -288,6 +286,5 @@ class AnswerParams(PredictionParams):
         self._setDefault(answeredCol="answered", positiveCol="positive", negativeCol="negative")
 
     def callColumns(self) -> dict[Call, str]:
-        """The names of the columns of calls."""
         names = self.getAnsweredCol(), self.getPositiveCol(), self.getNegativeCol()
         return dict(zip(TOWARDS, names, strict=True))

@@ -69,7 +69,6 @@ def recommend(
 def _ranked(
     factors: SparkFactors, who: Who, rank: _Rank, seen: DataFrame | None, subset: DataFrame | None, schema: str
 ) -> DataFrame:
-    """Compare blocks with blocks on the executors."""
     asking, partner = factors.of(who), PARTNER[who]
     if subset is not None:
         refuse_stream(subset, f"the {who}s to recommend for")
@@ -199,7 +198,6 @@ class _Rank:
                 yield self.lists(ids, partners, best_partners(left, right, self.n, self.ranking, seen))
 
     def lists(self, ids: pa.Array, partners: pa.Array, best: Best) -> pa.RecordBatch:
-        """The best ``partners`` of every id as a list of structs."""
         score, variance = best.score[best.present], best.variance[best.present]
         outputs = self.predictor.outputs(score, variance)
         structs = pa.StructArray.from_arrays(

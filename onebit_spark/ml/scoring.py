@@ -86,7 +86,6 @@ class SparkFactors:
 
     @property
     def bytes_per_row(self) -> int:
-        """Approximate memory of one id with its factors."""
         dimension = self.info.config.dimension
         floats = dimension + (dimension if self.info.kind == "spread" else packed_size(dimension))
         return 4 * floats + 64
@@ -355,7 +354,6 @@ def check_request(factors: SparkFactors, ratings: DataFrame, request: Certificat
 
 
 def check_fresh(fitted: CellSketch | None, on: CheckedRatings) -> dict[str, Any]:
-    """Compare ratings with the cells that the model was fitted on: see ``fresh_to``."""
     if fitted is None:
         return NOT_KNOWN
     return fresh_to(fitted, sketch_of(on.ratings, on.columns, on.counts.n, fitted.limit))

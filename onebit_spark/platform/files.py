@@ -110,7 +110,6 @@ class Location:
         return self.parent / name
 
     def children(self) -> list[Location]:
-        """The content of the folder; an empty list if there is no such folder."""
         return [Location(self._spark, path) for path in self._paths()]
 
     def names(self, folder: str = "") -> list[str]:
@@ -276,7 +275,6 @@ class OutputKind:
         return blank or self.is_own(output)
 
     def check(self, output: Location, place: str) -> None:
-        """Raise a RequestError if this kind of output may not replace what is at ``place``."""
         if not self.may_replace(output):
             raise RequestError(
                 f"{place} is not {self.name} of onebit_spark, and nothing else is overwritten: choose another path, "
@@ -368,7 +366,6 @@ def continued_folder(spark: SparkSession | None, path: str, kind: OutputKind, ov
 
 
 def _entries(text: str) -> dict[str, Any]:
-    """Of a JSON object; empty if the text is something else."""
     try:
         content = json.loads(text)
     except ValueError:

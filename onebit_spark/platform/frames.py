@@ -40,7 +40,6 @@ _PLAIN = {"binary", "boolean", "byte", "date", "double", "float", "integer", "lo
 
 
 def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
-    """A binary cell as an array, without a copy."""
     return np.frombuffer(cell.as_buffer(), dtype)
 
 
@@ -179,7 +178,6 @@ def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
 
 @contextmanager
 def _connected(port: Any, secret: str) -> Iterator[Any]:
-    """A stream of what the JVM sends to this process."""
     stream, connection = local_connect_and_auth(port, secret)
     connection.settimeout(None)
     try:

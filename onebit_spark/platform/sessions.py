@@ -54,13 +54,11 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether the executors are threads of Spark's driver."""
     master = spark.conf.get("spark.master", "") if is_connect(spark) else spark.sparkContext.master
     return str(master).startswith("local")
 
 
 def checkpoint_folder(spark: SparkSession) -> str | None:
-    """The folder that the user has chosen for Spark's checkpoints."""
     return spark.conf.get("spark.checkpoint.dir", None) if is_connect(spark) else spark.sparkContext.getCheckpointDir()
 
 

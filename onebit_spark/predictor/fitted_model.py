@@ -311,7 +311,7 @@ class FittedModel:
             users, items, given = self._columns_of(table, "the ratings", ("user", "item", "label"))
             labels = given.to_numpy()
         elif items is None or labels is None:
-            raise RequestError("the ratings must be users, items and labels, or one table")
+            raise RequestError("the ratings must be users, items and labels, or one table; other arguments go by name")
         ids, rows, cols = self.pairs(users, items)
         positive = positive_labels(labels, self.info.threshold if threshold is None else threshold, len(rows), who, to)
         kept = np.full(len(rows), True)

@@ -16,9 +16,10 @@ from jvm import QUICK
 from powerlaw import power_law_ratings
 from standalone import WORKERS, send, unfinished_tasks, wait_for
 
-ROOT = Path(__file__).parents[2]
+import onebit_spark
+from onebit_spark import FitConfig, Terms, fit_table
 
-EXCHANGES = ("broadcast", "shuffle")
+ROOT = Path(__file__).parents[2]
 
 RANK, ITERATIONS, BLOCKS = 5, 6, 4
 PATIENCE = 1200  # seconds until a fit counts as stuck: a busy machine takes several minutes for one
@@ -39,15 +40,10 @@ SETTINGS = {
 }
 
 
-def exchange_flags(exchange):
-    return ["--exchange", exchange]
-
-
 def write_ratings(path):
-    """200,000 ratings as Parquet; returns rows, columns and labels."""
+    """200,000 ratings as Parquet."""
     rows, cols, labels = power_law_ratings(3_000, 800, 200_000, seed=8)
     pq.write_table(pa.table({"user": rows, "item": cols, "label": labels}), path, row_group_size=25_000)
-    return rows, cols, labels
 
 
 class ClusterFit:
@@ -149,19 +145,26 @@ class ClusterFit:
     @property
     def scores(self):
         """Of every user on every item."""
-        users, items = (pq.read_table(self.model / side).sort_by("id").to_pandas() for side in ("users", "items"))
-        return all_scores(*(np.column_stack([side.intercept, np.stack(side["mean"])]) for side in (users, items)))
+        return all_scores(onebit_spark.load(self.model))
 
 
-def all_scores(users, items):
-    """b_i + d_j + L_i·R_j of every pair, from lines of [b, L] and [d, R]."""
-    users, items = users.astype(float), items.astype(float)
-    return users[:, :1] + items[:, 0] + users[:, 1:] @ items[:, 1:].T
+def all_scores(model):
+    users, items = (
+        index.ravel() for index in np.meshgrid(*map(np.sort, (model.users.ids, model.items.ids)), indexing="ij")
+    )
+    return model.score(users, items)
 
 
-def assert_same_fit(found, objectives, scores):
+def quiet_fit(ratings, max_iter=ITERATIONS, holdout=0.1, prior_split=None, **settings):
+    """The same fit in this process."""
+    config = FitConfig(rank=RANK, max_iter=max_iter, tol=0, **settings)
+    return fit_table(str(ratings), config, holdout=holdout, certify=Terms(prior_split=prior_split))
+
+
+def assert_same_fit(found, expected):
     """What a fault may change is at most the order of sums. Prints by how much it did."""
-    objective = np.max(np.abs(found.objectives / objectives - 1))
+    objective = np.max(np.abs(found.objectives / expected.objective_history - 1))
+    scores = all_scores(expected)
     score = np.max(np.abs(found.scores - scores)) / np.max(np.abs(scores))
     print(f"largest difference: objective {objective:.1e} relative, score {score:.1e} of the largest")
     assert objective <= 1e-6

@@ -1,23 +1,29 @@
 """Executors, workers and the driver die while a fit runs on a standalone cluster; the model is that of a quiet run."""
 
 import signal
-from functools import cache, partial
+from functools import partial
 
 import pytest
 from eventlog import BLOCKING, CERTIFICATE, CHECKPOINT, COLUMNS_STEP, PRIOR_SPLIT, ROWS_STEP, START, SURVEY, WRITING
-from faultyfit import EXCHANGES, ITERATIONS, ClusterFit, assert_same_fit, exchange_flags, write_ratings
+from faultyfit import ITERATIONS, ClusterFit, assert_same_fit, quiet_fit, write_ratings
 from standalone import descendants, send, wait_for
 
 pytestmark = pytest.mark.cluster
 
-PHASES = (SURVEY, BLOCKING, START, ROWS_STEP, COLUMNS_STEP, WRITING)
 STRAGGLING = (ROWS_STEP, "iteration 4, rows", "iteration 5, rows")
-DRAWS = "--no-implicit-features"  # only then are draws from the posterior certified
-
-
-@pytest.fixture(scope="module", params=EXCHANGES)
-def exchange(request):
-    return request.param
+EXECUTOR, WORKER = "kill_executor", "replace_worker"
+DEATHS = {  # exchange ─► flags, and who dies in which phase of the same fit
+    "broadcast": (
+        ("--certificate-prior-split", 0.5),  # fitted to blocks that were made from blocks
+        {SURVEY: EXECUTOR, BLOCKING: WORKER, PRIOR_SPLIT: WORKER, START: EXECUTOR, ROWS_STEP: WORKER,
+         COLUMNS_STEP: EXECUTOR, WRITING: WORKER},
+    ),
+    "shuffle": (
+        ("--no-implicit-features",),  # only then are draws from the posterior certified
+        {SURVEY: WORKER, BLOCKING: EXECUTOR, START: WORKER, ROWS_STEP: EXECUTOR, COLUMNS_STEP: WORKER,
+         CERTIFICATE: WORKER, WRITING: EXECUTOR},
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -27,75 +33,57 @@ def ratings(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def quiet(session_cluster, package_zip, tmp_path_factory, ratings, exchange):
-    """Undisturbed fits, one for each list of arguments."""
-
-    @cache
-    def run(*arguments):
-        session_cluster.make_whole()
-        folder, flags = tmp_path_factory.mktemp("quiet"), exchange_flags(exchange)
-        return ClusterFit(session_cluster, package_zip, folder, ratings, "--holdout", 0.1, *flags, *arguments).run()
-
-    return run
-
-
 @pytest.fixture
-def make_fit(cluster, package_zip, tmp_path, ratings, exchange):
-    def make(name, *arguments, settings=None):
-        arguments = ("--holdout", 0.1, *exchange_flags(exchange), *arguments)
+def make_fit(cluster, package_zip, tmp_path, ratings):
+    def make(name, exchange, *arguments, settings=None):
+        arguments = ("--holdout", 0.1, "--exchange", exchange, *arguments)
         return ClusterFit(cluster, package_zip, tmp_path / name, ratings, *arguments, settings=settings)
 
     return make
 
 
-def assert_undisturbed(fit, undisturbed):
-    assert_same_fit(fit, undisturbed.objectives, undisturbed.scores)
-    assert fit.bounds == pytest.approx(undisturbed.bounds, rel=1e-3)  # a score next to 0 may change sides
+def assert_undisturbed(fit, ratings, **settings):
+    """The fit of this process, with its certificates."""
+    expected = quiet_fit(ratings, **settings)
+    assert_same_fit(fit, expected)
+    bounds = {item["name"]: item["bound"] for item in expected.certificate["certificates"]}
+    assert fit.bounds == pytest.approx(bounds, rel=1e-3)  # a score next to 0 may change sides
 
 
-@pytest.mark.parametrize("victim", ["executor", "worker"])
-def test_deaths_in_every_phase(cluster, quiet, make_fit, victim):
-    """One dies in each phase of the same fit. Where workers die, draws are counted: without implicit features."""
-    kill = {"executor": cluster.kill_executor, "worker": cluster.replace_worker}[victim]
-    more, phases = ((), PHASES) if victim == "executor" else ((DRAWS,), (*PHASES[:-1], CERTIFICATE, WRITING))
-    fit = make_fit("fit", *more).disturbed(dict.fromkeys(phases, kill))
+@pytest.mark.parametrize("exchange", DEATHS)
+def test_deaths_in_every_phase(cluster, make_fit, ratings, exchange):
+    flags, deaths = DEATHS[exchange]
+    fit = make_fit("fit", exchange, *flags)
+    fit.disturbed({phase: getattr(cluster, victim) for phase, victim in deaths.items()})
     print(f"lost: {fit.log.lost_executors()}")
-    assert not [phase for phase in phases if not fit.log.lost_tasks(phase)], "no process died in a task of these"
-    assert ("seeger" in fit.bounds) == (victim == "worker")
-    assert_undisturbed(fit, quiet(*more))
+    assert not [phase for phase in deaths if not fit.log.lost_tasks(phase)], "no process died in a task of these"
+    broadcast = exchange == "broadcast"
+    assert ("prior_split" in fit.bounds, "seeger" in fit.bounds) == (broadcast, not broadcast)
+    assert_undisturbed(fit, ratings, **({"prior_split": 0.5} if broadcast else {"implicit_features": False}))
 
 
-def test_a_worker_dies_while_ratings_are_split(cluster, quiet, make_fit):
-    """A learnt prior is fitted to blocks that were made from blocks."""
-    split = ("--certificate-prior-split", 0.5)
-    fit = make_fit("fit", *split).disturbed({PRIOR_SPLIT: cluster.kill_worker})
-    assert fit.log.lost_tasks(PRIOR_SPLIT)
-    assert_undisturbed(fit, quiet(*split))
-
-
-def test_the_driver_dies_and_the_fit_is_resumed(cluster, quiet, make_fit, tmp_path):
+def test_the_driver_dies_and_the_fit_is_resumed(cluster, make_fit, ratings, tmp_path):
     """The driver dies in the first fit, and in two that resume it. The next one goes on to the end."""
     checkpoints = ("--checkpoint-dir", tmp_path / "checkpoints", "--checkpoint-interval", 3, "--resume")
     for number, phase in enumerate((COLUMNS_STEP, CHECKPOINT, WRITING)):
-        killed = make_fit(f"killed-{number}", *checkpoints)
+        killed = make_fit(f"killed-{number}", "shuffle", *checkpoints)
         with killed.started() as process:
             killed.reaches(phase, process)
             killed.kill_driver(process)
         assert not killed.model.exists()
         assert [place.name for place in (tmp_path / "checkpoints").iterdir() if not place.name.startswith(".")]
         cluster.make_whole()
-    resumed = make_fit("resumed", *checkpoints).run()
+    resumed = make_fit("resumed", "shuffle", *checkpoints).run()
     assert len(resumed.objectives) == ITERATIONS
-    assert_undisturbed(resumed, quiet())
+    assert_undisturbed(resumed, ratings)
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-def test_a_straggler_is_overtaken(cluster, quiet, make_fit):
+def test_a_straggler_is_overtaken(make_fit, ratings):
     """Speculative execution: while the Python processes of an executor stand still, another does their task."""
     eager = {"enabled": "true", "interval": "50ms", "multiplier": 1.1, "quantile": 0.1, "minTaskRuntime": "100ms"}
     settings = {f"spark.speculation.{name}".replace(".enabled", ""): value for name, value in eager.items()}
-    fit = make_fit("fit", settings=settings)
+    fit = make_fit("fit", "shuffle", settings=settings)
     with fit.started() as process:
         for step in STRAGGLING:  # a short task can end before it is stopped: then the next step is tried
             job = fit.reaches(step, process)
@@ -111,7 +99,7 @@ def test_a_straggler_is_overtaken(cluster, quiet, make_fit):
                 break
         fit.ends_well(process)
     assert any(overtaken(fit, step) for step in STRAGGLING)
-    assert_undisturbed(fit, quiet())
+    assert_undisturbed(fit, ratings)
 
 
 def overtaken(fit, step):

@@ -238,9 +238,8 @@ CASES = {
 }
 
 ON_SPARK = (
-    "missing path", "missing csv column", "file system", "damaged file among good ones", "null ids", "words as labels",
-    "one class", "pairs with nulls", "ids of another type", "overwriting a folder that is no model",
-    "Delta as asked, without its package", "broken json", "where writing is not allowed",
+    "missing path", "missing csv column", "file system", "damaged file among good ones", "words as labels",
+    "pairs with nulls", "Delta as asked, without its package", "broken json", "where writing is not allowed",
 )  # fmt: skip
 ONLY_SPARK = "--runtime local cannot work"
 OTHER_WORDS = {  # without Spark: what is said before a file is opened, or that Spark is needed

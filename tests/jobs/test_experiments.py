@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from paper import experiments, reproduction_page
 from paper.methods import METHODS
-from running import ROOT, run, run_here, started, submit, wait_for, write
+from running import ROOT, run, run_here, started, wait_for, write
 
 from onebit_spark.simulate import simulate
 
@@ -99,36 +99,21 @@ def test_tuning_where_it_was_killed(folder):
     assert before < {json.dumps(line) for line in lines_of(output / "tasks")}  # none was done again: the same seconds
 
 
-@pytest.mark.slow
 def test_a_tuned_folder_is_not_replaced(folder, tuned):
     output, _ = tuned
-    again = run(tuning(folder, output))
-    assert again.returncode == 2
-    assert again.stdout.splitlines()[-1].startswith(f"error: --output {output} exists already")
+    code, _, err = run_here("tune", *tuning(folder, output)[2:])
+    assert code == 2
+    assert err.splitlines()[-1].startswith(f"error: --output {output} exists already")
 
 
 @pytest.mark.slow
 def test_the_best_settings_are_a_config_file(folder, tuned):
     output, _ = tuned
     model = json.loads((output / "model" / "metadata.json").read_text())
-    refit = run(
-        [sys.executable, ROOT / "jobs" / "fit.py", "--ratings", folder / "ratings", "--label-col", "stars",
-         "--threshold", "3.5", "--config", output / "best.toml", "--output", folder / "refit"]
-    )  # fmt: skip
-    assert refit.returncode == 0, refit.stdout
+    flags = ["--label-col", "stars", "--threshold", "3.5", "--config", output / "best.toml", "--no-report"]
+    code, _, err = run_here("fit", "--ratings", folder / "ratings", *flags, "--output", folder / "refit")
+    assert code == 0, err
     assert json.loads((folder / "refit" / "metadata.json").read_text())["parameters"] == model["parameters"]
-
-
-@pytest.mark.slow
-def test_large_data_are_fitted_by_the_whole_cluster(folder):
-    output = folder / "together"
-    done = submit(
-        "tune", "--ratings", folder / "ratings", "--label-col", "stars", "--threshold", "3.5", "--output", output,
-        "--grid", folder / "few.toml", "--folds", "2", "--max-iter", "5", "--worker-limit", "10",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert "2 settings, 2 folds of 600 ratings: 4 fits, all workers together." in done.stdout
-    assert (output / "model" / "metadata.json").exists()
 
 
 @pytest.fixture
@@ -147,6 +132,7 @@ def check_movielens(output, n_methods):
     assert len((output / "movielens.csv").read_text().splitlines()) == 1 + n_methods
 
 
+@pytest.mark.slow
 def test_movielens_on_small_data(spark, folder, few_settings, monkeypatch):
     methods = ("Logit-IG, intercepts", "row + column intercepts")
     for module in (experiments, reproduction_page):
@@ -155,14 +141,6 @@ def test_movielens_on_small_data(spark, folder, few_settings, monkeypatch):
     code, _, err = run_here("reproduce", "movielens", *flags)
     assert code == 0, err
     check_movielens(folder / "few", len(methods))
-
-
-@pytest.mark.slow
-def test_movielens_with_all_settings_under_spark_submit(folder):
-    flags = ["--movielens", folder / "u.data", "--replicates", "1", "--output", folder / "all"]
-    done = submit("reproduce", "movielens", *flags, patience=3600)
-    assert done.returncode == 0, done.stdout
-    check_movielens(folder / "all", 9)
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ from running import FAST, TABLES, run_here, write
 
 from onebit_spark.platform.files import Location
 
+SLOW = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def films(spark):
@@ -169,7 +171,10 @@ def open_on_full_disk(location, path):
     location._files = FullDisk(location._files)
 
 
-@pytest.mark.parametrize(("job", "runtime"), [("predict", "spark"), ("evaluate", "spark"), ("predict", "local")])
+@pytest.mark.parametrize(
+    ("job", "runtime"),
+    [pytest.param("predict", "spark", marks=SLOW), pytest.param("evaluate", "spark", marks=SLOW), ("predict", "local")],
+)
 def test_a_full_disk_leaves_the_old_output(request, tmp_path, monkeypatch, job, runtime):
     if runtime == "spark":
         request.getfixturevalue("spark")

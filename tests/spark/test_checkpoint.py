@@ -47,9 +47,8 @@ def factors(model):
     return json.dumps(lines)
 
 
-@pytest.mark.parametrize(
-    "choices", [pytest.param({"loss": "hinge"}, marks=pytest.mark.slow), {"certificatePriorSplit": 0.5}], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("choices", [{"loss": "hinge"}, {"certificatePriorSplit": 0.5}], ids=str)
 def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     """Interrupted in iteration 3, after the checkpoint of iteration 2; the hinge's floors depend on the iteration."""
     whole = estimator(tmp_path / "whole", **choices).fit(ratings)
@@ -65,6 +64,7 @@ def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     assert resumed.certificate == whole.certificate
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_search")
 @pytest.mark.parametrize("during_the_choice", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_interrupted_before_the_first_checkpoint(ratings, tmp_path, monkeypatch, during_the_choice):
@@ -96,6 +96,7 @@ def test_a_checkpoint_is_a_model(spark, ratings, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_other_fits_are_refused_and_longer_ones_are_not(ratings, tmp_path, caplog):
     caplog.set_level(logging.INFO, "onebit_spark")
     estimator(tmp_path, resume=True, maxIter=2).fit(ratings)

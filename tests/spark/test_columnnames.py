@@ -89,6 +89,7 @@ def test_a_stream_is_not_fitted(spark, exchange):
         estimator(exchange=exchange).fit(stream(spark))
 
 
+@pytest.mark.slow
 def test_what_a_model_does_with_a_stream(spark, make_model):
     model, arriving = make_model(), stream(spark)
     for method in (model.update, model.foldIn, model.calibrate, model.diagnose):

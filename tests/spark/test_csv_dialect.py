@@ -14,7 +14,7 @@ from onebit_spark.input.spark_ratings import check_ratings
 from onebit_spark.input.tables import open_table
 
 NAMES = ("user", "item", "label")
-BY_DEFAULT, SLOW = ("quotes", "a fourth field", "nulls", "the same header", "another header"), pytest.mark.slow
+BY_DEFAULT, SLOW = ("quotes", "a fourth field", "another header"), pytest.mark.slow
 
 
 def by_spark(spark, path, options):

@@ -214,6 +214,7 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     assert estimator.fit(source).info.n_ratings <= ratings.count()  # nothing is left over for the next fit
 
 
+@SLOW
 def test_ids_too_long_for_32_bit_offsets(ratings, monkeypatch):
     """Every array of text is taken for one of more than 2 GiB."""
     some = ratings.where("item >= 3")

@@ -11,7 +11,6 @@ from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuil
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
-from onebit_spark.core.solver import WINDOW
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 
@@ -119,6 +118,7 @@ def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
     assert have == pytest.approx(want, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_param_maps_and_train_validation_split(ratings, tmp_path):
     completion = OneBitCompletion(ratingCol="stars", threshold=3.5, **QUICK)
     models = completion.fit(ratings, [{completion.loss: "hinge"}, {completion.rank: 1}])
@@ -187,27 +187,3 @@ def test_problems_name_the_param():
 
 
 # ---- warm starts -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_an_initial_model_has_what_is_not_given(ratings):
-    """Rank, κ and features of the model, whatever they were; a rank that is given must be the same."""
-    first = OneBitCompletion(rank=3, likelihoodWeight=0.8, implicitFeatures=False, maxIter=3, tol=0.0).fit(ratings)
-    again = OneBitCompletion(maxRank=4, maxIter=2, tol=0.0).setInitialModel(first).fit(ratings)
-    settings = [again.info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")]
-    assert settings == [3, 0.8, False]
-    assert again.info.choice is None
-    assert again.summary.objectiveHistory[0] < first.summary.objectiveHistory[-1]
-
-
-def test_a_warm_start_goes_on_where_the_model_ended(ratings):
-    estimator = OneBitCompletion(rank=1, tol=1e-4, maxIter=100)
-    cold = estimator.fit(ratings.where("item != 'i3'"))
-    warm = estimator.copy().setInitialModel(cold).fit(ratings.where("item != 'i3'"))
-    assert cold.summary.converged
-    assert warm.summary.totalIterations == WINDOW + 1 < cold.summary.totalIterations  # the fewest that can converge
-    assert warm.summary.objectiveHistory[-1] == pytest.approx(cold.summary.objectiveHistory[-1], rel=1e-3)
-    more = estimator.copy().setInitialModel(cold).setTol(0.0).setMaxIter(2).fit(ratings)  # i3 is new to the model
-    assert more.items.count() == cold.items.count() + 1
-    with pytest.raises(RequestError, match="rank is 1 there and 3 here"):
-        estimator.copy({estimator.rank: 3}).setInitialModel(cold).fit(ratings)

@@ -28,9 +28,9 @@ from onebit_spark.engines.blocking import (
     placement_of,
 )
 from onebit_spark.engines.spark_engine import executor_engine, work_folder
-from onebit_spark.input import survey as counting
+from onebit_spark.input import spark_ratings as counting
 from onebit_spark.input.ratings import Columns
-from onebit_spark.input.survey import PackedRatings, survey_ratings
+from onebit_spark.input.spark_ratings import PackedRatings, survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.frames import TemporaryFolders, forget, partition_keys, spark_hash

@@ -117,19 +117,6 @@ def test_later_ids_and_fold_in(spark, ratings, user_features, model, numbers, tm
     assert grown.users.filter("id = '7'").select(*loaded.users.columns).first() == old
 
 
-@pytest.mark.slow
-def test_who_is_folded_in_with_features_lands_where_the_fit_has_it(ratings, user_features):
-    """Without them, elsewhere."""
-    longer = estimator(maxIter=100).setUserFeatures(user_features).fit(ratings)
-    own = ratings.filter("user = '7'")
-    settled, with_them, without = (
-        np.array(made.userFactors.filter("id = '7'").first()["features"])
-        for made in (longer, longer.foldIn(own, features=user_features), longer.foldIn(own))
-    )
-    assert np.abs(with_them - settled).max() < 0.02
-    assert np.abs(without - settled).max() > 2 * np.abs(with_them - settled).max()
-
-
 def test_what_was_learnt_is_readable(ratings, spark, data):
     """The feature decides the labels: its effect is large, that of noise is not."""
     rng = np.random.default_rng(1)
@@ -236,21 +223,6 @@ def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path
 
 
 # ---- implicit features ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_newcomers_have_the_prior_mean_of_what_they_rated(ratings, plain):
-    """A user that is folded in again, from the same ratings, lands where it is; without the features it would not."""
-    one = ratings.filter("user = '7'")
-    folded = plain.foldIn(one)
-    before, after = (np.array(m.userFactors.filter("id = '7'").first()["features"]) for m in (plain, folded))
-    longer = estimator(implicitFeatures=True, maxIter=60).fit(ratings)
-    again = longer.foldIn(one)
-    settled, found = (np.array(m.userFactors.filter("id = '7'").first()["features"]) for m in (longer, again))
-    assert np.abs(found - settled).max() < 0.02
-    assert np.isfinite(after).all()
-    assert before.shape == after.shape
-    assert folded.users.columns == plain.users.columns
 
 
 def test_a_warm_start_goes_on(ratings, plain):

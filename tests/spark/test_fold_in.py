@@ -38,31 +38,6 @@ def factors(side):
     return {key: np.array([line["intercept"], *line["mean"]]) for key, line in lines.items()}
 
 
-@pytest.mark.usefixtures("both_ways")
-def test_new_users_are_served(spark, table, fitted, tmp_path):
-    """A newcomer with the ratings of user 3, and one rating of an item that the model does not know."""
-    mine = table.filter(pc.equal(table["user"], 3))
-    newcomer = pa.table(
-        {
-            "user": np.full(len(mine) + 1, 1000),
-            "item": np.append(mine["item"].to_numpy(), 777),
-            "label": np.append(mine["label"].to_numpy(), 1),
-        }
-    )
-    folded = fitted.foldIn(spark.createDataFrame(newcomer))
-    assert (folded.info.n_users, folded.users.count()) == (fitted.info.n_users + 1, fitted.info.n_users + 1)
-    pairs = spark.createDataFrame([(who, item) for who in (3, 1000) for item in range(15)], "user bigint, item bigint")
-    lines = folded.transform(pairs).orderBy("user", "item").toPandas()
-    for name in ("score", "std", "probability"):
-        np.testing.assert_allclose(lines[name][:15], lines[name][15:], atol=3e-3)
-    asked = spark.createDataFrame([(1000,)], "user bigint")
-    (best,) = folded.recommendForUserSubset(asked, 3, excludeSeen=spark.createDataFrame(newcomer)).collect()
-    assert not {one["item"] for one in best["recommendations"]} & set(newcomer["item"].to_pylist())
-    folded.save(str(tmp_path / "folded"))
-    assert type(folded).load(str(tmp_path / "folded")).users.count() == folded.info.n_users
-    assert fitted.users.count() == fitted.info.n_users  # the old model is as it was
-
-
 def test_many_newcomers_on_executors_are_those_of_the_driver(spark, table, fitted, monkeypatch):
     """As many lines per task as the ids: none is lost, and none stands there twice."""
     newcomers = spark.createDataFrame(table.set_column(0, "user", pc.add(table["user"], 100)))
@@ -119,28 +94,6 @@ def lines(frame):
     return {line["id"]: line for line in frame.toArrow().to_pylist()}
 
 
-def error(model, ratings):
-    scored = model.transform(ratings)
-    return scored.agg(F.avg((F.col("prediction") != F.col("label")).cast("double"))).first()[0]
-
-
-@pytest.mark.usefixtures("both_ways")
-def test_new_and_known_ids_move_and_no_others(spark, days, yesterday):
-    today = days[1].slice(0, 100)
-    rest = spark.createDataFrame(days[1].slice(100))
-    narrow = spark.createDataFrame(today).repartition(3).withColumn("item", F.col("item").cast("int"))
-    updated = yesterday.update(narrow)  # the model's items are of type bigint
-    for who, column in (("users", "user"), ("items", "item")):
-        before, after = (lines(getattr(model, who)) for model in (yesterday, updated))
-        touched = set(today[column].to_pylist())
-        assert set(after) == set(before) | touched
-        assert {key for key in after if after[key] != before.get(key)} == touched
-    assert (updated.info.n_users, updated.info.n_items) == (updated.users.count(), updated.items.count())
-    assert error(updated, rest) < error(yesterday, rest) - 0.05
-    assert updated.certificate["certificates"] == []
-    assert yesterday.users.count() == 35  # the old model is as it was
-
-
 def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
     """On the driver, and with factors that stay with the executors; the order of the ratings does not matter."""
     today = spark.createDataFrame(days[1])
@@ -154,13 +107,6 @@ def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
                 np.testing.assert_allclose(line[name], expected[key][name], atol=1e-4)
     there.save(str(tmp_path / "model"))
     assert OneBitCompletionModel.load(str(tmp_path / "model")).users.count() == 40
-
-
-def test_what_it_has_seen_certifies_nothing(spark, days, yesterday):
-    today = spark.createDataFrame(days[1])
-    updated = yesterday.update(today)
-    with pytest.raises(RequestError, match="certify nothing"):
-        updated.certifySelective(today)
 
 
 @pytest.mark.parametrize("grow", ["update", "foldIn"])

@@ -1,7 +1,6 @@
 """Ratings that a model has learnt from, in whichever way, do not certify it; fresh ones do."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +8,6 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
-from onebit_spark.core import hashes as sketch
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.spark_ratings import split_off
@@ -76,6 +74,7 @@ def test_other_integral_widths_are_the_same_ids(parts, model):
         fresh(model, parts[0].selectExpr("cast(user as int)", "cast(item as smallint)", "label"))
 
 
+@pytest.mark.slow
 def test_ratings_that_were_folded_in_are_not_fresh(parts, model):
     newcomers, others = (parts[1].withColumn("user", F.col("user") + shift) for shift in (1000, 2000))
     folded = model.foldIn(newcomers)
@@ -99,28 +98,6 @@ def test_an_initial_models_ratings_are_not_fresh(parts, model):
         fresh(model.foldIn(fitted), fitted)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", [1000, sketch.KEPT])
-def test_fresh_ratings_of_cells_that_are_rated_often(spark, monkeypatch, kept):
-    """Drawn with replacement, some cells far more often than others: many fall on fitted cells, as they should."""
-    monkeypatch.setattr("onebit_spark.core.hashes.KEPT", kept)
-    rng = np.random.default_rng(1)
-
-    def drawn(n):
-        rows, cols = (np.floor(size * rng.random(n) ** 3).astype(int) for size in (90, 60))
-        return frame_of(spark, rows, cols, np.where(rng.random(n) < 0.6, 1, -1)).cache()
-
-    fitted = drawn(6000)
-    model = OneBitCompletion(**FAST).fit(fitted)
-    found = fresh(model, drawn(3000))
-    assert found["checked"]
-    assert 0.6 < found["expected"] < 0.95
-    assert found["share"] == pytest.approx(found["expected"], abs=0.05)
-    assert found["looked_at"] == pytest.approx(3000 * min(1, kept / 6000), rel=0.5)
-    with pytest.raises(RequestError, match=SEEN):
-        fresh(model, fitted)
-
-
 def test_a_sketch_is_what_a_count_gives(spark, ratings, monkeypatch):
     twice = ratings.unionAll(ratings.where("user < 20"))
     whole = sketch_of(twice, Columns(), twice.count())
@@ -131,33 +108,6 @@ def test_a_sketch_is_what_a_count_gives(spark, ratings, monkeypatch):
     np.testing.assert_array_equal(part.hashes, whole.up_to(part.limit).hashes)
     np.testing.assert_array_equal(part.ratings, whole.up_to(part.limit).ratings)
     assert 50 < part.n_ratings < 200
-
-
-def test_what_cannot_be_checked_is_reported(spark, parts, model):
-    few = fresh(model, parts[1].limit(5))
-    assert not few["checked"]
-    assert "only 5 of the ratings" in few["reason"]
-    with pytest.raises(RequestError, match=rf"{SEEN}.*5 were looked at"):
-        fresh(model, parts[0].limit(5))
-    often = parts[0].unionAll(parts[0])
-    unknown = fresh(OneBitCompletion(**FAST).fit(often), often)
-    assert not unknown["checked"]
-    assert "rated so often" in unknown["reason"]
-
-
-def test_a_model_of_a_version_that_kept_no_sketch(spark):
-    """What it learns from now on is remembered all the same."""
-    old = OneBitCompletionModel.load(str(Path(__file__).with_name("folders") / "logistic-1"))
-    lines = [(f"new {i}", j, 1 if i < j else -1) for i in range(10) for j in range(10)]
-    ratings = spark.createDataFrame(lines, "user string, item bigint, label int")
-    assert fresh(old, ratings) == {
-        "checked": False,
-        "reason": "the model does not say which ratings it was fitted on",
-    }
-    folded = old.foldIn(ratings.where("user < 'new 5'"))
-    assert "does not say all" in fresh(folded, ratings.where("user >= 'new 5'"))["reason"]
-    with pytest.raises(RequestError, match=SEEN):
-        fresh(folded, ratings.where("user < 'new 5'"))
 
 
 def test_a_damaged_sketch(model, tmp_path):

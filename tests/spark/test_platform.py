@@ -97,6 +97,7 @@ def test_rows_reach_their_partition_by_hashing(spark, monkeypatch):
     assert placed.where("part <> found").count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.classic
 def test_predictions_by_way_of_pandas(spark, make_model, monkeypatch):
     """Spark 4.0 has no ``arrow_udf``. Also of ids without ratings, whose factors are null."""

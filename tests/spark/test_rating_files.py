@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from running import run_here
 
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input import spark_ratings, survey
+from onebit_spark.input import spark_ratings
 from onebit_spark.input.ratings import HASH, Columns
 from onebit_spark.input.spark_ratings import rating_files, split_off, unchecked_ratings, with_weight
 
@@ -62,8 +62,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def by_spark(monkeypatch):
-    for module in (spark_ratings, survey):
-        monkeypatch.setattr(module, "rating_files", lambda *_: None)
+    monkeypatch.setattr(spark_ratings, "rating_files", lambda *_: None)
 
 
 KINDS = {
@@ -114,15 +113,15 @@ def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
 def test_executors_and_the_driver_read_the_files(spark, folder, monkeypatch):
     """No rating comes from Spark's reader, unless an id is of a type that depends on its settings."""
     monkeypatch.setattr(spark_ratings, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings"))
-    monkeypatch.setattr(survey, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
+    monkeypatch.setattr(spark_ratings, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
     ratings, dated = spark.read.parquet(folder), Columns(item="day")
     size = spark_ratings.estimate_size(ratings, Columns())
     assert spark_ratings.collect_ratings(ratings, Columns(), size, 10**9).counts.n == N
     with pytest.raises(pytest.fail.Exception):
         spark_ratings.collect_ratings(ratings, dated, size, 10**9)
-    with survey.survey_ratings(ratings, Columns()) as found:
+    with spark_ratings.survey_ratings(ratings, Columns()) as found:
         assert found.counts.n == N
-    with pytest.raises(pytest.fail.Exception), survey.survey_ratings(ratings, dated):
+    with pytest.raises(pytest.fail.Exception), spark_ratings.survey_ratings(ratings, dated):
         pass
 
 

@@ -107,6 +107,7 @@ def test_what_cannot_be_asked(spark, make_model):
         model.recommendForUserSubset(holes, 1).collect()
 
 
+@pytest.mark.slow
 @pytest.mark.classic
 def test_rankings_are_those_of_the_evaluator_of_spark(spark, make_fit, make_model):
     """And those of the model in one process, with popularity, unknown users, and an unknown item."""
@@ -132,7 +133,6 @@ def test_rankings_are_those_of_the_evaluator_of_spark(spark, make_fit, make_mode
         assert RankingEvaluator(metricName=name, k=4).evaluate(both) == pytest.approx(value)
 
 
-@pytest.mark.slow
 def test_rankings_without_the_seen_ratings(spark, make_fit, make_model):
     ratings = pa.table({"user": [0, 0, 5, 7], "item": [1, 2, 3, 4], "label": [1, -1, 1, 1]})
     frame = spark.createDataFrame(ratings)

@@ -57,6 +57,7 @@ def test_draws_follow_from_seed_and_ids_alone(split, spark):
     assert all(other[pair] != score for pair, score in whole.items())
 
 
+@pytest.mark.slow
 def test_a_plain_fit_draws_as_widely_as_std_says(ratings, spark):
     model = OneBitCompletion(rank=2, maxIter=4, tol=0.0).fit(ratings)
     strangers = spark.range(2000).select((F.col("id") + 1000).alias("user"), F.lit(2).cast("long").alias("item"))

@@ -117,13 +117,6 @@ def test_beyond_what_can_be_collected(make_known, ratings, certified, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_calibration_changes_no_answer(make_known, ratings, certified):
-    calibrated = make_known().calibrate(ratings).certifySelective(ratings, REQUESTS, by="age")
-    assert certified.certificate == calibrated.certificate
-    answered = [each.transform(ratings).select("answered").toPandas() for each in (certified, calibrated)]
-    assert answered[0].equals(answered[1])
-
-
 def test_which_error_rate_and_under_which_name(spark, ratings, certified, tmp_path):
     model = certified.copy()
     strangers = spark.createDataFrame([(1, 1), (1, 99)], "user long, item long")
@@ -177,6 +170,7 @@ def test_precisions_as_in_process(make_fit, precise, ratings, held):
         assert lines[call].sum() == item.inputs["n_answered"]
 
 
+@pytest.mark.slow
 def test_precisions_beyond_what_can_be_collected(make_known, ratings, precise, monkeypatch):
     monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)
     again = make_known().certify(ratings, delta=0.1, by="age", minPrecision=PRECISIONS)

@@ -67,7 +67,7 @@ CASES = {
 }
 
 
-BY_DEFAULT = ("csv", "threshold, weights")
+BY_DEFAULT = "threshold, weights"
 
 
 def run(job, flags, output, runtime):
@@ -76,7 +76,7 @@ def run(job, flags, output, runtime):
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in BY_DEFAULT else SLOW) for name in CASES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == BY_DEFAULT else SLOW) for name in CASES])
 def test_the_same_model(spark, data, tmp_path, name):
     flags = [flag.format(data) for flag in f"{CASES[name]} {FIT}".split()]
     for runtime, more in RUNTIMES.items():
@@ -191,7 +191,7 @@ NAMES = ("score", "std", "probability", "prediction", "answered")
 SELECTIVE = {"name": "selective", "group": None, "threshold": 0.4}
 HINGE = {"loss": "hinge", "implicit_features": False}
 KINDS = [
-    ({"loss": "hinge"}, "nan"),
+    pytest.param({"loss": "hinge"}, "nan", marks=SLOW),
     ({"loss": "logistic"}, "prior"),
     pytest.param({"covariance": "diagonal", "intercepts": False}, "drop", marks=SLOW),
 ]
@@ -279,7 +279,7 @@ def test_fold_in(spark, make_named, tmp_path, who, choices):
     assert_same(folded, frame.toArrow())
 
 
-@pytest.mark.parametrize("choices", [{}, HINGE], ids=["implicit", "hinge"])
+@pytest.mark.parametrize("choices", [{}, pytest.param(HINGE, marks=SLOW)], ids=["implicit", "hinge"])
 def test_update(spark, make_named, tmp_path, choices):
     model = make_named(**choices)
     model.save(str(tmp_path / "m"))
@@ -307,8 +307,9 @@ def test_a_warm_start(spark, data, tmp_path):
     assert_same(here, there.transform(spark.createDataFrame(table.select(["user", "item"]).slice(0, 50))).toArrow())
 
 
+@SLOW
 @pytest.mark.classic
-@pytest.mark.parametrize("split", [pytest.param(False, marks=SLOW), True], ids=["plain", "split"])
+@pytest.mark.parametrize("split", [False, True], ids=["plain", "split"])
 def test_a_fit_of_arrays_is_saved_as_a_model(spark, tmp_path, split):
     """Spark reads the folder: it predicts, draws and folds in, and its own folder says the same."""
     rng = np.random.default_rng(5)

@@ -74,6 +74,7 @@ def test_zero_is_absent(ratings, model):
         assert other.summary.objectiveHistory == model.summary.objectiveHistory
 
 
+@pytest.mark.slow
 def test_zero_certifies_and_calibrates_nothing(spark, ratings, model):
     """Whatever judges a model does not see ratings of weight 0. The column need not be there."""
     pairs = ratings.select("user", "item").distinct()
@@ -91,16 +92,6 @@ def test_zero_certifies_and_calibrates_nothing(spark, ratings, model):
     assert model.diagnose(both).info.diagnostics["n"] == good.count()
     with pytest.raises(RequestError, match="1 rating with a negative or infinite weight"):
         model.calibrate(good.unionByName(good.limit(1).withColumn("w", F.lit(-1.0))))
-
-
-@SLOW
-def test_ones_are_no_weights(ratings):
-    ones = ratings.withColumn("w", F.lit(1.0))
-    weighted, plain = estimator().fit(ones), estimator(weightCol=None).fit(ones)
-    np.testing.assert_allclose(weighted.summary.objectiveHistory, plain.summary.objectiveHistory, rtol=1e-7)
-    assert weighted.info.fingerprint != plain.info.fingerprint
-    assert plain.info.total_weight is None
-    assert "weight" not in plain.info.columns
 
 
 @pytest.mark.parametrize(("exchange", "kind"), [("driver", "string"), pytest.param("broadcast", "double", marks=SLOW)])
@@ -139,6 +130,7 @@ def test_checkpoints_belong_to_the_weights(ratings, tmp_path):
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("both_ways")
 def test_fold_in_takes_the_column(ratings, model):
     one = ratings.where("user = 7 and w > 0")

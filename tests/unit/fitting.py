@@ -1,10 +1,8 @@
 """Data to fit, random posteriors, and how two fits are compared: what several tests share."""
 
 from functools import cache
-from itertools import product
 
 import numpy as np
-import pytest
 from test_kernels import VARIANTS
 
 from onebit_spark.core.posterior import RowPosterior
@@ -21,12 +19,6 @@ def simulated(kind, **options):
 
 def data_named(kind, request):
     return request.getfixturevalue("movielens_100k") if kind == "MovieLens-100K" else simulated(kind)
-
-
-def half_of(*axes):
-    """Combinations of two values per axis. Half of them show each value, of three axes each pair; the rest is slow."""
-    marks = [[], [pytest.mark.slow]]  # the digits of a number are the places of the values
-    return [pytest.param(*values, marks=marks[n.bit_count() % 2]) for n, values in enumerate(product(*axes))]
 
 
 def random_posterior(rng, rows, form):

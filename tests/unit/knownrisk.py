@@ -1,7 +1,7 @@
 """Many small fits on data whose true risk is known: how often is each certificate wrong, and how loose is it?
 
     python tests/unit/knownrisk.py                   # prints the tables, 400 fits each
-    python tests/unit/knownrisk.py precision [SEED]  # those of certified precisions, 1000 fits each
+    python tests/unit/knownrisk.py precision [SEED [--save]]     # those of certified precisions, 1000 fits each
 
 A sign matrix of rank 2, 40 × 30 and half positive unless said otherwise. Ratings are drawn *with* replacement: row and
 column independently, popular ones far more often than others, so that many cells are rated several times and some rows
@@ -17,6 +17,7 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from scipy.special import bdtr, betaincinv
@@ -279,11 +280,16 @@ def show(title, lines):
 
 
 if __name__ == "__main__" and sys.argv[1:2] == ["precision"]:
-    seed = int(next(iter(sys.argv[2:]), 0))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    from record import save
+
+    seed, names = int(next(iter(sys.argv[2:]), 0)), ("violated_precision", "violated_recall", "violated", "met")
     for world in CALLING:
         began = time.perf_counter()
         found = calling_summary(calling(world, 1000, 0.2, seed=seed))
         for name, (precision, recall, either, met) in found.items():
+            if "--save" in sys.argv:  # into benchmarks/results.json, for docs/certificates.md
+                save("coverage", world, name, dict(zip(names, found[name], strict=True)) | {"seed": seed})
             told = f"violated: precision {precision:.3f}, recall {recall:.3f}, either {either:.3f}; met {met:.3f}"
             print(f"{world:12} {name:16} {told}", flush=True)
         print(f"{world:12} {time.perf_counter() - began:.0f} s", flush=True)

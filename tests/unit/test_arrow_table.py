@@ -504,27 +504,12 @@ def test_codings(labels, threshold, coding, positives):
     assert (counts.coding, counts.positives, counts.n) == (coding, positives, 3)
 
 
-BAD = {
-    "ids": (
-        table_of([1, None, None, 2], ["x", "y", None, "z"], [1, 0, 1, 0]),
-        ["2 ratings with null or NaN in column 'user', such as (None, y, 0), (None, None, 1): drop them",
-         "1 rating with null or NaN in column 'item', such as (None, None, 1)"],
-    ),
-    "NaN": (table_of([1.0, float("nan")], ["x", "y"], [1, 0]), ["1 rating with null or NaN in column 'user'"]),
-    "labels": (
-        table_of([1, 2, 3, 4], ["x"] * 4, [1.0, None, float("nan"), 0.0]),
-        ["2 ratings with null or NaN in column 'label', such as (2, x, None), (3, x, nan)"],
-    ),
+BAD = {  # beside those of tests/jobs/test_bad_data.py
     "words": (
         table_of([1, 2, 3, 4, 5], ["x"] * 5, ["1", "yes", "no", None, "maybe"]),
         ["1 rating with null or NaN in column 'label', such as (4, x, None)",
          "3 ratings with no number in column 'label', such as (2, x, yes), (3, x, no), (5, x, maybe): labels are"],
     ),
-    "outside": (table_of([1, 2, 3], ["x"] * 3, [1, 2, 0]), ["1 rating with label outside {−1, 1}", "(2, x, 2)"]),
-    "mixed": (table_of([1, 2, 3], ["x"] * 3, [1, -1, 0]), ["labels mix −1 (1) and 0 (1)"]),
-    "one class": (table_of([1, 2], ["x"] * 2, [1, 1]), ["all 2 labels in column 'label' are positive: both classes"]),
-    "empty": (table_of([1], ["x"], [1]).slice(1), ["there is no rating: the input is empty"]),
-    "nested": (table_of([[1], [2]], ["x", "y"], [1, 0]), ["'user' is of type array<bigint>, which cannot be an id"]),
     "label type": (table_of([1], ["x"], [b"1"]), ["column 'label' is of type binary, not a number or a boolean"]),
     "two columns": (
         table_of([1], ["x"], [1], USER=[2]), ["there are 2 columns named 'user' for the user (columns: user, item"]
@@ -545,13 +530,9 @@ def test_what_is_wrong_is_counted_with_examples(name, size, monkeypatch):
         assert word in str(caught.value)
 
 
-def test_bad_ratings_are_refused_also_with_a_holdout_or_a_threshold():
-    with pytest.raises(RequestError, match="2 ratings with null or NaN in column 'user'"):
-        read(BAD["ids"][0], holdout=Holdout(0.5, 0))
+def test_a_holdout_that_keeps_nothing():
     with pytest.raises(RequestError, match="nothing is kept"):
         read(table_of([1, 2], ["x", "y"], [1, 0]), holdout=Holdout(1e-9, 0), nothing="nothing is kept")
-    with pytest.raises(RequestError, match="boolean already: drop the threshold"):
-        read(table_of([1, 2], ["x", "y"], [True, False]), Columns(threshold=0.5))
 
 
 def test_many_ratings_have_a_sketch_of_bounded_size(monkeypatch):

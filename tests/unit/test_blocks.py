@@ -29,10 +29,9 @@ from onebit_spark.engines.blocking import (
 )
 from onebit_spark.engines.spark_runner import RunStep
 from onebit_spark.engines.threads import Product
-from onebit_spark.input import survey
+from onebit_spark.input import spark_ratings as survey
 from onebit_spark.input.ratings import ITEM, LABEL, USER
-from onebit_spark.input.spark_ratings import RowGroup, even_tasks
-from onebit_spark.input.survey import NO_WEIGHTS, CountIds, Pack, read_bundles, sum_counts
+from onebit_spark.input.spark_ratings import NO_WEIGHTS, CountIds, Pack, RowGroup, even_tasks, read_bundles, sum_counts
 from onebit_spark.platform import frames
 from onebit_spark.platform.frames import binary_line, cell_array
 

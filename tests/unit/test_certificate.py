@@ -129,7 +129,7 @@ def allowed(repeats):
 
 @pytest.mark.parametrize(
     ("loss", "repeats"),
-    [("logistic", 25), *(pytest.param(loss, 400, marks=pytest.mark.slow) for loss in ("hinge", "logistic"))],
+    [("logistic", 10), *(pytest.param(loss, 400, marks=pytest.mark.slow) for loss in ("hinge", "logistic"))],
 )
 def test_certificates_hold(few_draws, loss, repeats):
     """At δ = .2 no certificate is violated more often than chance allows. Recipe: tests/unit/knownrisk.py."""
@@ -139,11 +139,12 @@ def test_certificates_hold(few_draws, loss, repeats):
         assert "prior_split" in violated or {"catoni", "seeger"} <= set(violated)
         for name in set(violated) - BROKEN:
             assert violated[name][0] <= allowed(repeats), name
-        assert violated["holdout"][0] >= max(binom.isf(1 - 1e-3, repeats, DELTA / 3), 1) / repeats  # exact, not loose
+        if repeats >= 400:
+            assert violated["holdout"][0] >= binom.isf(1 - 1e-3, repeats, DELTA / 3) / repeats  # exact, not loose
         assert violated["fitted"][0] > allowed(repeats)
 
 
-@pytest.mark.parametrize("repeats", [30, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("repeats", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_answers_hold(repeats):
     """Two requests, and two groups, at δ = .2: each set of certificates that shares δ is right as often as it says."""
     violated = summary(answering(FitConfig(rank=2, max_iter=10), 4000, 0.1, repeats, DELTA, (0.2, 0.15)))
@@ -167,6 +168,7 @@ def test_calls_hold(world, repeats):
         assert violated["observed"][0] > allowed(repeats)
 
 
+@pytest.mark.slow
 def test_a_bound_without_its_kl_is_caught(few_draws):
     """Labels of pure noise, K = 10, κ = 8: whatever is learnt is wrong half of the time, and fits the ratings well."""
     noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=8, implicit_features=False)
@@ -175,6 +177,7 @@ def test_a_bound_without_its_kl_is_caught(few_draws):
     assert violated["no-kl"][0] > allowed(30)
 
 
+@pytest.mark.slow
 def test_the_draws_of_a_prior_split_are_those_that_users_can_make(monkeypatch):
     """Enough ratings for a sharp bound: draws by ``sample`` keep it, draws with the spreads of ``std`` do not."""
     monkeypatch.setattr("knownrisk.SEEDS", 10)
@@ -423,17 +426,6 @@ def test_a_level_chosen_by_its_errors_is_caught():
     assert broken > most(REPEATS) + 0.1
 
 
-def test_thresholds_from_the_held_out_ratings_are_caught():
-    """Broken: the threshold ends just before the first error that would fail, between the ratings themselves."""
-    rng, n, r, bad = np.random.default_rng(3), 400, 0.1, 0
-    for _ in range(REPEATS):
-        wrong = rng.random(n) < 0.1001  # in the order of their confidence, which says nothing here
-        counts = np.arange(1, n + 1)
-        passing = binom.cdf(np.cumsum(wrong), counts, r) <= DELTA
-        bad += passing.any()
-    assert bad / REPEATS > most(REPEATS) + 0.1
-
-
 def test_requests_share_delta():
     """Together they are wrong with probability δ at most; each at the whole δ, more often."""
     curve, requests = CURVES["rising"], (0.1, 0.14, 0.18, 0.22)
@@ -450,14 +442,14 @@ def test_requests_share_delta():
     assert 1 - np.prod(1 - np.array(unshared)) > most(REPEATS)  # four independent requests at the whole δ each
 
 
-@pytest.mark.parametrize("repeats", [80, pytest.param(400, marks=pytest.mark.slow)])
-def test_delta_is_over_all_requests_met_or_not(repeats):
+@pytest.mark.slow
+def test_delta_is_over_all_requests_met_or_not():
     """Labels are switched with 30%, and 29.99% are asked for, in four groups: whatever is met is wrong.
 
     That some request is met has a probability of at most δ. At the whole δ for each group it would be far more; and a
     met request that is read as if it stood alone is wrong for sure.
     """
-    rng, shape, n, request = np.random.default_rng(0), (40, 32), 2000, 0.2999
+    rng, shape, n, request, repeats = np.random.default_rng(0), (40, 32), 2000, 0.2999, 400
     signs = np.sign(rng.normal(size=shape[0])[:, None] * rng.normal(size=shape[1]))
     rows, cols = np.indices(shape).reshape(2, -1)
     fit = fit_arrays(rows, cols, signs[rows, cols], FitConfig(rank=1, max_iter=10, tol=0))
@@ -580,7 +572,7 @@ def test_a_precision_that_cannot_be_met_says_what_might_be():
     assert precise(nothing, 0.9)[0].inputs["found_share"] == 0
 
 
-@pytest.mark.parametrize("n", [20, 400])
+@pytest.mark.parametrize("n", [20, pytest.param(400, marks=pytest.mark.slow)])
 def test_the_limit_of_what_is_found_holds_at_all_thresholds_at_once(n):
     """The share below t of n uniform numbers: the limit holds for the t that is chosen to break it, in 1 − δ."""
     rng, broken, pointwise = np.random.default_rng(0), 0, 0

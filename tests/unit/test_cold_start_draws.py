@@ -83,7 +83,13 @@ def assert_same_law(found, reference):
 
 @pytest.mark.parametrize(
     ("loss", "prior", "intercepts"),
-    [("logistic", "inverse-gamma", True), ("hinge", "gamma", True), ("logistic", "gamma", False)],
+    [
+        ("logistic", "inverse-gamma", True),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("hinge", "gamma", True), ("logistic", "gamma", False))
+        ),
+    ],
 )
 def test_draws_follow_the_posterior(data, loss, prior, intercepts):
     """A weak prior, so that γ is far from settled and N(0, 1/g) would be another law."""
@@ -112,7 +118,7 @@ def test_rows_without_ratings_are_drawn_from_the_prior(data):
     assert np.std(found) == pytest.approx(np.std(reference), rel=0.3)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("hinge", marks=pytest.mark.slow)])
 def test_draws_after_a_prior_split_are_narrow(data, loss):
     fit = fitted(data, loss=loss, split=True)
     found = drawn(fit, KNOWN, KNOWN)

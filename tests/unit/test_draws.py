@@ -25,7 +25,7 @@ from onebit_spark.core.prediction import (
     count_confidences,
     thresholds_of,
 )
-from onebit_spark.core.randomness import STEP, Draws, Split, count_errors, fill_lanes, stream, uniform
+from onebit_spark.core.randomness import STEP, Draws, Split, count_errors, stream, uniform
 
 
 def pairs(kind, intercepts, n=6, seed=0):
@@ -45,16 +45,6 @@ def test_moments_against_monte_carlo(kind, intercepts):
         u = x[:, 0] + z[:, 0] + np.sum(x[:, 1:] * z[:, 1:], axis=1) if intercepts else np.sum(x * z, axis=1)
         assert mean[i] == pytest.approx(u.mean(), abs=5 * u.std() / np.sqrt(draws))
         assert variance[i] == pytest.approx(u.var(), rel=0.04)
-
-
-@pytest.mark.parametrize("intercepts", [False, True])
-def test_both_ways_of_keeping_independent_coordinates_agree(intercepts):
-    """Spreads s and the covariance matrices diag(s²) are the same posterior."""
-    spreads = pairs("spread", intercepts)
-    i, j = np.tril_indices(spreads[0].dimension)
-    covariances = [RowPosterior(p.location, p.covariance[:, i, j], "covariance", intercepts) for p in spreads]
-    np.testing.assert_allclose(prediction.score(*covariances), prediction.score(*spreads), rtol=1e-14)
-    np.testing.assert_allclose(prediction.variance(*covariances), prediction.variance(*spreads), rtol=1e-12)
 
 
 def test_logistic_probability_against_quadrature():
@@ -170,19 +160,6 @@ def fill_normals(state, out):
             state = state + STEP + STEP
             out[k : k + 2] = [radius * np.cos(angle), radius * np.sin(angle)][: len(out) - k]
     return state
-
-
-def test_normals_of_streams_side_by_side_are_those_of_each():
-    states = np.array([first(row, 3) for row in range(32)])
-    for size, n in ((12, 32), (11, 32), (5, 3), (1, 1)):
-        before, out = states.copy(), np.empty((size, 32))
-        for _ in range(50):
-            fill_lanes(states, n, out, np.empty((4, 32)))
-            for k in range(n):
-                expected = np.empty(size)
-                before[k] = fill_normals(before[k], expected)
-                np.testing.assert_allclose(out[:, k], expected, rtol=0, atol=1e-14)
-        np.testing.assert_array_equal(states, before)
 
 
 def test_streams_are_uniform_normal_and_unrelated():

@@ -5,9 +5,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from fitting import MONOTONE, assert_same_bits, data_named, half_of, simulated
+from fitting import MONOTONE, assert_same_bits, data_named, simulated
 from powerlaw import power_law_ratings
-from test_kernels import VARIANTS, name
+from test_kernels import VARIANTS, half_of, name
 from test_objective import config_of
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
@@ -311,10 +311,10 @@ def assert_equal_fits(fit, other, tolerance=1e-9):
 
 
 def choices():
-    """prior, intercepts, implicit features, start: every pair of values of two of them."""
+    """prior, intercepts, implicit features, start: every pair of values of two of them; half of these are slow."""
     for number, combination in enumerate(product(PRIORS, [False, True], [False, True], ["spectral", "random"])):
         if number.bit_count() % 2 == 0:
-            yield combination
+            yield pytest.param(*combination, marks=[] if number in (0, 3, 12, 15) else pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("prior", "intercepts", "implicit", "start"), list(choices()))

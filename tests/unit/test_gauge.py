@@ -6,9 +6,9 @@ import bruteforce
 import numpy as np
 import pytest
 import readable
-from fitting import MONOTONE, half_of, simulated
+from fitting import MONOTONE, simulated
 from scipy.optimize import minimize, minimize_scalar
-from test_kernels import VARIANTS, make_posterior, name
+from test_kernels import VARIANTS, half_of, make_posterior, name
 from test_objective import config_of
 from test_statistics import statistics
 

@@ -47,7 +47,7 @@ def check(values, asked, kind):
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("dense", [0, 16])
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_every_id_is_found_and_no_other(name, dense, data):
     of, kind = KINDS[name]

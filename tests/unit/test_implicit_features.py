@@ -8,7 +8,7 @@ import pytest
 from fitting import MONOTONE, simulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_kernels import name
+from test_kernels import half_of, name
 from test_objective import config_of
 
 from onebit_spark import NotConverged, Terms, fit_arrays
@@ -80,8 +80,7 @@ def test_means_and_directions_against_matrices(n, seed, rank):
     np.testing.assert_array_equal(block.distinct_counts, rated.sum(axis=1))
 
 
-@pytest.mark.parametrize("intercepts", [True, False])
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize(("prior", "intercepts"), half_of(PRIORS, [False, True]))
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 def test_the_objective_never_rises(loss, prior, intercepts):
     data = simulated("B3", shape=(60, 40))

@@ -5,6 +5,7 @@ Every import counts, also one inside a function or under ``TYPE_CHECKING``. What
 """
 
 import ast
+import io
 import json
 import subprocess
 import sys
@@ -254,13 +255,15 @@ def test_every_job_of_the_command_has_help(job, capsys):
 
 
 def test_without_tqdm_a_terminal_sees_lines(monkeypatch):
-    class Terminal:
+    class Terminal(io.StringIO):
         def isatty(self):
             return True
 
-    assert bars.bar(3, "x", sys.stderr, "{n}") is None  # no terminal
     monkeypatch.setattr(bars, "tqdm", None)
-    assert bars.bar(3, "x", Terminal(), "{n}") is None
+    terminal = Terminal()
+    with bars.TaskProgress(4, "noise", stream=terminal) as progress:
+        progress.advance(4, seconds=1.0)
+    assert terminal.getvalue() == "noise: 4 of 4 fits\n"
 
 
 def test_the_times_are_those_of_the_fits(tmp_path):

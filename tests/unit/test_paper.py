@@ -2,33 +2,28 @@
 
 import hashlib
 import http.server
-import json
 import math
 import threading
 import zipfile
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from paper import experiments as paper
 from paper import figures
 from paper import reproduction_page as page
 from paper.baselines import davenport
-from paper.baselines.davenport import _Projection, fit_davenport, shrink_to_sum
-from paper.baselines.simple import fit_logistic, fit_majority
+from paper.baselines.davenport import _Projection, fit_davenport
+from paper.baselines.simple import fit_logistic
 from paper.comparison import paired_comparison
 from paper.job import reproduce
 from paper.methods import METHODS
 from paper.movielens import download_movielens, read_movielens
 from paper.planning import Setup, corollary1, corollary2, plan, theorem2
 from paper.published import PUBLISHED_ERRORS
-from paper.samples import folds, split
-from scipy.optimize import minimize
+from paper.samples import split
 from scipy.special import expit, gammaln
 
 from onebit_spark import RequestError
@@ -77,22 +72,6 @@ def test_the_tables_hold_every_cell_of_the_paper():
     cells = {(case.data["rank"], case.data["kind"], case.method) for case in cases}
     assert set(PUBLISHED_ERRORS) <= cells
     assert cells - set(PUBLISHED_ERRORS) == {(rank, "B3", f"known prior, K = {rank}") for rank in (3, 5)}
-
-
-def test_no_reported_draw_has_had_a_say_in_a_setting():
-    sample = Sample.of(np.arange(8), np.arange(8), np.ones(8), (8, 8))
-    for experiment in (paper.tables(20), paper.noise(10), paper.movielens(sample, 10)):
-        assert not set(experiment.seeds) & {*experiment.tuning_seeds, *range(240)}
-
-
-@pytest.mark.slow
-def test_tasks_are_json_and_every_setting_fits():
-    """One tiny fit of every method under its first and last setting."""
-    for name, method in METHODS.items():
-        for setting in {json.dumps(setting) for setting in (method.grid[0], method.grid[-1])}:
-            cell = {"kind": "B1", "rank": 2, "switch": 0.1, "size": 24}
-            task = {"do": "draw", **cell, "method": name, "setting": json.loads(setting), "seed": 0}
-            assert 0 <= paper.simulation_task(task)["error"] <= 1
 
 
 def test_a_simulation_task_measures_all_cells_and_cross_validates_the_observed_ones():
@@ -169,23 +148,6 @@ def test_a_movielens_task_tests_on_what_it_did_not_see():
         train, test = split(sample, 375, record["seed"])
         share = np.mean(test.labels != (1 if np.mean(train.labels) > 0 else -1))
         assert (record["error"], record["n_test"]) == (share, 375)
-
-
-@pytest.fixture(scope="module")
-def sample():
-    data = simulate("B1", 2, (40, 30), 0.5, seed=1)
-    return Sample.of(data.rows, data.cols, data.labels, (40, 30))
-
-
-def test_folds_cut_a_sample_into_parts(sample):
-    parts = list(folds(sample, 3, seed=5))
-    cells = [set(zip(test.rows.tolist(), test.cols.tolist(), strict=True)) for _, test in parts]
-    assert sum(map(len, cells)) == len(set.union(*cells)) == len(sample)
-    assert all(len(train) + len(test) == len(sample) for train, test in parts)
-    again = [test.rows for _, test in folds(sample, 3, seed=5)]
-    assert all(np.array_equal(test.rows, rows) for (_, test), rows in zip(parts, again, strict=True))
-    train, test = split(sample, 100, seed=5)
-    assert (len(train), len(test)) == (500, 100)
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -282,15 +244,6 @@ def test_bad_requests_end_before_spark_starts(capsys, monkeypatch, tmp_path, arg
     assert not list(tmp_path.iterdir())
 
 
-def test_a_download_that_fails_is_told_in_one_line(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
-    monkeypatch.setenv("ONEBIT_DATA", str(tmp_path / "data"))
-    output = tmp_path / "none"
-    arguments = ["movielens", "--download", "--url", "http://127.0.0.1:9/x.zip", "--output", str(output)]
-    assert refusal(capsys, arguments).startswith("error: http://127.0.0.1:9/x.zip cannot be fetched")
-    assert not output.exists()
-
-
 PROBLEM = {"m1": 100, "m2": 60, "rank": 3, "max_entry": 1.5, "budget": 5}
 N, LAM = 50_000, 9000.0
 
@@ -339,29 +292,6 @@ def test_the_number_of_ratings_is_the_least_that_does(prior, which, noise):
     assert given.bound == pytest.approx(found.bound)
 
 
-def test_a_constant_scale_of_the_inverse_gamma_never_suffices():
-    """K n β/λ stays: the paper calls any constant β good enough."""
-    assert plan(200, 100, 3, 1.0, 0.4, prior="inverse-gamma", budget=10).n < 10**7
-    with pytest.raises(ValueError, match="no number of ratings"):
-        plan(200, 100, 3, 1.0, 0.4, prior="inverse-gamma", budget=10, beta=1.0)
-    with pytest.raises(ValueError, match=r"tends to at least 0\.5"):
-        plan(200, 100, 3, 1.0, 0.4, best_risk=0.5)
-
-
-@pytest.mark.parametrize(("which", "noise", "fewest"), [("corollary1", 0.0, 500_000), ("theorem2", 0.1, 625_001)])
-def test_a_given_lambda_needs_so_many_ratings(which, noise, fewest):
-    """λ ≤ n, or λ < n/C, C = 1/(1 − 2p); a bound that holds there already is found there."""
-    options = {"which": which, "switch_noise": noise, "lam": 5e5}
-    found = plan(20, 10, 1, 1.0, 0.6, **options)
-    assert (found.n, found.lam) == (fewest, 5e5)
-    assert found.bound == plan(20, 10, 1, 1.0, n=fewest, **options).bound <= 0.6
-    with pytest.raises(ValueError, match=rf"too large for n = .*: {which} holds for it from n = {fewest:,} on"):
-        plan(20, 10, 1, 1.0, n=fewest - 1, **options)
-    more = plan(20, 10, 1, 1.0, 0.3, **{**options, "which": "corollary1"})
-    assert more.n > 500_000
-    assert more.bound <= 0.3 < plan(20, 10, 1, 1.0, n=more.n - 1, lam=5e5).bound
-
-
 WRONG_PLANS = [
     {}, {"risk": 0.3, "n": 10}, {"risk": -1.0}, {"n": 1}, {"risk": 0.3, "lam": float("inf")},
     *({"n": 100, name: value} for name, value in (
@@ -400,39 +330,14 @@ def gradient(x, rows, cols, labels):
     return slopes
 
 
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=8), st.floats(0.01, 20))
-def test_shrinking_is_the_projection_onto_the_simplex(values, total):
-    """KKT: what remains adds up to the total, and every value lost the same θ or all that it had."""
-    values = np.array(values)
-    kept = shrink_to_sum(values, total)
-    if values.sum() <= total:
-        assert kept is values
-        return
-    assert kept.sum() == pytest.approx(total)
-    lost = values - kept
-    theta = lost.max() if np.all(kept == 0) else lost[kept > 0].max()
-    np.testing.assert_allclose(lost[kept > 0], theta, atol=1e-9)
-    assert np.all(values[kept == 0] <= theta + 1e-9)
-
-
-def test_the_projection_onto_the_ball_is_the_nearest_point():
-    """⟨x − p, z − p⟩ ≤ 0 for every z of the ball: its extreme points are radius·u vᵀ, the worst that of x − p."""
-    x = np.random.default_rng(1).normal(size=(6, 4))
-    p = _Projection(2.0, None)(x)
-    assert nuclear(p) == pytest.approx(2.0)
-    assert 2.0 * np.linalg.norm(x - p, 2) - np.vdot(x - p, p) <= 1e-9
-    inside = 0.1 * x
-    np.testing.assert_array_equal(_Projection(2.0, None)(inside), inside)
-
-
 @pytest.mark.parametrize("radius", [0.05, 0.8, 1e9])
 def test_the_truncated_svd_projects_like_the_whole_one(monkeypatch, radius):
     """From a rank that is far too small on to all singular values, with the radius a share of the nuclear norm."""
     x = np.random.default_rng(2).normal(size=(60, 50))
     radius *= nuclear(x)
-    whole = _Projection(radius, None)(x)
+    whole = _Projection(radius)(x)
     monkeypatch.setattr(davenport, "DENSE_SIDE", 0)
-    truncated = _Projection(radius, None)
+    truncated = _Projection(radius)
     truncated.rank = 1
     np.testing.assert_allclose(truncated(x), whole, atol=1e-8)
 
@@ -448,45 +353,6 @@ def test_davenport_reaches_the_optimum(radius):
     assert nuclear(fit.matrix) <= radius * (1 + 1e-9)
     assert np.vdot(slopes, fit.matrix) + radius * np.linalg.norm(slopes, 2) <= 1e-5
     assert fit.objective == pytest.approx(np.logaddexp(0, -labels * fit.matrix[rows, cols]).sum())
-
-
-def test_without_active_constraints_davenport_is_the_logit_of_the_shares():
-    rows, cols, labels = ratings(n=400)
-    fit = fit_davenport(rows, cols, labels, (7, 5), 1e6, tol=1e-9)
-    positive, negative = np.zeros((7, 5)), np.zeros((7, 5))
-    np.add.at(positive, (rows[labels > 0], cols[labels > 0]), 1)
-    np.add.at(negative, (rows[labels < 0], cols[labels < 0]), 1)
-    assert min(positive.min(), negative.min()) > 0  # else the logit is infinite
-    np.testing.assert_allclose(fit.matrix, np.log(positive / negative), atol=1e-6)
-
-
-def test_davenport_with_the_box_agrees_with_a_general_optimiser():
-    """Factors of full rank express the ball: ‖L Rᵀ‖_* ≤ τ if ‖L‖² + ‖R‖² ≤ 2τ, with equality at the best ones."""
-    rows, cols, labels = ratings(3, (3, 3), 25)
-    radius, bound = 3.0, 0.8
-    fit = fit_davenport(rows, cols, labels, (3, 3), radius, bound, tol=1e-6)
-
-    def matrix(z):
-        return z[:9].reshape(3, 3) @ z[9:].reshape(3, 3).T
-
-    def loss(z):
-        return np.logaddexp(0, -labels * matrix(z)[rows, cols]).sum()
-
-    starts = [np.random.default_rng(seed).normal(size=18) * 0.5 for seed in range(4)]
-    constraints = [
-        {"type": "ineq", "fun": lambda z: 2 * radius - z @ z},
-        {"type": "ineq", "fun": lambda z: bound**2 - matrix(z).ravel() ** 2},
-    ]
-    options = {"maxiter": 1000, "ftol": 1e-12}
-    best = min(minimize(loss, z, constraints=constraints, method="SLSQP", options=options).fun for z in starts)
-    assert np.abs(fit.matrix).max() <= bound
-    assert fit.objective == pytest.approx(best, rel=1e-5)
-
-
-def test_the_majority_is_the_share_of_positives():
-    fit = fit_majority([1, 1, 1, -1], (2, 2))
-    assert fit.score([0, 1], [1, 0]) == pytest.approx(np.log(3.5 / 1.5))
-    assert fit_majority([1, -1], (1, 1)).score(0, 0) > 0
 
 
 @pytest.mark.parametrize("rank", [0, 2])

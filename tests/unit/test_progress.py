@@ -118,7 +118,7 @@ def test_progress_is_over_all_tasks_and_says_how_long(monkeypatch):
         progress.advance(4, seconds=12.0)
     lines = stream.getvalue().splitlines()
     assert lines[0] == "tables: 4 of 10 fits"
-    assert lines[1] == "tables: 6 of 10 fits, about 12 s left"
+    assert lines[1] == "tables: 6 of 10 fits: about 12 s left"
     assert lines[2] == "tables: 10 of 10 fits"
     assert len(lines) == 3
 
@@ -127,7 +127,7 @@ def test_progress_on_a_terminal_is_one_bar():
     stream = Terminal()
     with TaskProgress(4, "noise", stream=stream) as progress:
         progress.advance(2, seconds=10.0)
-    assert re.search(r"noise 2/4 \|.*about 10 s left", stream.getvalue())
+    assert re.search(r"noise: 2 of 4 fits \|.*about 10 s left", stream.getvalue())
     assert "\n" not in stream.getvalue().strip()
 
 

@@ -75,6 +75,12 @@ def page(info):
     return report(info, CERTIFICATE)
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Plots take a third of a second each: here their words are tested."""
+    monkeypatch.setattr("onebit_spark.report.Plot.svg", lambda plot: "<svg")
+
+
 def test_it_says_what_was_fitted(page):
     for text in ("900 ratings of 40 users on 30 items", "12.3%", "logistic loss", "&lt;who&gt;", "≤ 37.4%", "0.25"):
         assert text in page
@@ -84,6 +90,7 @@ def test_it_says_what_was_fitted(page):
     assert "look better than they are" not in page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_error_and_majority_are_of_the_same_ratings(info):
     """90% of the fitted ratings are positive, and 40% of the held-out ones."""
     scores = {"width": 0.1, "low": [-0.1, 0.1], "positive": [100, 300], "negative": [500, 100]}
@@ -107,12 +114,14 @@ def test_plots_have_titles_words_for_axes_and_a_text_for_those_who_do_not_see_th
     assert all(where.get_xlabel() and where.get_ylabel() for where in axes)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_orange_bars_are_explained_where_there_are_some(info):
     some, none = (dataclasses.replace(info, effective_rank=rank) for rank in (3, 4))
     assert "switched off the orange ones" in report(some)
     assert "orange" not in report(none).split("</style>", 1)[1].replace("var(--orange)", "")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_job_and_its_seconds(info, page):
     assert "survey" in page  # without a job: the seconds of the fit
     job = {
@@ -134,6 +143,7 @@ def test_dark_screens_have_colours_of_their_own(page):
     assert not re.search(r"(?:fill|stroke): #(?!000000)", body)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_full_rank_promises_nothing(bare):
     """More factors help some data and not others, and trying several is a comparison of settings."""
     full, spare = (report(dataclasses.replace(bare, effective_rank=rank), {}) for rank in (4, 3))
@@ -142,11 +152,13 @@ def test_a_full_rank_promises_nothing(bare):
     assert "Every factor is in use" not in spare
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_vacuous_headline_is_no_headline(info):
     only = {"headline": "catoni", "certificates": CERTIFICATE["certificates"][1:]}
     assert "certified" not in report(info, only)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_certified_points_are_on_the_curve(info):
     common = {"name": "selective", "delta": 0.05, "statement": "It answers.", "group": None}
     met = {**common, "bound": 0.08, "request": 0.08, "threshold": 0.5, "vacuous": False}
@@ -197,6 +209,7 @@ def test_a_rare_class_has_its_own_figures_and_curve(info):
     assert "average precision" not in balanced
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_less_is_shown_where_less_is_known(info, bare):
     page = report(bare)
     assert page.count("<svg") == 2
@@ -205,6 +218,7 @@ def test_less_is_shown_where_less_is_known(info, bare):
     assert "look better than they are" in report(trained)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("name", "whose"),
     [

@@ -5,8 +5,6 @@ import datetime
 import decimal
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -32,18 +30,6 @@ def ids_of(users=USERS, items=ITEMS):
 
 
 # ---- predictions -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("choices", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
-def test_it_predicts_as_the_fit_does(make_fit, make_model, choices):
-    """Also the ids that were never rated: from the prior."""
-    fit, model = make_fit(**choices), make_model(**choices)
-    for name in ("score", "std", "probability", "predict"):
-        expected = getattr(fit, name)(USERS, ITEMS)
-        np.testing.assert_allclose(getattr(model, name)(*ids_of()), expected, rtol=1e-6, atol=1e-6)
-    table = model.predictions(*ids_of())
-    assert table.column_names == ["user", "item", *NAMES]
-    np.testing.assert_array_equal(table["score"].to_numpy(), model.score(*ids_of()))
 
 
 @pytest.mark.parametrize("name", VERSIONS)
@@ -499,19 +485,3 @@ def test_folders_of_other_machines_are_refused(make_model, path):
 def test_an_estimator_is_not_a_model():
     with pytest.raises(RequestError, match="holds an estimator, not a fitted model"):
         onebit_spark.load(FOLDERS / "estimator-1")
-
-
-def test_no_spark_is_imported(make_folder, tmp_path):
-    """In a fresh interpreter where pyspark cannot be imported."""
-    program = f"""
-import sys
-sys.modules.update(pyspark=None, py4j=None)
-import onebit_spark
-model = onebit_spark.load({str(make_folder())!r})
-new = model.fold_in("new", [10, 20], [1, -1])
-new.recommend("new", 3)
-new.export_vectors({str(tmp_path / "vectors")!r})
-print(model, len(new.predictions(["new", "u01"], 10)), [name for name in sys.modules if name.startswith("pyspark.")])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.stdout.strip() == "FittedModel(28 users, 18 items, rank 2) 2 []", done.stderr

@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pyarrow as pa
 import pytest
-from fitting import MONOTONE, half_of, simulated
-from test_kernels import name
+from fitting import MONOTONE, simulated
+from test_kernels import half_of, name
 from test_objective import config_of
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays

@@ -138,26 +138,6 @@ def test_power_law_columns_and_uniform_rows(exponent):
     assert np.bincount(rows, minlength=100) == pytest.approx(1000, abs=5 * np.sqrt(1000))
 
 
-def test_power_law_labels_have_a_signal_and_noise():
-    """Repeated cells agree more often than coin flips and less often than a noiseless rule would."""
-    rows, cols, labels = power_law_ratings(40, 30, 200_000, exponent=0.0)
-    cell = rows * 30 + cols
-    share = np.bincount(cell, labels == 1) / np.bincount(cell)
-    assert 0.2 < np.minimum(share, 1 - share).mean() < 0.35  # the Bayes error of this model
-    assert 0.3 < (labels == 1).mean() < 0.7
-
-
-def test_power_law_crosses_chunks_and_follows_the_seed(monkeypatch):
-    monkeypatch.setattr("powerlaw._CHUNK", 64)
-    first, again, other = (power_law_ratings(20, 10, 1000, seed=seed) for seed in (1, 1, 2))
-    for a, b, c in zip(first, again, other, strict=True):
-        assert np.array_equal(a, b)
-        assert not np.array_equal(a, c)
-    assert first[0].max() < 20
-    assert first[1].max() < 10
-    assert set(np.unique(first[2])) == {-1, 1}
-
-
 def test_the_files_of_the_guides_hold_every_rating_once(tmp_path, capsys):
     main([str(tmp_path), "--users", "30", "--items", "20", "--ratings", "300"])
     parts = [pq.read_table(tmp_path / name) for name in ("ratings.parquet", "held_out.parquet", "incoming")]

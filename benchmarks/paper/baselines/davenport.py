@@ -1,6 +1,6 @@
 """1-bit matrix completion by maximum likelihood under a nuclear norm (Davenport, Plan, van den Berg, Wootters, 2014).
 
-    minimise  f(X) = Σ_l log(1 + exp(−y_l X_{i_l j_l}))   over   ‖X‖_* ≤ τ   and, optionally,   ‖X‖_∞ ≤ a
+    minimise  f(X) = Σ_l log(1 + exp(−y_l X_{i_l j_l}))   over   ‖X‖_* ≤ τ
 
 This is the paper's "freq. Logit". f is convex, so a stationary point is a solution. X is dense, so the code is meant
 for matrices of up to some thousand rows and columns.
@@ -64,20 +64,19 @@ def fit_davenport(
     labels: ArrayLike,
     shape: tuple[int, int],
     radius: float,
-    bound: float | None = None,
     *,
     max_iter: int = 500,
     tol: float = 1e-3,
 ) -> DavenportFit:
     """Spectral projected gradient (Birgin, Martínez, Raydan, 2000) from 0.
 
-    ``radius`` is τ, ``bound`` is a; labels are ±1. Davenport's own choice for a matrix of rank r with entries below a
-    is τ = a·√(r m1 m2). Stops where the stationarity is below ``tol``.
+    ``radius`` is τ; labels are ±1. Davenport's own choice for a matrix of rank r with entries below a is
+    τ = a·√(r m1 m2). Stops where the stationarity is below ``tol``.
     """
-    if not (radius > 0 and (bound is None or bound > 0)):
-        raise ValueError(f"radius and bound must be positive, not {radius} and {bound}")
+    if not radius > 0:
+        raise ValueError(f"radius must be positive, not {radius}")
     likelihood = _Likelihood(np.asarray(rows), np.asarray(cols), np.asarray(labels), shape)
-    projection = _Projection(radius, bound)
+    projection = _Projection(radius)
     x = np.zeros(shape)
     value, gradient = likelihood(x)
     recent = deque([value], MEMORY)
@@ -123,30 +122,13 @@ class _Likelihood:
 
 
 class _Projection:
-    """The projection onto the nuclear ball, or by Dykstra's algorithm onto its intersection with the box."""
+    """The projection onto the nuclear ball."""
 
-    def __init__(self, radius: float, bound: float | None, *, tol: float = 1e-6, max_rounds: int = 200) -> None:
-        self.radius, self.bound, self.tol, self.max_rounds = radius, bound, tol, max_rounds
+    def __init__(self, radius: float) -> None:
+        self.radius = radius
         self.rank = 10  # of the last projection: how many singular values the next one will need
 
     def __call__(self, x: DoubleArray) -> DoubleArray:
-        if self.bound is None:
-            return self._onto_ball(x)
-        correction = np.zeros_like(x)
-        boxed = np.clip(x, -self.bound, self.bound)
-        box_correction = x - boxed
-        for _ in range(self.max_rounds):
-            inside = self._onto_ball(boxed + correction)
-            correction += boxed - inside
-            previous, boxed = boxed, np.clip(inside + box_correction, -self.bound, self.bound)
-            box_correction += inside - boxed
-            if max(np.linalg.norm(boxed - inside), np.linalg.norm(boxed - previous)) <= self.tol * (
-                1 + np.linalg.norm(boxed)
-            ):
-                break
-        return boxed
-
-    def _onto_ball(self, x: DoubleArray) -> DoubleArray:
         """Singular values less θ, where those above θ then add up to the radius; the smaller ones are not computed."""
         smaller, wanted = min(x.shape), self.rank + 5
         while True:

@@ -106,7 +106,6 @@ class HalfStep(Generic[P]):
 
     @property
     def row_prior(self) -> RowPrior:
-        """The prior of the rows. An engine has replaced ``PriorLines`` before."""
         assert isinstance(self.prior, RowPrior)
         return self.prior
 
@@ -127,7 +126,6 @@ class RowSums(NamedTuple):
 
     @classmethod
     def total(cls, parts: Iterable[RowSums]) -> RowSums:
-        """The sums over several sets of rows, in this order."""
         return cls(*(sum(part) for part in zip(*parts, strict=True)))
 
 
@@ -191,14 +189,15 @@ class Loss(ABC):
 
 def kernel_arguments(block: RatingBlock, rows: RowPosterior, step: HalfStep) -> tuple[Any, Any, Any]:
     """Ratings, rows and prior as every row kernel takes them: pointers, codes and weights; location, scale and the
-    number of fixed coordinates, 1 with intercepts; mean, precision and coupling.
+    number of fixed coordinates, 1 with intercepts; mean, precision and coupling. Arrays of one layout, so that a kernel
+    is compiled once.
     """
     prior, size = step.row_prior, rows.dimension
     coupling = np.zeros((size, size)) if prior.coupling is None else prior.coupling
     return (
         (block.row_pointers, block.codes, block.weights),
         (rows.location, rows.scale, int(rows.has_intercept)),
-        (prior.mean, prior.precision, coupling),
+        (np.ascontiguousarray(prior.mean), np.ascontiguousarray(prior.precision), coupling),
     )
 
 

@@ -82,8 +82,6 @@ def load(typing, array, line):
 
 @intrinsic
 def store(typing, array, line, value):
-    """array[line] = value."""
-
     def generate(context, builder, signature, arguments):
         *place, line_value = arguments
         builder.store(line_value, _address(context, builder, array, *place), align=8)
@@ -92,65 +90,45 @@ def store(typing, array, line, value):
     return types.void(array, types.intp, lanes), generate
 
 
-@intrinsic
-def zeros(typing):
-    """0 in every lane."""
+def _of_lines(n, emit):
+    """What an intrinsic of n lines returns: its type, and ``emit(builder, *lines)`` as its code."""
 
     def generate(context, builder, signature, arguments):
-        return ir.Constant(_LINE, [0.0] * LANES)
+        return emit(builder, *arguments)
 
-    return lanes(), generate
+    return lanes(*[lanes] * n), generate
+
+
+@intrinsic
+def zeros(typing):
+    return _of_lines(0, lambda builder: ir.Constant(_LINE, [0.0] * LANES))
 
 
 @intrinsic
 def times(typing, x, y):
-    """x·y."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fmul(*arguments)
-
-    return lanes(lanes, lanes), generate
+    return _of_lines(2, lambda builder, x, y: builder.fmul(x, y))
 
 
 @intrinsic
 def minus_product(typing, s, x, y):
     """s − x·y, rounded once where the machine can."""
-
-    def generate(context, builder, signature, arguments):
-        s, x, y = arguments
-        return _of_llvm(builder, "fmuladd", builder.fneg(x), y, s)
-
-    return lanes(lanes, lanes, lanes), generate
+    return _of_lines(3, lambda builder, s, x, y: _of_llvm(builder, "fmuladd", builder.fneg(x), y, s))
 
 
 @intrinsic
 def negative(typing, x):
-    """−x."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fneg(*arguments)
-
-    return lanes(lanes), generate
+    return _of_lines(1, lambda builder, x: builder.fneg(x))
 
 
 @intrinsic
 def reciprocal(typing, x):
-    """1/x."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fdiv(ir.Constant(_LINE, [1.0] * LANES), *arguments)
-
-    return lanes(lanes), generate
+    return _of_lines(1, lambda builder, x: builder.fdiv(ir.Constant(_LINE, [1.0] * LANES), x))
 
 
 @intrinsic
 def reciprocal_root(typing, x):
-    """1/√x."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fdiv(ir.Constant(_LINE, [1.0] * LANES), _of_llvm(builder, "sqrt", *arguments))
-
-    return lanes(lanes), generate
+    one = ir.Constant(_LINE, [1.0] * LANES)
+    return _of_lines(1, lambda builder, x: builder.fdiv(one, _of_llvm(builder, "sqrt", x)))
 
 
 @inner

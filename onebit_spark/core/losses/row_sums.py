@@ -69,7 +69,6 @@ def gather(table, codes, lo, hi, out):
 
 @inner
 def signed_weight(codes, weights, l):
-    """w_l y_l."""
     return weight_of(weights, l) * (2.0 * (codes[l] & 1) - 1.0)
 
 

@@ -61,7 +61,6 @@ def usable_bytes() -> int:
 
 
 def check_memory(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -> None:
-    """Refuse a fit that needs more memory than the device has."""
     needed, there = bytes_needed(n, n_rows, n_cols, form, weighted), usable_bytes()
     if needed > there:
         raise RequestError(

@@ -18,7 +18,7 @@ from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form
 from onebit_spark.core.randomness import UNITS, Split
 from onebit_spark.core.spectral import CountedRows
-from onebit_spark.core.user_data import checked_ratings
+from onebit_spark.core.user_data import checked_arrays
 from onebit_spark.engines.cuda.device import NULL, check_memory, cupy, download, kernel, launch, or_null, upload
 from onebit_spark.engines.cuda.shapes import MANY_TASKS, RATING_MACROS, TASK
 
@@ -130,7 +130,6 @@ class DeviceRatings:
 
     @property
     def positives(self) -> int:
-        """Number of positive ratings."""
         return int(self._unweighted.positives.sum())
 
     @property
@@ -227,15 +226,15 @@ def device_ratings(
     rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
     weights: ArrayLike | None, form: Form,
 ) -> Orientations:  # fmt: skip
-    """Both orientations of ratings in arrays; the arguments are those of ``core.user_data.checked_ratings``.
+    """Both orientations of ratings in arrays; the arguments are those of ``core.user_data.checked_arrays``.
 
     Arrays of the right types are uploaded as they are, and the device checks their values: the host would take longer
-    to check a billion values than the whole fit takes. If a check fails, ``checked_ratings`` reports the problem.
+    to check a billion values than the whole fit takes. If a check fails, ``checked_arrays`` reports the problem.
     """
     given = np.asarray(rows), np.asarray(cols), np.asarray(labels)
     sent = None if settings or weights is not None else _sent(*given, shape, form)
     if sent is None:
-        checked = checked_ratings(*given, shape, settings, weights)
+        checked = checked_arrays(*given, shape, settings, weights)
         size, extent, carried = len(checked.rows), checked.shape, checked.weights
         check_memory(size, *extent, form, carried is not None)
         row, col = (upload(array.astype(np.int32)) for array in (checked.rows, checked.cols))

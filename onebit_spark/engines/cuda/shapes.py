@@ -62,17 +62,14 @@ class LineShape:
 
     @property
     def values(self) -> int:
-        """Sums per thread."""
         return _rounded(self._summed, 4 * self.groups)
 
     @property
     def _summed(self) -> int:
-        """Sums per thread, without padding."""
         return sum(_rounded(part, 4) for part in (self.moments, self.signed, self.implicit))
 
     @property
     def width(self) -> int:
-        """Numbers in a line."""
         return (self.moments + self.implicit) * self.group
 
     @property
@@ -132,7 +129,6 @@ class Shape:
 
     @property
     def packed(self) -> int:
-        """Entries of a covariance."""
         return packed_size(self.size)
 
     @cached_property
@@ -146,7 +142,6 @@ class Shape:
 
     @property
     def row_width(self) -> int:
-        """Numbers in the line of a row: moments alone."""
         return self.line.moments * self.line.group
 
     # ---- lines.cu, solve.cu, maps.cu ---------------------------------------------------------------------------------

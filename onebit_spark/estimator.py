@@ -25,7 +25,7 @@ from onebit_spark.core.config import Execution, FitConfig, Labels, Terms, device
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.hashes import CellSketch
 from onebit_spark.core.losses import Side
-from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who
+from onebit_spark.core.model_info import DIRECTIONS, MEASURED, METADATA, SIDE_OF, ModelInfo, Who
 from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.spark_engine import adopted_factors, factor_schema, factors_of, load_ratings, open_engine
@@ -291,8 +291,9 @@ def _made(
     """The model on Spark. That of a finished fit outlives the engine."""
 
     def made(who: Who) -> DataFrame:
-        side, posteriors = SIDE_OF[who], fit.posteriors(SIDE_OF[who])
-        schema = factor_schema(info, who, posteriors[0].form.vectors > MODEL_VECTORS)
-        return factors_of(spark, engine, side, posteriors, schema, newcomers.get(side), persist=bool(info.seconds))
+        side, tables = SIDE_OF[who], fit.tables(SIDE_OF[who])
+        present = [DIRECTIONS] * (tables[0].form.vectors > MODEL_VECTORS) + [*MEASURED] * (fit.measured is not None)
+        schema = factor_schema(info, who, present)
+        return factors_of(spark, engine, side, tables, schema, newcomers.get(side), persist=bool(info.seconds))
 
     return OneBitCompletionModel(info, made("user"), made("item"), certificate).fittedOn(fitted)

@@ -157,12 +157,14 @@ def _side(fit: CertifiedFit[Any], engine: Engine[Any], side: Side, info: ModelIn
     """The rows or columns with ratings or side features, in the precision of the fit."""
     lines, rated = engine.runner.lines(fit.posterior[side]), engine.counts(side) > 0
     drawn = None if fit.drawn is None else engine.runner.lines(fit.drawn[side])
-    numbers = np.arange(len(rated))
+    assert fit.measured is not None
+    measured, numbers = engine.runner.lines(fit.measured[side]), np.arange(len(rated))
     if side not in fit.codings and not rated.all():
         numbers = np.flatnonzero(rated)
         lines, drawn = lines.take(numbers), None if drawn is None else drawn.take(numbers)
+        measured = measured[numbers]
     prior = prior_row(fit.scales, side, *info.table_form, precision=lines.location.dtype.name)
-    return ModelSide(pa.array(numbers), lines, prior, drawn)
+    return ModelSide(pa.array(numbers), lines, prior, drawn, measured)
 
 
 def _label_coding(labels: NDArray[Any]) -> Coding:
@@ -219,6 +221,7 @@ def info_of_fit(
         choice=fit.choice.as_dict(),
         calibration=None if fit.choice.calibration is None else asdict(fit.choice.calibration),
         repeats=asdict(engine.repeats),
+        axes=None if fit.axes is None else fit.axes.as_dict(),
     )
 
 
@@ -228,7 +231,8 @@ def unrated_tables(
     tables = {}
     for side, coding in fit.codings.items():
         prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
-        lines = features[side].unrated_lines(prior, coding, weights, info.draw_narrowing)
+        std = None if fit.axes is None else fit.axes.spreads(side, prior)
+        lines = features[side].unrated_lines(prior, coding, weights, info.draw_narrowing, std)
         if lines is not None:
             tables[side] = lines
     return tables
@@ -470,7 +474,7 @@ def _made(
 ) -> FittedModel:  # fmt: skip
     def made(who: Who) -> ModelSide:
         side = SIDE_OF[who]
-        rows = [engine.runner.lines(each) for each in fit.posteriors(side)]
+        rows = [engine.runner.lines(each) for each in fit.tables(side)]
         return ModelSide.of(side_table(engine.ids[side].values, rows, newcomers.get(side)), info, who)
 
     params = {f"{who}Col": info.columns[who] for who in SIDE_OF}

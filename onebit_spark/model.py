@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -42,7 +42,7 @@ from onebit_spark.certificate.certificates import (
     ungrouped_certificates,
 )
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
-from onebit_spark.core.model_info import DIRECTIONS, METADATA, ModelInfo, Who, factor_columns, feature_effects
+from onebit_spark.core.model_info import METADATA, ModelInfo, Who, feature_effects, plain_columns
 from onebit_spark.core.prediction import TOWARDS, Call
 from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
@@ -50,6 +50,7 @@ from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.input.spark_ratings import case_folding, missing
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
+from onebit_spark.ml.positions import next_questions, positions
 from onebit_spark.ml.recommend import ranking, recommend
 from onebit_spark.ml.scoring import (
     SparkFactors,
@@ -110,7 +111,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         self._collected: list[tuple[ModelSide, ModelSide]] = []  # shared by copies: see ``factors``
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
         for who, schema in (("user", users.schema), ("item", items.schema)):
-            actual, expected = _types(schema), _types(factor_schema(info, who, DIRECTIONS in schema.names))
+            actual, expected = _types(schema), _types(factor_schema(info, who, schema.names))
             if actual != expected:
                 raise RequestError(f"damaged model folder: {who}s/ should have the columns {expected}, not {actual}")
 
@@ -121,7 +122,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     ) -> Self:  # fmt: skip
         """A model from factor tables in this process. Spark sends them to the executors with every job."""
         user_frame, item_frame = (
-            factor_frame(spark, table, factor_schema(info, side, DIRECTIONS in table.column_names))
+            factor_frame(spark, table, factor_schema(info, side, table.column_names))
             for side, table in (("user", users), ("item", items))
         )
         return cls(info, user_frame, item_frame, certificate_document(item.as_dict() for item in certificates))
@@ -265,6 +266,25 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     ) -> DataFrame:
         floor = self._threshold("answered") if answered else None
         return recommend(self.factors, who, n, z, seen, floor, subset)
+
+    # ---- positions ---------------------------------------------------------------------------------------------------
+
+    def positions(
+        self, who: Literal["user", "item"] = "user", dimensions: int = 2, anchors: Mapping[Any, int] | None = None
+    ) -> DataFrame:
+        """Positions of the users, or intercepts and slopes of the items, with standard deviations (docs/positions.md).
+
+        The parameters and the columns are those of ``FittedModel.positions``, the id is in ``userCol`` or ``itemCol``.
+        """
+        return positions(self.factors, who, dimensions, anchors or {})
+
+    def nextQuestions(self, users: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None) -> DataFrame:
+        """The n items whose answers would say most about each user: see ``FittedModel.next_questions``.
+
+        A user that the model does not know is a new one. Pairs of ``excludeSeen`` are not asked. The columns are the
+        user, ``rank`` from 1 on, the item and ``information``.
+        """
+        return next_questions(self.factors, users, n, excludeSeen)
 
     # ---- new users and items -----------------------------------------------------------------------------------------
 
@@ -488,12 +508,9 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
             model._collected = self._collected
         else:
-            plain = ["id", *factor_columns(*self.info.table_form)]
-            model = type(self)(
-                replace(self.info, draw_narrowing=None, **info),
-                (self.users if users is None else users).select(*plain),
-                (self.items if items is None else items).select(*plain),
-            )
+            frames = (self.users if users is None else users, self.items if items is None else items)
+            plain = [each.select("id", *plain_columns(self.info, each.columns)) for each in frames]
+            model = type(self)(replace(self.info, draw_narrowing=None, **info), plain[0], plain[1])
         model.source, model.readFitted = self.source, self.readFitted
         return self._copyValues(model._resetUid(self.uid))
 

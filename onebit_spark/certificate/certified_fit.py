@@ -37,6 +37,7 @@ from onebit_spark.core.features import FeatureCoding, codings_of
 from onebit_spark.core.hyper_posterior import FixedPrior, HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES, PriorLines, Side
 from onebit_spark.core.model_selection import SelectedModel, select_model
+from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
 from onebit_spark.core.prediction import Thresholds, thresholds_of
 from onebit_spark.core.randomness import Draws, Split
@@ -64,10 +65,13 @@ class CertifiedFit(Generic[P]):
     codings: dict[Side, FeatureCoding]  # of side features in the fit: after a prior split, in that of A
     drawn: dict[Side, P] | None = None  # after a prior split: the posterior whose draws are certified
     thresholds: Thresholds | None = None  # of every call, from the fitted ratings; None at a checkpoint
+    axes: Axes | None = None  # of positions, and the tables of ``engine.Measure``; None at a checkpoint
+    measured: dict[Side, Any] | None = None
 
-    def posteriors(self, side: Side) -> list[P]:
-        """The posterior of the model and, after a prior split, that of the certified draws."""
-        return [self.posterior[side], *([] if self.drawn is None else [self.drawn[side]])]
+    def tables(self, side: Side) -> list[Any]:
+        """The posterior of the model, after a prior split that of the certified draws, and ``measured``."""
+        kept = (self.posterior, self.drawn, self.measured)
+        return [tables[side] for tables in kept if tables is not None]
 
 
 class Checkpoints(NamedTuple):
@@ -101,10 +105,12 @@ def certified_fit(
         fit = _under_given_prior(engine, terms, choice, outcome, majority_error)
     counts = engine.confidences(fit.posterior, LOSSES[config.loss].score_noise)
     fit = replace(fit, thresholds=thresholds_of(counts))
-    if not fit.choice.config.implicit_features:
-        return fit
-    posterior = {side: engine.combined(side, _model_vectors, lines) for side, lines in fit.posterior.items()}
-    return replace(fit, posterior=posterior, scales=fit.scales.without_directions())
+    if fit.choice.config.implicit_features:
+        posterior = {side: engine.combined(side, _model_vectors, lines) for side, lines in fit.posterior.items()}
+        fit = replace(fit, posterior=posterior, scales=fit.scales.without_directions())
+    loss = fit.choice.config.make_loss()
+    axes, measured = engine.measured(fit.posterior, loss, {side: fit.scales.row_prior(side) for side in SIDES})
+    return replace(fit, axes=axes, measured=measured)
 
 
 def _after_iteration(

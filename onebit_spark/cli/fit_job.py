@@ -33,12 +33,12 @@ from onebit_spark.errors import RequestError, counted
 from onebit_spark.input.ratings import INTEGRAL, Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import (
+    MAP,
     METRICS,
     MODEL,
     PREDICTED,
-    PREDICTIONS,
-    PREDICTIONS_CSV,
     RENAMING,
+    TABLES,
     Location,
     OutputKind,
     explained,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 Runtime = Any  # a LocalRuntime or a SparkRuntime
 InputTable = Any  # an ArrowTable or a DataFrame
 MOST_STATEMENTS = 40  # certificates of groups that are printed
-KINDS = {"model": MODEL, "predictions": PREDICTIONS, "figures": METRICS}
+KINDS = {"model": MODEL, "figures": METRICS, "map": MAP}
 
 
 def fit(runtime: Runtime, request: FitRequest) -> None:
@@ -173,7 +173,7 @@ def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
     """Refuse outputs of a request that may not be overwritten, or that cannot be created."""
     for name, what in request.outputs.items():
         if path := getattr(request, name):
-            kind = PREDICTIONS_CSV if what == "predictions" and is_csv(path) else KINDS[what]
+            kind = TABLES[what][is_csv(path)] if what in TABLES else KINDS[what]
             refuse_output(spark, as_flag(name), path, kind, request.overwrite)
     if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
         writable(spark, "--checkpoint-dir", request.execution.checkpoint_dir, inside=True)

@@ -32,7 +32,7 @@ from onebit_spark.input.ratings import (
     column_count_problem,
 )
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
-from onebit_spark.platform.files import PREDICTIONS, PREDICTIONS_CSV, Location, table_format
+from onebit_spark.platform.files import Location, table_format
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, replaced_folder
 from onebit_spark.predictor.predictor import (
@@ -242,6 +242,16 @@ class LocalRuntime:
 
         _write(lines(), target)
 
+    def positions(
+        self, model: FittedModel, who: Who, dimensions: int, anchors: Mapping[Any, int], target: Target
+    ) -> None:  # fmt: skip
+        table = model.positions(who, dimensions, anchors)
+        _write(iter([table.rename_columns({who: model.info.columns[who]})]), target)
+
+    def mapped(self, model: FittedModel, anchors: Mapping[Any, int]) -> tuple[pa.Table, pa.Table]:
+        """The tables of a map."""
+        return model.positions("user", 2, anchors), model.positions("item", 2, anchors)
+
 
 def _write(lines: Iterator[pa.Table], target: Target) -> None:
     """As a CSV file, or as a folder of one Parquet file. It appears whole or not at all."""
@@ -249,13 +259,13 @@ def _write(lines: Iterator[pa.Table], target: Target) -> None:
     assert path is not None
     if is_csv(path):
         with (
-            PREDICTIONS_CSV.written_beside(Location(None, path), path, target.overwrite) as file,
+            target.kind.written_beside(Location(None, path), path, target.overwrite) as file,
             pacsv.CSVWriter(local_path(file.uri), first.schema) as writer,
         ):
             for table in chain([first], lines):
                 writer.write_table(table)
         return
-    with replaced_folder(path, PREDICTIONS, target.overwrite) as folder:
+    with replaced_folder(path, target.kind, target.overwrite) as folder:
         with pq.ParquetWriter(folder / "part-00000.parquet", first.schema) as writer:
             for table in chain([first], lines):
                 writer.write_table(table)

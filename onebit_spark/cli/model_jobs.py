@@ -1,10 +1,12 @@
-"""The jobs predict and evaluate, on any runtime, and what they print at their end."""
+"""The jobs predict, positions and evaluate, on any runtime, and what they print at their end."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from typing import Any
+
+import pyarrow as pa
 
 from onebit_spark.cli.fit_job import (
     Runtime,
@@ -15,10 +17,12 @@ from onebit_spark.cli.fit_job import (
     refuse_outputs,
 )
 from onebit_spark.cli.progress import Clock
-from onebit_spark.cli.requests import EvaluateRequest, PredictRequest, Target
-from onebit_spark.errors import counted
+from onebit_spark.cli.requests import EvaluateRequest, PositionsRequest, PredictRequest, Target
+from onebit_spark.core.model_info import Who
+from onebit_spark.errors import RequestError, counted
+from onebit_spark.map import page as map_page
 from onebit_spark.platform.files import Location
-from onebit_spark.predictor.predictor import CertificateRequest
+from onebit_spark.predictor.predictor import CertificateRequest, arrow_type, asked_ids
 from onebit_spark.report import rare_class
 
 
@@ -46,6 +50,31 @@ def predict(runtime: Runtime, request: PredictRequest) -> None:
             done = f"Recommended {counted(request.top, 'item')} to each of {counted(model.info.n_users, 'user')}"
             done += f", none of the {counted(n, 'pair')} of --exclude-seen." if pairs is not None else "."
     print_summary([done], clock, request.quiet, target.places)
+
+
+def positions(runtime: Runtime, request: PositionsRequest) -> None:
+    refuse_outputs(runtime.session, request)
+    clock, target = Clock(), Target(request.output, None, request.overwrite, "positions")
+    who: Who = "user" if request.who == "user" else "item"
+    with clock("reading"):
+        model = runtime.load(request.model)
+        ids = asked_ids(list(request.anchor), pa.string(), "the anchors")
+        try:
+            ids = ids.cast(arrow_type(model.info.id_types["user"]))
+        except pa.ArrowInvalid as error:
+            raise RequestError(f"--anchor: {error}") from None
+        anchors = dict(zip(ids.to_pylist(), map(int, request.anchor.values()), strict=True))
+    with clock("positions"):
+        runtime.positions(model, who, request.dimensions, anchors, target)
+        if request.map:
+            users, items = runtime.mapped(model, anchors)
+            page = map_page(users, items, count=model.info.n_users)
+            Location(runtime.session, request.map).write_text(page)
+    done = [f"Positions of {counted(model.info.count(who), who)}."]
+    if (axes := model.info.position_axes) is not None:
+        shares = ", ".join(f"{share:.0%}" for share in axes.shares[: request.dimensions])
+        done += [f"The dimensions explain {shares} of the variance of the scores."]
+    print_summary(done, clock, request.quiet, {**target.places, "map": request.map})
 
 
 def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:

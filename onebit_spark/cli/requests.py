@@ -24,7 +24,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from textwrap import fill, wrap
 from types import NoneType
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from onebit_spark.core.config import (
@@ -40,6 +40,9 @@ from onebit_spark.core.config import (
     words_in,
 )
 from onebit_spark.errors import RequestError
+
+if TYPE_CHECKING:
+    from onebit_spark.platform.files import OutputKind
 
 REMOVED = {
     "blocks": "every fit reads the ratings; keep them as Parquet, which is read fastest",
@@ -548,6 +551,31 @@ class PredictRequest(JobRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PositionsRequest(JobRequest):
+    """Write where the users of a model stand, or the intercepts and slopes of its items, with error bars."""
+
+    model: str = flag("folder of the model", metavar="FOLDER")
+    output: str = flag("folder for the positions, or a file PATH.csv")
+    who: str = flag("positions of users, or slopes of items", default="user", choices=("user", "item"))
+    dimensions: int = flag("number of dimensions", default=2)
+    anchor: dict[str, str] = flag(
+        "a user whose position in the first dimension is positive, ID=1, or negative, ID=-1 (repeatable)", default=dict
+    )
+    map: str | None = flag("file for a map of the first two dimensions, such as map.html", default=None)
+
+    main = ("model", "output", "who", "dimensions", "anchor", "map", "overwrite")
+    inputs = ("model",)
+    outputs: ClassVar = {"output": "positions", "map": "map"}
+
+    def problems(self) -> Iterator[str]:
+        if self.dimensions < 1:
+            yield f"--dimensions must be an integer of at least 1, not {self.dimensions}"
+        if wrong := [f"{name}={sign}" for name, sign in self.anchor.items() if sign not in ("1", "+1", "-1")]:
+            yield f"--anchor must be ID=1 or ID=-1, not {', '.join(wrong)}"
+        yield from super().problems()
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(CallsRequest):
     """Measure a fitted model on ratings that it has not seen."""
 
@@ -629,11 +657,12 @@ class TuneRequest(RatingsRequest):
 
 
 class Target(NamedTuple):
-    """Where predictions go: a folder of Parquet files or a CSV file, which appears whole or not at all; a table."""
+    """Where a table goes: a folder of Parquet files or a CSV file, which appears whole or not at all; a table."""
 
     path: str | None
     table: str | None
     overwrite: bool
+    what: str = "predictions"
 
     @classmethod
     def of(cls, request: FitRequest | PredictRequest) -> Target:
@@ -641,8 +670,14 @@ class Target(NamedTuple):
         return cls(path, request.output_table, request.overwrite)
 
     @property
+    def kind(self) -> OutputKind:
+        from onebit_spark.platform.files import TABLES
+
+        return TABLES[self.what][self.path is not None and is_csv(self.path)]
+
+    @property
     def places(self) -> dict[str, str | None]:
-        return {"predictions": self.path, "table of predictions": self.table}
+        return {self.what: self.path, f"table of {self.what}": self.table}
 
 
 # ---- paths and tables ------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from onebit_spark.cli.requests import (
     EvaluateRequest,
     FitRequest,
     JobRequest,
+    PositionsRequest,
     PredictRequest,
     RatingsRequest,
     SessionRequest,
@@ -510,5 +511,6 @@ fit = Job(
     warm_up=_warm_up,
 )
 predict = Job("predict.py", PredictRequest, work=lambda: _module("model_jobs").predict)
+positions = Job("positions.py", PositionsRequest, work=lambda: _module("model_jobs").positions)
 evaluate = Job("evaluate.py", EvaluateRequest, work=lambda: _module("model_jobs").evaluate)
 tune = Job("tune.py", TuneRequest, work=lambda: _module("tune_job").tune, needs_classic=True)

@@ -32,6 +32,7 @@ from onebit_spark.input.tables import (
     shared_name,
     spark_csv,
 )
+from onebit_spark.map import MOST_POINTS
 from onebit_spark.ml.recommend import ranking
 from onebit_spark.ml.scoring import (
     CheckedRatings,
@@ -43,7 +44,7 @@ from onebit_spark.ml.scoring import (
     sketch_of,
 )
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform.files import PREDICTIONS, PREDICTIONS_CSV, Location, replace_folder, table_format
+from onebit_spark.platform.files import Location, replace_folder, table_format
 from onebit_spark.predictor.predictor import CertificateRequest, seen_in_fit
 
 CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
@@ -266,18 +267,31 @@ class SparkRuntime:
         )
         self._write(best, target)
 
+    def positions(
+        self, model: OneBitCompletionModel, who: Who, dimensions: int, anchors: Mapping[Any, int], target: Target
+    ) -> None:  # fmt: skip
+        self._write(model.positions(who, dimensions, anchors), target)
+
+    def mapped(self, model: OneBitCompletionModel, anchors: Mapping[Any, int]) -> tuple[Any, Any]:
+        """The tables of a map; of a large model a sample of them."""
+        sides: tuple[Who, Who] = "user", "item"
+        shares = [min(1.0, MOST_POINTS / max(1, model.info.count(who))) for who in sides]
+        frames = [model.positions(who, 2, anchors) for who in sides]
+        users, items = (frame.sample(share, 0).toArrow() for frame, share in zip(frames, shares, strict=True))
+        return users, items
+
     def _write(self, lines: DataFrame, target: Target) -> None:
         if target.table is not None:
             lines.write.mode("overwrite" if target.overwrite else "errorifexists").saveAsTable(target.table)
         if target.path is not None and is_csv(target.path):
             place = Location(self.session, target.path)
-            with PREDICTIONS_CSV.written_beside(place, target.path, target.overwrite) as file:
+            with target.kind.written_beside(place, target.path, target.overwrite) as file:
                 parts = file.sibling(f"{file.name}-parts")
                 lines.coalesce(1).write.csv(parts.uri, header=True, escape='"')
                 next(part for part in parts.children() if part.name.startswith("part-")).move_to(file)
                 parts.delete()
         elif target.path is not None:
-            with replace_folder(self.session, target.path, PREDICTIONS, target.overwrite) as folder:
+            with replace_folder(self.session, target.path, target.kind, target.overwrite) as folder:
                 lines.write.parquet(folder)
 
 

@@ -44,6 +44,7 @@ from onebit_spark.core.features import (
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.losses.base import RowSums
+from onebit_spark.core.positions import Axes, gram
 from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Form, RowMap, RowPosterior
 from onebit_spark.core.prediction import ENOUGH, Histogram, HoldoutLoss, count_confidences
 from onebit_spark.core.randomness import Draws, GibbsErrors, Split, count_errors
@@ -250,6 +251,21 @@ def total_weight(rows: CountedRows, tables: list[Any]) -> Result:
     return None, np.array([rows.counts.sum()], np.float64)
 
 
+def rated_gram_step(rows: CountedRows, tables: list[RowPosterior]) -> Result:
+    """Σ [1, x][1, x]ᵀ over the rows with ratings."""
+    return None, gram(tables[0].location[rows.counts > 0]).ravel()
+
+
+@dataclass(frozen=True)
+class CubesStep:
+    """Σ t³ of the positions of the rows with ratings."""
+
+    axes: Axes
+
+    def __call__(self, rows: CountedRows, tables: list[RowPosterior]) -> Result:
+        return None, self.axes.cubes(tables[0].location[rows.counts > 0])
+
+
 # ---- over all ratings, after a fit -----------------------------------------------------------------------------------
 
 
@@ -279,6 +295,29 @@ class Confidences:
             lambda lo, hi: count_confidences(block.ratings, lo, hi, block.rows, tables[0], others, noise, stride)
         )
         return None, reduce(np.add, parts).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """[n_i, standard deviations of ``Axes.values``] of every row: what its ratings leave open (docs/MATH.md, §17).
+
+    The means are those of the posterior. The covariances come from an update with the logistic's own curvature at
+    κ = 1; those of rows without ratings, and of a loss that has none, are those of the posterior.
+    """
+
+    loss: Loss
+    side: Side
+    prior: RowPrior
+    axes: Axes
+
+    def __call__(self, block: PlacedBlock, tables: list[RowPosterior], others: RowPosterior) -> Result:
+        rows, ratings = tables[0].copy(), block.ratings
+        if self.loss.has_curvature:
+            step: HalfStep[None] = HalfStep(self.side, 0, 1.0, self.prior, 1.0, relaxation=0.0, curvature=True)
+            lines = self.loss.other_lines(others)
+            block.over_rows(lambda lo, hi: self.loss.update_rows(ratings, lo, hi, lines, rows, step))
+        parts = block.over_rows(lambda lo, hi: self.axes.spreads(self.side, rows.take(slice(lo, hi))), False)
+        return np.column_stack([ratings.row_counts.astype(np.float32), np.concatenate(parts)]), NO_SUMS
 
 
 @dataclass(frozen=True)
@@ -481,6 +520,21 @@ class Engine(Generic[P]):
         with self.runner.described("confidences"):
             total = self._over_ratings(Confidences(noise, max(1, self.n_ratings // ENOUGH)), posterior)
         return total.astype(np.int64)
+
+    def measured(
+        self, posterior: dict[Side, Any], loss: Loss, priors: dict[Side, RowPrior]
+    ) -> tuple[Axes, dict[Side, Any]]:
+        """The axes of a posterior, and the table of ``Measure`` of each side: one map step over the ratings each."""
+        with self.runner.described("positions"):
+            size, intercepts = posterior["rows"].form.dimension + 1, posterior["rows"].form.has_intercept
+            sums = [self.runner.row_sums(side, rated_gram_step, [posterior[side]]) for side in SIDES]
+            row_gram, col_gram = (np.sum(each, axis=0).reshape(size, size) for each in sums)
+            axes = Axes.of(row_gram, col_gram, intercepts)
+            cubes = self.runner.row_sums("rows", CubesStep(axes), [posterior["rows"]])
+            axes, layout = axes.towards(np.sum(cubes, axis=0)), RowLayout("float32")
+            steps = {side: Measure(loss, side, priors[side], axes) for side in SIDES}
+            runs = {side: (side, steps[side], [posterior[side]], posterior[OTHER[side]], layout) for side in SIDES}
+            return axes, {side: self.runner.run(*arguments)[0] for side, arguments in runs.items()}
 
     def holdout_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> HoldoutLoss:
         """Held-out loss and errors of the ratings that the split does *not* choose, under a posterior: one map step."""

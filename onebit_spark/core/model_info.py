@@ -8,6 +8,8 @@ One line of a factor table is one id with the posterior of its row, here with K 
 The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept is first. Without intercepts
 these columns are absent, and V is over the factors only. After a prior split there is one more column,
 ``certified_spread`` [s0, s1, s2]: the standard deviations of the certified draws. Their means are those of the model.
+``n_ratings`` counts the ratings of the id, and ``position_std`` has the standard deviations of its position, or of its
+intercept and slopes (``core.positions``). Models of earlier versions, and updated ones, lack them.
 With implicit features there is also ``implicit`` [w1, w2, r1, r2]: the weight and the residual
 (``core.features``). A checkpoint has ``directions`` besides, the other vectors [z, d, s, q].
 """
@@ -18,7 +20,7 @@ import dataclasses
 import json
 import logging
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -32,6 +34,7 @@ from onebit_spark.core.features import FeatureCoding, SideFeatures, SideTables, 
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, Calibration, Call, ConfidenceThresholds
 from onebit_spark.core.priors import PRIORS, ScalePrior
@@ -101,6 +104,7 @@ class ModelInfo:
     total_weight: float | None = None  # if the fit was weighted: the sum of the weights
     diagnostics: dict[str, Any] | None = None  # figures for the report: see ``ml.scoring``
     fitted: dict[str, Any] | None = None  # ``limit`` and ``complete`` of ``hashes.CellSketch``
+    axes: dict[str, Any] | None = None  # of positions: ``positions.Axes``
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -165,6 +169,10 @@ class ModelInfo:
     @property
     def calibrated(self) -> Calibration | None:
         return None if self.calibration is None else Calibration(**self.calibration)
+
+    @property
+    def position_axes(self) -> Axes | None:
+        return None if self.axes is None else Axes.from_dict(self.axes)
 
     @property
     def thresholds(self) -> dict[Call, ConfidenceThresholds]:
@@ -278,6 +286,8 @@ log = logging.getLogger("onebit_spark")
 
 CERTIFIED = "certified_spread"
 IMPLICIT, DIRECTIONS = "implicit", "directions"
+N_RATINGS, POSITION_STD = "n_ratings", "position_std"
+MEASURED = {N_RATINGS: "bigint", POSITION_STD: "array<float>"}
 
 
 def factor_columns(kind: Kind, intercepts: bool, vectors: int = 0) -> dict[str, str]:
@@ -292,8 +302,16 @@ def factor_columns(kind: Kind, intercepts: bool, vectors: int = 0) -> dict[str, 
     return columns
 
 
-def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | None = None) -> pa.Table:
-    """The factor table of one side: ``ids[i]`` belongs to row i. ``drawn`` is the posterior of the certified draws."""
+def plain_columns(info: ModelInfo, present: Collection[str]) -> list[str]:
+    """The columns of a model without certified draws, in a factor table with these columns."""
+    return [*factor_columns(*info.table_form), *(name for name in MEASURED if name in present)]
+
+
+def factor_table(ids: pa.Array, posterior: RowPosterior, *more: RowPosterior | FloatArray | None) -> pa.Table:
+    """The factor table of one side: ``ids[i]`` belongs to row i.
+
+    ``more`` are the posterior of the certified draws and the numbers of ``engine.Measure``, those that there are.
+    """
     first = int(posterior.has_intercept)
     spread = posterior.kind == "spread"
     columns = {
@@ -310,17 +328,17 @@ def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | N
         columns[IMPLICIT] = _lists(posterior.implicit[:, :kept])
         if posterior.vectors > MODEL_VECTORS:
             columns[DIRECTIONS] = _lists(posterior.implicit[:, kept:])
-    if drawn is not None:
-        columns[CERTIFIED] = _lists(drawn.std)
+    for each in more:
+        if isinstance(each, RowPosterior):
+            columns[CERTIFIED] = _lists(each.std)
+        elif each is not None:
+            columns |= {N_RATINGS: pa.array(each[:, 0].astype(np.int64)), POSITION_STD: _lists(each[:, 1:])}
     return pa.table(columns)
 
 
-def side_table(ids: pa.Array, posteriors: Sequence[RowPosterior], newcomers: pa.Table | None) -> pa.Table:
-    """The factor table of a side, with the lines of ``newcomers``, ids without ratings.
-
-    ``posteriors`` are that of the model and, after a prior split, that of the certified draws.
-    """
-    table = factor_table(ids, *posteriors)
+def side_table(ids: pa.Array, tables: Sequence[Any], newcomers: pa.Table | None) -> pa.Table:
+    """The factor table of a side from the tables of the fit, with the lines of ``newcomers``, ids without ratings."""
+    table = factor_table(ids, *tables)
     return table if newcomers is None else pa.concat_tables([table, newcomers.cast(table.schema)])
 
 
@@ -366,6 +384,15 @@ def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
     known, present, location, scale = _read_locations(lines, prior)
     scale[known] = _rectangle(present.field(CERTIFIED), prior.dimension)
     return RowPosterior(location, scale, "spread", prior.has_intercept)
+
+
+def read_measured(table: pa.Table) -> FloatArray | None:
+    """The numbers of ``engine.Measure`` from a factor table; None if it lacks them."""
+    if N_RATINGS not in table.column_names:
+        return None
+    std = one_array(table[POSITION_STD])
+    counts = table[N_RATINGS].to_numpy().astype(np.float32)
+    return np.column_stack([counts, _rectangle(std, len(std[0]) if len(std) else 0)])
 
 
 def _read_locations(
@@ -493,9 +520,13 @@ class FitFeatures:
         return cls(features, known.filter(mask), table.filter(mask), [f"{whose} features: {note}" for note in notes])
 
     def unrated_lines(
-        self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], narrowing: float | None
-    ) -> pa.Table | None:
-        """The factor table of the ids without ratings, or None; ``row`` is the prior of an id without ratings."""
+        self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], narrowing: float | None,
+        std: FloatArray | None,
+    ) -> pa.Table | None:  # fmt: skip
+        """The factor table of the ids without ratings, or None.
+
+        ``row`` is the prior of an id without ratings, ``std`` the one line of standard deviations of its position.
+        """
         if not len(self.unrated_ids):
             return None
         rows = newcomer_rows(row, coding.coded(self.unrated) @ weights)
@@ -503,7 +534,8 @@ class FitFeatures:
         if narrowing is not None:
             spread = (rows.std * narrowing).astype(rows.location.dtype)
             drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
-        return factor_table(self.unrated_ids, rows, drawn)
+        measured = None if std is None else np.repeat(np.insert(std, 0, 0.0, axis=1), rows.n_rows, axis=0)
+        return factor_table(self.unrated_ids, rows, drawn, measured)
 
 
 def digest(table: pa.Table, column: str) -> int:

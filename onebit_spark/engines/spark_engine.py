@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.model_info import (
     CERTIFIED,
     DIRECTIONS,
+    MEASURED,
     SIDE_OF,
     ModelInfo,
     Who,
@@ -272,22 +273,26 @@ def collected_factors(frame: DataFrame) -> pa.Table:
     return frame.toArrow() if table is None else table
 
 
-def factor_schema(info: ModelInfo, side: str, directions: bool = False) -> StructType:
-    """The schema of ``users`` or ``items``, for side "user" or "item"; with ``directions`` that of a checkpoint."""
+def factor_schema(info: ModelInfo, side: str, present: Collection[str] = ()) -> StructType:
+    """The schema of ``users`` or ``items``, for side "user" or "item", with the optional columns that are ``present``:
+    those of a checkpoint, and those of positions.
+    """
     columns = factor_columns(*info.table_form)
-    if directions:
+    if DIRECTIONS in present:
         columns[DIRECTIONS] = "array<float>"
     if info.draw_narrowing is not None:
         columns[CERTIFIED] = "array<float>"
+    if set(MEASURED) <= set(present):
+        columns |= MEASURED
     schema = StructType().add("id", sql_type(info.id_types[side]))
     for name, kind in columns.items():
         schema = schema.add(name, sql_type(kind))
     return schema
 
 
-def factor_lines(numbers: NDArray[np.int64], posteriors: list[RowPosterior]) -> pa.Table:
-    """Rows of a factor table by row number, from a posterior and, after a prior split, that of the certified draws."""
-    return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
+def factor_lines(numbers: NDArray[np.int64], tables: list[Any]) -> pa.Table:
+    """Rows of a factor table by row number, from the tables of a fit."""
+    return plain_lists(factor_table(pa.array(numbers), *tables).rename_columns({"id": "number"}))
 
 
 def pack_rows(prior: RowPosterior, precision: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
@@ -297,20 +302,20 @@ def pack_rows(prior: RowPosterior, precision: str, batch: pa.RecordBatch) -> tup
 
 
 def factors_of(
-    spark: SparkSession, engine: Engine[Any], side: Side, posteriors: list[Any], schema: StructType,
+    spark: SparkSession, engine: Engine[Any], side: Side, tables: list[Any], schema: StructType,
     newcomers: pa.Table | None = None, persist: bool = False,
 ) -> DataFrame:  # fmt: skip
     """The factor table of a side (see ``model_info``).
 
-    ``posteriors`` are that of the model and, after a prior split, that of the certified draws. ``newcomers`` are the
-    factors of ids with side features and without ratings. With ``persist``, the table outlives the engine.
+    ``tables`` are those of the fit. ``newcomers`` are the factors of ids with side features and without ratings. With
+    ``persist``, the table outlives the engine.
     """
     if engine.runner.held_rows(side) is not None:
-        table = side_table(engine.ids[side].values, [engine.runner.lines(each) for each in posteriors], newcomers)
+        table = side_table(engine.ids[side].values, [engine.runner.lines(each) for each in tables], newcomers)
         return factor_frame(spark, table, schema)
     ids = engine.ids[side].frame
     numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
-    lines = truncate_plan(engine.runner.frame(side, posteriors, factor_lines, numbered), ids.sparkSession)
+    lines = truncate_plan(engine.runner.frame(side, tables, factor_lines, numbered), ids.sparkSession)
     frame = ids.select("id", "number").join(lines, "number").select(*schema.names)
     if newcomers is not None:
         frame = frame.unionAll(factor_frame(ids.sparkSession, newcomers, schema))

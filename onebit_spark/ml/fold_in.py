@@ -28,6 +28,7 @@ from onebit_spark.core.model_info import (
     factor_table,
     feature_means,
     newcomer_rows,
+    plain_columns,
     plain_lists,
     prior_row,
     read_factors,
@@ -47,6 +48,7 @@ from onebit_spark.input.spark_ratings import (
 from onebit_spark.ml.scoring import MOST_PAIRS, SparkFactors
 from onebit_spark.platform.frames import Batches, computed_once
 from onebit_spark.platform.sessions import parallelism
+from onebit_spark.predictor.fitted_model import unrated_spreads
 from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_left_out
 from onebit_spark.predictor.predictor import ModelSide, arrow_type
 
@@ -74,7 +76,7 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
         return _change(who, united, united.count())
     model, table, weighted = factors.on_driver(), given.table(), given.columns.weight is not None
     own, partners = model.side(who), model.side(PARTNER[who])
-    ids, rows = model.folded_rows(
+    folded = model.folded_rows(
         who,
         one_array(table[COLUMN_OF[who]].cast(own.ids.type)),
         partners.positions(table[COLUMN_OF[PARTNER[who]]]),
@@ -82,7 +84,7 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
         table[WEIGHT].to_numpy() if weighted else None,
         means,
     )
-    side = own.with_rows(ids, rows)
+    side = own.with_rows(*folded)
     return _change(who, side_frame(factors, who, side.table), len(side.ids))
 
 
@@ -93,10 +95,13 @@ def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Ch
     if factors.fit_driver(0):
         side = factors.on_driver().side(who)
         new = np.flatnonzero(side.positions(means.ids) < 0)
-        side = side.with_rows(means.ids.take(pa.array(new)).cast(side.ids.type), rows.take(new))
+        rows = rows.take(new)
+        measured = unrated_spreads(info, who, rows)
+        side = side.with_rows(means.ids.take(pa.array(new)).cast(side.ids.type), rows, measured)
         return _change(who, side_frame(factors, who, side.table), len(side.ids))
-    plain, old = ["id", *factor_columns(*info.table_form)], factors.of(who)
-    lines = side_frame(factors, who, factor_table(means.ids, rows))
+    old = factors.of(who)
+    plain = ["id", *plain_columns(info, old.columns)]
+    lines = side_frame(factors, who, factor_table(means.ids, rows, unrated_spreads(info, who, rows)))
     united = old.select(*plain).unionByName(lines.join(old.select("id"), "id", "left_anti").select(*plain))
     return _change(who, united, united.count())
 
@@ -140,14 +145,16 @@ class NewRatings:
 
 def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
     """A factor table without certified spreads as a DataFrame."""
-    return factor_frame(factors.spark, table, factor_schema(replace(factors.info, draw_narrowing=None), who))
+    return factor_frame(
+        factors.spark, table, factor_schema(replace(factors.info, draw_narrowing=None), who, table.column_names)
+    )
 
 
 def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
     """The factor table with the new rows, computed and kept by the executors."""
     info, ratings = factors.info, rating_lines(given.frame, given.columns)
-    new, plain = COLUMN_OF[who], factor_columns(*info.table_form)
-    partners = factors.of(PARTNER[who]).select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
+    new, needed, plain = COLUMN_OF[who], factor_columns(*info.table_form), plain_columns(info, factors.of(who).columns)
+    partners = factors.of(PARTNER[who]).select(F.col("id").alias("__known"), F.struct(*needed).alias("lines"))
     # An inner join: ratings of partners that the model does not know are ignored.
     joined = ratings.join(partners, F.col(COLUMN_OF[PARTNER[who]]) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
@@ -171,9 +178,11 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
         shape = len(ids.dictionary), len(known.dictionary)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
         explained = None if means is None else means.at(ids.dictionary)
-        yield from plain_lists(factor_table(ids.dictionary, task.rows(block, posterior, explained))).to_batches()
+        folded = task.rows(block, posterior, explained)
+        measured = task.measured(block, folded, posterior)
+        yield from plain_lists(factor_table(ids.dictionary, folded, measured)).select(["id", *plain]).to_batches()
 
-    schema = factor_schema(replace(info, draw_narrowing=None), who)
+    schema = factor_schema(replace(info, draw_narrowing=None), who, plain)
     folded = computed_once(placed.repartition(tasks, "id").mapInArrow(rows_of, schema))
     warn_left_out(who, ratings.select(new).distinct().count(), folded.count())
     return factors.of(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
@@ -189,7 +198,7 @@ def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFra
         )
     table, model = given.table(), factors.on_driver() if factors.fit_driver(given.n) else None
     ids = {who: one_array(table[column]) for who, column in COLUMN_OF.items()}
-    sides = {who: _side_of(factors, who, ids[who]) if model is None else model.side(who) for who in COLUMN_OF}
+    sides = {who: side_of(factors, who, ids[who]) if model is None else model.side(who) for who in COLUMN_OF}
     weights = None if given.columns.weight is None else table[WEIGHT].to_numpy()
     after = updated_rows(factors.info, sides, ids, table[LABEL].to_numpy(), weights, means)
     plain, changes = ["id", *factor_columns(*factors.info.table_form)], Changes()
@@ -205,7 +214,7 @@ def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFra
     return changes
 
 
-def _side_of(factors: SparkFactors, who: Who, ids: pa.Array) -> ModelSide:
+def side_of(factors: SparkFactors, who: Who, ids: pa.Array) -> ModelSide:
     """The factors of those of these ids that the model knows, on the driver."""
     asked = pa.table({"id": ids.cast(arrow_type(factors.info.id_types[who])).unique()})
     lines = factors.of(who).join(F.broadcast(factors.spark.createDataFrame(asked)), "id", "left_semi")

@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -384,9 +384,20 @@ def _is_model(output: Location, under: str = "") -> bool:
     return {"format_version", "n_ratings"} <= _entries(output.text(f"{under}metadata.json")).keys()
 
 
-def _is_predictions(output: Location) -> bool:
-    parts = set(output.names()) - UNFINISHED
-    return all(name.lstrip(".").startswith("part-") for name in parts) and set(output.columns()) >= PREDICTED
+def _of_table(what: str, *columns: set[str]) -> tuple[OutputKind, OutputKind]:
+    """A folder of Parquet files and a CSV file of a table that has the columns of one of these sets."""
+
+    def has(names: Iterable[str]) -> bool:
+        return any(each <= set(names) for each in columns)
+
+    def is_folder(output: Location) -> bool:
+        parts = set(output.names()) - UNFINISHED
+        return all(name.lstrip(".").startswith("part-") for name in parts) and has(output.columns())
+
+    def is_csv(output: Location) -> bool:
+        return has(next(csv.reader(output.text().splitlines()[:1]), []))
+
+    return OutputKind(f"a folder of {what}", is_folder), OutputKind(f"a CSV file of {what}", is_csv, is_file=True)
 
 
 def _is_vectors(output: Location) -> bool:
@@ -401,12 +412,11 @@ def is_ledger(output: Location, under: str = "") -> bool:
 
 MODEL = OutputKind("a model", lambda output: _is_model(output) or _saved_class(output) == "OneBitCompletionModel")
 ESTIMATOR = OutputKind("an estimator", lambda output: _saved_class(output) == "OneBitCompletion")
-PREDICTIONS = OutputKind("a folder of predictions", _is_predictions)
-PREDICTIONS_CSV = OutputKind(
-    "a CSV file of predictions",
-    lambda output: set(next(csv.reader(output.text().splitlines()[:1]), [])) >= PREDICTED,
-    is_file=True,
-)
+PREDICTIONS, PREDICTIONS_CSV = _of_table("predictions", PREDICTED)
+POSITIONS, POSITIONS_CSV = _of_table("positions", {"n_ratings", "dim1_std"}, {"n_ratings", "slope1_std"})
+MAP_MARK = "<!-- a map of onebit_spark -->"
+MAP = OutputKind("a map", lambda output: MAP_MARK in output.text(), is_file=True)
+TABLES = {"predictions": (PREDICTIONS, PREDICTIONS_CSV), "positions": (POSITIONS, POSITIONS_CSV)}
 VECTORS = OutputKind("a folder of vectors", _is_vectors)
 TUNING = OutputKind(
     "a result of tuning",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -38,12 +39,15 @@ from onebit_spark.core.model_info import (
     feature_means,
     newcomer_rows,
 )
-from onebit_spark.core.posterior import DoubleArray, RowPosterior
+from onebit_spark.core.positions import Axes
+from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 from onebit_spark.core.prediction import TOWARDS, Call, ConfidenceThresholds, ranking_figures
 from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.questions import best_questions
 from onebit_spark.core.solver import Iteration
 from onebit_spark.core.user_data import arrow_table, label_problems, weight_problems
 from onebit_spark.errors import RequestError, refuse
+from onebit_spark.map import page as map_page
 from onebit_spark.platform.files import MODEL
 from onebit_spark.predictor.model_folder import local_path, read_model, replaced_folder, write_into, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_left_out
@@ -491,6 +495,102 @@ class FittedModel:
             }
         )
 
+    # ---- positions ---------------------------------------------------------------------------------------------------
+
+    def positions(self, who: Who = "user", dimensions: int = 2, anchors: Mapping[Any, int] | None = None) -> pa.Table:
+        """Positions of the users, or intercepts and slopes of the items, with standard deviations (docs/positions.md).
+
+        The score of a pair is intercept + Σ slope·position, over all dimensions. Positions have mean 0, unit variance
+        and no correlation; the first dimension explains the largest share of the scores' variance.
+
+        Parameters
+        ----------
+        who : {"user", "item"}
+            Whose table.
+        dimensions : int
+            Number of dimensions.
+        anchors : mapping of user ids to ±1, optional
+            Users whose position in the first dimension is to be negative or positive. It turns the axis of the items as
+            well. Default: the longer tail is positive.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``user``, ``n_ratings``, ``dim1``, ``dim1_std``, … of users; ``item``, ``n_ratings``, ``intercept``,
+            ``intercept_std``, ``slope1``, ``slope1_std``, … of items, with one dimension also ``difficulty``
+            (−intercept/slope) and ``difficulty_std``. ``schema.metadata`` has the ``shares`` of the scores' variance.
+        """
+        axes, side = self._axes, self.side(who)
+        refuse(who_problems(who) + position_problems(axes, dimensions, anchors))
+        if side.measured is None:
+            log.warning(NOT_MEASURED)
+        sign = anchored_sign(axes, self.users, anchors or {})
+        shares = {"shares": json.dumps(axes.shares[:dimensions].tolist())}
+        return position_table(axes, side, who, dimensions, sign).replace_schema_metadata(shares)
+
+    def map(
+        self, path: str | os.PathLike[str], anchors: Mapping[Any, int] | None = None,
+        groups: Mapping[Any, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Draw the first two dimensions of all users on one page, map.html (docs/positions.md).
+
+        ``groups`` are words by user, such as parties: they are the colours. For ``anchors`` see ``positions``.
+        """
+        tables = self.positions("user", 2, anchors), self.positions("item", 2, anchors)
+        local_path(path).write_text(map_page(*tables, groups), encoding="utf-8")
+
+    def next_questions(self, ids: Any, n: int = 10, *, seen: Any = None, items: Any = None) -> pa.Table:
+        """The items whose answers would say most about these users: an adaptive test (docs/positions.md).
+
+        A list is to be asked as a whole. To use the answers, fold them in and ask for the next question. An unknown
+        user is a new one.
+
+        Parameters
+        ----------
+        ids : ids
+            The users.
+        n : int
+            Number of items for each user.
+        seen : (user ids, item ids) or table, optional
+            Pairs that are not asked again. A table has the columns of the fit.
+        items : ids, optional
+            The items that may be asked. Default: all.
+
+        Returns
+        -------
+        pyarrow.Table
+            The user, ``rank`` from 1 on, the item, and ``information``: the mutual information, in nats, of the answer
+            and what is not yet known of the user, given the answers before it in the list.
+        """
+        refuse(question_problems(self.info, n))
+        users, known = self.asked("user", ids), self.items.known
+        rows, allowed = self.users.positions(users), np.full(len(self.items.ids), items is None)
+        if items is not None:
+            places = self.items.positions(self.asked("item", items))
+            allowed[places[places >= 0]] = True
+        asked: dict[Any, list[Any]] = {}
+        if seen is not None:
+            if not (isinstance(seen, tuple | list) and len(seen) == 2):
+                seen = self._columns_of(seen, "the seen pairs", ("user", "item"))
+            (of, _), _, cols = self.pairs(*seen)
+            for user, col in zip(of.to_pylist(), cols, strict=True):
+                asked.setdefault(user, []).append(col)
+        lines = []
+        for place, (row, user) in enumerate(zip(rows, users.to_pylist(), strict=True)):
+            may, own = allowed.copy(), self.users.at(np.array([row]))
+            may[[col for col in asked.get(user, []) if col >= 0]] = False
+            best = best_questions(own.location[0], own.covariance[0], known.location, known.has_intercept, n, may)
+            lines.append((np.full(len(best[0]), place), np.arange(1, len(best[0]) + 1), *best))
+        of_user, rank, item, gain = map(np.concatenate, zip(*lines, strict=True)) if lines else [np.zeros(0, int)] * 4
+        columns = {"user": users.take(pa.array(of_user)), "rank": rank, "item": self.items.ids.take(pa.array(item))}
+        return pa.table({**columns, "information": gain})
+
+    @cached_property
+    def _axes(self) -> Axes:
+        """Those of the fit. A model of an earlier version has the axes of its rows."""
+        known = self.info.position_axes
+        return Axes.of_posteriors(self.users.known, self.items.known) if known is None else known
+
     # ---- quality -----------------------------------------------------------------------------------------------------
 
     def scored(
@@ -688,8 +788,9 @@ class FittedModel:
             return self
         new_ids, partners = (given.ids[0], given.cols) if who == "user" else (given.ids[1], given.rows)
         means = None if features is None else self._explained(features, who)
-        ids, rows = self.folded_rows(who, new_ids.cast(own.ids.type), partners, given.positive, given.weights, means)
-        side = ModelSide(ids, rows, own.prior) if only_new else own.with_rows(ids, rows)
+        folded = self.folded_rows(who, new_ids.cast(own.ids.type), partners, given.positive, given.weights, means)
+        ids, rows, measured = folded
+        side = ModelSide(ids, rows, own.prior, measured=measured) if only_new else own.with_rows(*folded)
         fitted = merged_sketch(None if only_new else self.fitted, self._sketch(given))
         return replace(self._with_sides({who: side}), fitted=fitted)
 
@@ -744,7 +845,7 @@ class FittedModel:
         rows = newcomer_rows(own.prior, means.lines[new])
         learnt = dict(info.side_features or {})
         learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
-        side = own.with_rows(means.ids.take(pa.array(new)), rows)
+        side = own.with_rows(means.ids.take(pa.array(new)), rows, unrated_spreads(info, who, rows))
         return self._with_sides({who: side}, side_features=learnt)
 
     def _explained(self, features: Any, who: Who) -> IdLines:
@@ -766,8 +867,9 @@ class FittedModel:
     def folded_rows(
         self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],
         weights: NDArray[np.floating] | None = None, explained: IdLines | None = None,
-    ) -> tuple[pa.Array, RowPosterior]:  # fmt: skip
-        """The different ids of ratings, and the rows that follow from them. Partners at position −1 are ignored.
+    ) -> tuple[pa.Array, RowPosterior, FloatArray | None]:  # fmt: skip
+        """The different ids of ratings, and the rows that follow from them with the numbers of ``engine.Measure``.
+        Partners at position −1 are ignored.
 
         ``explained`` are the means that side features of the ids explain.
         """
@@ -780,7 +882,9 @@ class FittedModel:
         block = RatingBlock.from_coordinates(rows, columns, positive[known], shape, kept)
         lines = self.side(PARTNER[who]).known.take(rated)
         means = None if explained is None else explained.at(encoded.dictionary)
-        return encoded.dictionary, FoldIn.of(self.info, SIDE_OF[who]).rows(block, lines, means)
+        task = FoldIn.of(self.info, SIDE_OF[who])
+        folded = task.rows(block, lines, means)
+        return encoded.dictionary, folded, task.measured(block, folded, lines)
 
     # ---- folders -----------------------------------------------------------------------------------------------------
 
@@ -808,6 +912,55 @@ class FittedModel:
 def _posterior(side: ModelSide, n: int | None) -> RowPosterior:
     """Of the ids of a side, or of the ids 0, …, n − 1."""
     return side.known if n is None else side.at(side.positions(pa.array(np.arange(n))), implicit=True)
+
+
+NOT_MEASURED = (
+    "the standard deviations of these positions are those of the fit, which are too small: an earlier version saved "
+    "the model, or it was updated. Fit it again"
+)
+
+
+def position_problems(axes: Axes, dimensions: int, anchors: Mapping[Any, int] | None) -> list[str]:
+    problems = []
+    if not (isinstance(dimensions, int) and 1 <= dimensions <= axes.dimensions):
+        problems.append(f"dimensions must be an integer from 1 to {axes.dimensions}, not {dimensions!r}")
+    if wrong := [repr(sign) for sign in (anchors or {}).values() if sign not in (-1, 1)]:
+        problems.append(f"anchors must map ids to 1 or -1, not to {', '.join(wrong)}")
+    return problems
+
+
+def question_problems(info: ModelInfo, n: int) -> list[str]:
+    problems = [] if isinstance(n, int) and n >= 1 else [f"n must be an integer of at least 1, not {n!r}"]
+    if info.config.loss != "logistic":
+        problems.append("questions need the logistic loss, whose scores have probabilities; this model has the hinge")
+    return problems
+
+
+def anchored_sign(axes: Axes, users: ModelSide, anchors: Mapping[Any, int]) -> float:
+    """Whether the first axis is turned, −1, so that the anchors are on their sides."""
+    if not anchors:
+        return 1.0
+    places = users.positions(asked_ids(list(anchors), users.ids.type, "the anchors"))
+    if missing := [repr(each) for each, place in zip(anchors, places, strict=True) if place < 0]:
+        raise RequestError(f"anchors: the model does not know {', '.join(missing)}")
+    along = axes.values("rows", users.known.location[places])[:, 0] @ np.array(list(anchors.values()))
+    return -1.0 if along < 0 else 1.0
+
+
+def position_table(axes: Axes, side: ModelSide, who: Who, dimensions: int, sign: float) -> pa.Table:
+    """The positions of a side. Rows that were not measured have the standard deviations of the fit."""
+    measured = side.measured
+    if measured is None:
+        unknown = np.full((len(side.ids), 1), np.nan)
+        measured = np.hstack([unknown, axes.spreads(SIDE_OF[who], side.known)])
+    columns = axes.columns(SIDE_OF[who], side.known.location, measured, dimensions, sign)
+    return pa.table({who: side.ids, **columns})
+
+
+def unrated_spreads(info: ModelInfo, who: Who, rows: RowPosterior) -> FloatArray | None:
+    """The numbers of ``engine.Measure`` of ids without ratings."""
+    axes = info.position_axes
+    return None if axes is None else np.insert(axes.spreads(SIDE_OF[who], rows), 0, 0.0, axis=1)
 
 
 def who_problems(who: str) -> list[str]:

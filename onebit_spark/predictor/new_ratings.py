@@ -12,18 +12,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.engine import Measure, PlacedBlock
 from onebit_spark.core.features import newcomer_means, prior_means
 from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import OtherLines
 from onebit_spark.core.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo, Who
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.positions import Axes
+from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.predictor.predictor import ModelSide
 
 log = logging.getLogger("onebit_spark")
@@ -40,12 +43,13 @@ class FoldIn:
     kappa: float  # κ
     prior: RowPrior  # prior of the new rows, one line
     moments: Moments | None  # of the rows of the fit: what implicit features explain on average
+    axes: Axes | None = None  # of positions
 
     @classmethod
     def of(cls, info: ModelInfo, side: Side) -> FoldIn:
         config, scales = info.config, info.scales
         loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
-        return cls(loss, side, config.kappa, scales.row_prior(side), scales.moments)
+        return cls(loss, side, config.kappa, scales.row_prior(side), scales.moments, info.position_axes)
 
     def rows(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
@@ -57,6 +61,14 @@ class FoldIn:
         prior = self.priors(block, partners, explained)
         rows = converged_rows(self.loss, block, partners, self.side, self.kappa, prior)
         return rows if partners.implicit is None else rows.with_implicit()
+
+    def measured(self, block: RatingBlock, rows: RowPosterior, partners: RowPosterior) -> FloatArray | None:
+        """The numbers of ``engine.Measure`` of these rows; None if the model has no axes."""
+        if self.axes is None:
+            return None
+        placed = PlacedBlock(0, np.arange(block.n_rows), np.arange(block.n_columns), block)
+        numbers: Any = Measure(self.loss, self.side, self.prior, self.axes)(placed, [rows], partners)[0]
+        return numbers
 
     def priors(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None

@@ -60,6 +60,7 @@ from onebit_spark.core.model_info import (
     prior_row,
     read_certified,
     read_factors,
+    read_measured,
 )
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.prediction import TOWARDS, Calibration, Call
@@ -257,6 +258,7 @@ class ModelSide:
     known: RowPosterior  # one row per id
     prior: RowPosterior  # one row: that of an unknown id, whose position is −1
     certified: RowPosterior | None = None  # after a prior split: the posterior of the certified draws
+    measured: FloatArray | None = None  # number of ratings, and standard deviations of positions: ``engine.Measure``
 
     @classmethod
     def of(cls, table: pa.Table, info: ModelInfo, who: Who) -> ModelSide:
@@ -268,11 +270,11 @@ class ModelSide:
         certified = None
         if info.draw_narrowing is not None and CERTIFIED in table.column_names:
             certified = read_certified(one_array(table.drop_columns("id").to_struct_array()), _independent(prior))
-        return cls(one_array(table["id"]), known, prior, certified)
+        return cls(one_array(table["id"]), known, prior, certified, read_measured(table))
 
     @property
     def table(self) -> pa.Table:
-        return factor_table(self.ids, self.known, self.certified)
+        return factor_table(self.ids, self.known, self.certified, self.measured)
 
     def positions(self, ids: pa.ChunkedArray | pa.Array) -> Numbers:
         """The row of every id, −1 for an unknown one."""
@@ -292,15 +294,18 @@ class ModelSide:
             return self.at(positions)
         return _at(self.certified, _independent(self.prior), positions)
 
-    def with_rows(self, ids: pa.Array, rows: RowPosterior) -> ModelSide:
-        """This side with more rows. An id that is known is replaced."""
+    def with_rows(self, ids: pa.Array, rows: RowPosterior, measured: FloatArray | None = None) -> ModelSide:
+        """This side with more rows. An id that is known is replaced. Unless all rows are ``measured``, none is."""
         kept = np.flatnonzero(IdIndex(ids).find(self.ids) < 0)
         all_ids = pa.concat_arrays([self.ids.take(pa.array(kept)), ids])
         old, vectors = self.known.take(kept), min(self.known.vectors, rows.vectors)
         location, scale = np.concatenate([old.location, rows.location]), np.concatenate([old.scale, rows.scale])
         implicit: list[Any] = [part.with_vectors(vectors, vectors).implicit for part in (old, rows)]
         joined = np.concatenate(implicit) if vectors else None
-        return ModelSide(all_ids, RowPosterior(location, scale, old.kind, old.has_intercept, joined), self.prior)
+        both = self.measured is not None and measured is not None
+        numbers = np.concatenate([self.measured[kept], measured]) if both else None  # type: ignore[index]
+        known = RowPosterior(location, scale, old.kind, old.has_intercept, joined)
+        return ModelSide(all_ids, known, self.prior, measured=numbers)
 
 
 def _at(known: RowPosterior, prior: RowPosterior, positions: Numbers, implicit: bool = False) -> RowPosterior:

@@ -234,6 +234,7 @@ def test_the_different_ids_that_are_text_are_counted_once(ratings):
     assert estimate_size(ratings, Columns()).id_bytes == pytest.approx(70 * 8, rel=0.1)
 
 
+@SLOW
 @pytest.mark.classic
 def test_none_on_the_driver(ratings):
     form = FitConfig(rank=3).form

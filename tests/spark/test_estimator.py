@@ -158,6 +158,7 @@ def test_the_estimator_is_saved_and_loaded(spark, make_model, tmp_path):
 # ---- pairs that were never rated -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cold_starts(spark, make_model):
     pairs = spark.createDataFrame([(0, 0), (0, 99), (99, 0), (99, 99)], "user bigint, item bigint")
     model = make_model()

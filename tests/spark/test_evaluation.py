@@ -121,6 +121,7 @@ def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, m
     assert OneBitCompletionModel.load(str(tmp_path / "model")).info == model.info
 
 
+@pytest.mark.slow
 def test_a_calibration_is_learnt_kept_and_used(spark, frame, held_out, make_fit, make_model, tmp_path):
     fit, (users, items, labels) = make_fit(loss="hinge"), held_out
     score, variance = fit.score(users, items), fit.std(users, items) ** 2

@@ -183,7 +183,8 @@ def test_killed_before_the_end_of_writing(saved, make_model, monkeypatch, tmp_pa
         assert load(saved).info.config.loss == "hinge"
 
 
-@pytest.mark.parametrize("failing", [pytest.param(1, marks=SLOW), 2])
+@SLOW
+@pytest.mark.parametrize("failing", [1, 2])
 def test_a_failed_rename_restores_the_old_model(spark, saved, make_model, monkeypatch, failing):
     """The first move puts the old model aside, the second puts the new one in place."""
     kind = type(Location(spark, saved))

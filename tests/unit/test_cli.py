@@ -21,6 +21,7 @@ from onebit_spark.cli.requests import (
     REMOVED,
     EvaluateRequest,
     FitRequest,
+    PositionsRequest,
     PredictRequest,
     as_flag,
     command_of,
@@ -31,7 +32,7 @@ from onebit_spark.cli.requests import (
 from onebit_spark.cli.running import AGAIN_SECONDS
 from onebit_spark.core.config import FitConfig
 
-JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest}
+JOBS = {"fit": FitRequest, "predict": PredictRequest, "positions": PositionsRequest, "evaluate": EvaluateRequest}
 SPARK_SESSION = jobrun.spark_session  # the fixture below replaces it
 
 
@@ -54,6 +55,7 @@ def here(tmp_path, monkeypatch):
 GOOD = {
     "fit": ["--ratings", "in.parquet", "--output", "out"],
     "predict": ["--model", "in.parquet", "--pairs", "in.parquet", "--output", "out"],
+    "positions": ["--model", "in.parquet", "--output", "out"],
     "evaluate": ["--model", "in.parquet", "--ratings", "in.parquet"],
 }
 

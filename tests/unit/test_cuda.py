@@ -108,6 +108,10 @@ def test_the_same_fit_as_on_the_cpu(name):
     np.testing.assert_allclose(there.objective_history, here.objective_history, rtol=1e-6)
     cells = [index.ravel() for index in np.indices((ROWS + 1, COLUMNS))]  # the last row has no rating
     np.testing.assert_allclose(there.score(*cells), here.score(*cells), atol=1e-4)
+    for who in ("user", "item"):
+        one, two = (fit.positions(who, 1) for fit in (here, there))
+        for name in one.column_names[1:6]:
+            np.testing.assert_allclose(two[name].to_numpy(), one[name].to_numpy(), rtol=1e-3, atol=1e-4)
     if "certify" in given:
         bounds = [[found.bound for found in fit.certificates] for fit in (here, there)]
         assert bounds[0] == pytest.approx(bounds[1], rel=1e-4)

@@ -10,7 +10,7 @@ import pytest
 from guides import GUIDES, ROOT, snippets
 
 import onebit_spark
-from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest, parse
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PositionsRequest, PredictRequest, TuneRequest, parse
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.errors import RequestError
 
@@ -76,7 +76,10 @@ def test_the_guide_to_certificates_quotes_what_the_example_prints():
     assert set(re.findall(r'^\| "[^"]*?([\d.,]+%)', explained, re.MULTILINE)) == measured
 
 
-JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest, "tune": TuneRequest}
+JOBS = {
+    "fit": FitRequest, "predict": PredictRequest, "positions": PositionsRequest, "evaluate": EvaluateRequest,
+    "tune": TuneRequest,
+}  # fmt: skip
 SUBMIT = {"--master", "--deploy-mode", "--conf", "--archives", "--py-files", "--properties-file"}  # Spark's own flags
 SNIPPETS = [snippet for guide in GUIDES for snippet in snippets(guide)]
 COMMANDS = [each for each in SNIPPETS if each.kind in ("run", "elsewhere") and each.job and each.job[0] != "simulate"]

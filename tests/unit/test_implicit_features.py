@@ -26,7 +26,7 @@ from onebit_spark.core.features import (
 )
 from onebit_spark.core.losses import OTHER, SIDES, RowPrior
 from onebit_spark.core.losses.base import RowSums
-from onebit_spark.core.posterior import RowMap, RowPosterior
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.solver import solve
 from onebit_spark.core.statistics import SideStatistics
@@ -192,7 +192,7 @@ def test_the_gram_matrix_is_the_product(n, precision):
 
 
 RANK = 3
-W, R, Z, D, S, Q = (slice(n * RANK, (n + 1) * RANK) for n in range(6))
+W = slice(0, RANK)
 
 
 def lines(rng, n):
@@ -230,40 +230,6 @@ def test_no_direction_gives_no_step():
     assert not CoefStep.best(nothing, nothing[:, :RANK], weights).matrix.any()
     undefined = CoefStep.best(nothing * np.nan, nothing[:, :RANK], weights)  # the objective will add_implicit_sums
     assert not undefined.matrix.any()
-
-
-def test_lines_move_by_themselves():
-    rng = np.random.default_rng(2)
-    step, rows = CoefStep(rng.normal(size=(2 * RANK, RANK))), lines(rng, 7)
-    a, b = np.split(step.matrix, 2)
-    old, moved = rows.implicit.copy(), rows.copy()
-    step.of_coef.apply_to(moved, 2, 5)
-    expected = old.copy()
-    change = (old[:, Z] @ a + old[:, D] @ b)[2:5]
-    expected[2:5, W] += change
-    expected[2:5, D] = change
-    np.testing.assert_allclose(moved.implicit, expected, atol=1e-12)
-    moved = rows.copy()
-    step.of_residuals.apply_to(moved, 2, 5)
-    expected = old.copy()
-    change = (old[:, S] @ a + old[:, Q] @ b)[2:5]
-    expected[2:5, R] -= change
-    np.testing.assert_allclose(moved.implicit[:, : Q.start], expected[:, : Q.start], atol=1e-12)  # Q is read no more
-
-
-def test_a_step_before_a_map_is_the_step_after_it():
-    rng = np.random.default_rng(3)
-    step = CoefStep(rng.normal(size=(2 * RANK, RANK)))
-    own, other = rng.normal(size=(2, RANK, RANK))
-    targets, holders = RowMap(own, np.zeros(RANK), other), RowMap(other, np.zeros(RANK), own)
-    for by, part in ((targets, "of_residuals"), (holders, "of_coef")):
-        first = lines(rng, 5)
-        second = first.copy()
-        getattr(step.before(targets), part).apply_to(first, 0, 5)
-        by.apply_to(first, 0, 5)
-        by.apply_to(second, 0, 5)
-        getattr(step, part).apply_to(second, 0, 5)
-        np.testing.assert_allclose(first.implicit, second.implicit, atol=1e-9)
 
 
 @pytest.mark.parametrize("intercepts", [False, True])

@@ -30,16 +30,18 @@ MAY_IMPORT = {
     "report": "certificate core errors",
     "simulate": "core errors",
     "platform": "core errors",
+    "map": "platform core errors",
     "input": "platform core errors",
     "engines": "input platform core errors",
-    "predictor": "platform report certificate core errors",
+    "predictor": "map platform report certificate core errors",
     "in_process": "ml predictor engines input platform certificate core errors",
     "ml": "predictor engines input platform report certificate core errors",
     "model": "ml predictor engines input platform report certificate core errors",
     "estimator": "model in_process ml predictor engines input platform certificate core errors",
     "tuning": "estimator model in_process ml predictor input platform certificate core errors",
     "cli": (
-        "__init__ tuning in_process estimator model ml predictor engines input platform report certificate core errors"
+        "__init__ tuning in_process estimator model ml predictor map engines input platform report certificate core "
+        "errors"
     ),
     "demo": "cli estimator simulate",
     "__init__": "estimator model predictor in_process certificate core errors",  # the public face

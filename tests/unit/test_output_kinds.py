@@ -14,6 +14,7 @@ from onebit_spark.platform.files import Location, OutputKind
 
 KINDS = {name: kind for of in (files, job) for name, kind in vars(of).items() if isinstance(kind, OutputKind)}
 PREDICTED = pa.table({"user": [1], "item": [2], "score": [0.5], "std": [1.0], "probability": [0.6], "prediction": [1]})
+PLACED = pa.table({"item": [2], "n_ratings": [9], "slope1": [0.5], "slope1_std": [0.1]})
 RATED = pa.table({"user": [1], "item": [2], "label": [1]})
 INFO = json.dumps({"format_version": 4, "n_ratings": 9})
 FIGURES = json.dumps({"n": 5, "error": 0.25, "majority_error": 0.5})
@@ -27,7 +28,7 @@ def saved(class_name):
 CASES = {
     "an empty folder": ({}, {name for name, kind in KINDS.items() if not kind.is_file}),
     "a folder of a job without results": ({"_SUCCESS": ""}, {name for name, kind in KINDS.items() if not kind.is_file}),
-    "an empty file": ("", {"METRICS", "PREDICTIONS_CSV"}),
+    "an empty file": ("", {"METRICS", "PREDICTIONS_CSV", "POSITIONS_CSV", "MAP"}),
     "predictions as CSV": ('"user","item","score","std","probability"\n1,2,.1,.2,.3\n', {"PREDICTIONS_CSV"}),
     "another CSV": ("user,item,score\n1,2,.1\n", set()),
     "a foreign folder": ({"precious.txt": "mine"}, set()),
@@ -50,6 +51,9 @@ CASES = {
     "an Iceberg table": ({"metadata/v1.metadata.json": "{}", "data/part-0.parquet": RATED}, set()),
     "predictions": ({"part-0.parquet": PREDICTED, ".part-0.parquet.crc": "", "_SUCCESS": ""}, {"PREDICTIONS"}),
     "predictions of version 1": (FOLDERS / "logistic-1-predictions", {"PREDICTIONS"}),
+    "positions": ({"part-0.parquet": PLACED, "_SUCCESS": ""}, {"POSITIONS"}),
+    "positions as CSV": ('"user","n_ratings","dim1","dim1_std"\n1,2,.1,.2\n', {"POSITIONS_CSV"}),
+    "a map": (f"<!doctype html>{files.MAP_MARK}<title>", {"MAP"}),
     "ratings": ({"part-0.parquet": RATED, "_SUCCESS": ""}, set()),
     "a Delta table of predictions": ({"part-0.parquet": PREDICTED, "_delta_log/0.json": "{}"}, set()),
     "predictions among others": ({"part-0.parquet": PREDICTED, "precious.txt": "mine"}, set()),

@@ -4,6 +4,7 @@ import importlib
 import json
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -12,7 +13,7 @@ import pyarrow.csv as pacsv
 import pytest
 
 import onebit_spark
-from onebit_spark import FitConfig, FitFailed, RequestError, Terms, fit_arrays, fit_table, in_process
+from onebit_spark import FitConfig, FitFailed, FittedModel, RequestError, Terms, fit_arrays, fit_table, in_process
 from onebit_spark.core import config as core_config
 from onebit_spark.core.config import Execution
 from onebit_spark.core.model_info import feature_effects
@@ -64,7 +65,7 @@ class Device(ThreadRunner):
         return ThreadRunner(self.ratings["rows"]).start(config, loss)
 
     def lines(self, table):
-        return table.take(np.arange(table.n_rows)[::-1])
+        return table[::-1] if isinstance(table, np.ndarray) else table.take(np.arange(table.n_rows)[::-1])
 
     def table(self, side, lines):
         return self.lines(lines)
@@ -311,11 +312,13 @@ def test_ratings_may_be_a_table(model):
         model.certify([], [], [])
 
 
-def test_folded_in_ratings_do_not_certify(model):
+@pytest.mark.parametrize(
+    "grown", [FittedModel.fold_in, partial(FittedModel.fold_in, only_new=True), FittedModel.update]
+)
+def test_ratings_that_a_model_has_taken_in_do_not_certify_it(model, grown):
     new = [f"n{i}" for i in range(10) for _ in range(18)], [f"i{j:02}" for j in range(18)] * 10, [1, -1] * 90
-    for only_new in (False, True):
-        with pytest.raises(RequestError, match=r"100.0% of them are of cells that the model was fitted on"):
-            model.fold_in(*new, only_new=only_new).certify(*new)
+    with pytest.raises(RequestError, match=r"100.0% of them are of cells that the model was fitted on"):
+        grown(model, *new).certify(*new)
     assert model.certify(*new)[0].inputs["freshness"]["checked"]
 
 
@@ -419,12 +422,6 @@ def test_an_update_moves_the_rated_ids_and_no_others(model):
     assert model.update([], [], []) is model
     with pytest.raises(RequestError, match="fitted without user features"):
         model.update(given, user_features=pa.table({"user": ["new"], "age": [3.0]}))
-
-
-def test_updated_ratings_do_not_certify(model):
-    new = [f"n{i}" for i in range(10) for _ in range(18)], [f"i{j:02}" for j in range(18)] * 10, [1, -1] * 90
-    with pytest.raises(RequestError, match=r"100.0% of them are of cells that the model was fitted on"):
-        model.update(*new).certify(*new)
 
 
 @pytest.mark.parametrize("method", ["update", "fold_in"])

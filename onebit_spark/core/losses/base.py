@@ -91,6 +91,7 @@ class HalfStep(Generic[P]):
     want_data: bool = False  # whether to compute the objective's data term at the new state
     # ω in [1, 2): means move ω times the way to the minimum of their majoriser (docs/MATH.md, §7.3)
     relaxation: float = 1.0
+    curvature: bool = False  # the logistic loss only: its own curvature E σ'(u) instead of its bound's (§17)
     # W, (p, D): a row with the side features f has the prior mean Wᵀf (docs/MATH.md, §15)
     feature_coef: NDArray[np.float64] | None = None
 
@@ -140,6 +141,7 @@ class Loss(ABC):
     chooses_kappa: ClassVar[bool]  # whether κ is chosen on a part of the ratings where none is given
     start_std: ClassVar[float]  # standard deviation of every coordinate at the start
     start_shrinkage: ClassVar[float]  # the spectral start's factor in a model with intercepts
+    has_curvature: ClassVar[bool] = False  # whether ``HalfStep.curvature`` is possible
     score_noise: ClassVar[float]  # c: ``probability`` is an increasing function of score/√(c + variance)
 
     @classmethod

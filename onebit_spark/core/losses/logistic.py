@@ -82,6 +82,7 @@ class Logistic(Loss):
     chooses_kappa: ClassVar[bool] = True
     start_std: ClassVar[float] = math.sqrt(0.1)
     start_shrinkage: ClassVar[float] = 0.5
+    has_curvature: ClassVar[bool] = True
     score_noise: ClassVar[float] = 8.0 / math.pi
 
     @classmethod
@@ -114,7 +115,7 @@ class Logistic(Loss):
         self, block: RatingBlock, lo: int, hi: int, others: OtherLines, rows: RowPosterior, step: HalfStep
     ) -> RowSums:
         ratings, updated, prior = kernel_arguments(block, rows, step)
-        numbers = (step.kappa, step.relaxation, step.want_data)
+        numbers = (step.kappa, step.relaxation, step.want_data, step.curvature)
         kernel = update_rows_full if self.structure == "full" else update_rows_diagonal
         return RowSums(*kernel(ratings, (lo, hi), others, updated, prior, numbers))
 
@@ -152,6 +153,16 @@ def tau_weights(xi_squared, n, scale, weights, lo):
         xi = math.sqrt(max(xi_squared[l], 1e-30))  # τ is flat at 0
         q = _decay(min(xi, NO_MORE))
         xi_squared[l] = -0.25 * scale * weight_of(weights, l) * q / ((q + 2.0) * xi)
+
+
+@jit
+def curvature_weights(squares, u, n, scale, weights, lo):
+    """Overwrite E[u²] with scale·w_l·E σ'(u) for normal u with the mean ``u``, by the derivative of ``probability``."""
+    weights = chunk_of(weights, lo, n)
+    for l in range(n):
+        narrow = 1.0 / math.sqrt(1.0 + math.pi / 8.0 * max(squares[l] - u[l] * u[l], 0.0))
+        q = math.exp(-abs(narrow * u[l]))
+        squares[l] = scale * weight_of(weights, l) * narrow * q / ((1.0 + q) * (1.0 + q))
 
 
 @jit
@@ -269,10 +280,11 @@ def update_rows_full(ratings, span, other_lines, rows, prior, numbers):
     (first, last), (location, covariance, fixed) = span, rows
     pointers, codes, weights = ratings
     prior_mean, precision, coupling = prior
-    kappa, relaxation, want_data = numbers
+    kappa, relaxation, want_data, curvature = numbers
     size = location.shape[1]
     packed = size * (size + 1) // 2
-    xi_squared = np.empty(CHUNK, other_lines.dtype)
+    xi_squared, u = np.empty(CHUNK, other_lines.dtype), np.empty(CHUNK, other_lines.dtype)
+    mean = np.zeros(size + 1, other_lines.dtype)
     row_moments = np.zeros(other_lines.shape[1], other_lines.dtype)
     blank, sums, x = np.zeros(other_lines.shape[1]), np.empty(other_lines.shape[1]), np.empty(size)
     part = np.empty(other_lines.shape[1], other_lines.dtype)
@@ -291,13 +303,21 @@ def update_rows_full(ratings, span, other_lines, rows, prior, numbers):
             for k in range(size):
                 x[k] = location[i, k]
             _row_moments(x, covariance[i], fixed, row_moments)
+            for k in range(size):  # as E[z] is stored: [1, L, b], or [L, 0]
+                mean[k] = x[k]
+            if fixed:
+                mean[0], mean[size] = 1.0, x[0]
             for q in range(len(blank)):  # a copy by slices would compile words for shapes that differ: three seconds
                 sums[q] = blank[q]
             signed[b] = 0.0
             for lo in range(pointers[i], pointers[i + 1], CHUNK):
                 hi = min(lo + CHUNK, pointers[i + 1])
                 table_dots(other_lines, codes, lo, hi, 0, row_moments, xi_squared, True)
-                tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
+                if curvature:
+                    table_dots(other_lines, codes, lo, hi, packed, mean, u, False)
+                    curvature_weights(xi_squared, u, hi - lo, kappa, weights, lo)
+                else:
+                    tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
                 add_weighted_rows(other_lines, codes, lo, hi, 0, xi_squared, part, sums, False)
                 add_signed_rows(other_lines, codes, weights, lo, hi, signed[b], packed)
             for k in range(size + 1):
@@ -357,7 +377,7 @@ def update_rows_diagonal(ratings, span, other_lines, rows, prior, numbers):
     (first, last), (location, spread, fixed) = span, rows
     pointers, codes, weights = ratings
     prior_mean, precision, _ = prior
-    kappa, relaxation, want_data = numbers
+    kappa, relaxation, want_data, curvature = numbers
     size = other_lines.shape[1] // 2
     free = size - fixed
     others = np.empty((LANES, size, CHUNK_STRIDE))
@@ -386,7 +406,10 @@ def update_rows_diagonal(ratings, span, other_lines, rows, prior, numbers):
                 gather(other_lines, codes, lo, hi, others[b])
                 table_dots(other_lines, codes, lo, hi, size, both, xi_squared, False)
                 _add_squares(others[b], hi - lo, x, v, u, xi_squared)
-                tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
+                if curvature:
+                    curvature_weights(xi_squared, u, hi - lo, kappa, weights, lo)
+                else:
+                    tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
                 add_gram(others[b], hi - lo, xi_squared, scratch, gram)
                 add_weighted_rows(other_lines, codes, lo, hi, size, xi_squared, part, variances, False)
                 add_signed_rows(other_lines, codes, weights, lo, hi, linear[b])

@@ -7,6 +7,7 @@ fit needs are compiled in parallel, before the first of them runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,12 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats
-from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig
+from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig, available_cores
 from onebit_spark.core.engine import (
     Combine,
     Confidences,
     Draw,
     FillUnrated,
+    Measure,
     MeasureHoldoutLoss,
     RowLayout,
     RowStep,
@@ -146,6 +148,10 @@ class CudaRunner:
     def run(
         self, side: Side, step: Step, tables: Sequence[Any], others: Any, layout: RowLayout, send: Any = None
     ) -> tuple[Any, list[Sums]]:
+        if isinstance(step, Measure):  # once for each fit: on the host
+            with ThreadPoolExecutor(available_cores()) as pool:
+                block = self.ratings[side].placed(lambda work, ranges: list(pool.map(work, *zip(*ranges, strict=True))))
+                return step(block, [self.lines(table) for table in tables], self.lines(others))[0], []
         assert isinstance(step, Update)
         half, ratings, (rows, *more) = step.step, self.ratings[side], tables
         self._prepare(rows.form)
@@ -202,7 +208,8 @@ class CudaRunner:
         posterior: RowPosterior = tables[0]
         if step is coef_gram_step:
             return [gram_of_coef(self.ratings[side], posterior)]
-        assert step is column_squares
+        if step is not column_squares:
+            return [step(self.held_rows(side), [self.lines(table) for table in tables])[1]]
         mean: Any = posterior.mean.astype(np.float64)
         return [np.diag((mean.T @ mean).get()).copy()]
 
@@ -217,7 +224,7 @@ class CudaRunner:
         return with_arrays(lines, lambda array: upload(array.astype(np.float32, copy=False)))
 
     def lines(self, table: Any) -> Any:
-        return with_arrays(table, download)
+        return with_arrays(table, download) if isinstance(table, RowPosterior) else table
 
     def mapped(self, side: Side, table: RowPosterior, by: RowTransform) -> RowPosterior:
         """Map the rows themselves, at once."""

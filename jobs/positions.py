@@ -1,0 +1,15 @@
+"""Where users stand, with error bars: `spark-submit jobs/positions.py --help`, or plain Python in local mode."""
+
+import sys
+from pathlib import Path
+
+try:
+    import onebit_spark
+except ModuleNotFoundError:  # not installed: run from a checkout, and send the package to the workers
+    onebit_spark = None
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from onebit_spark.cli import positions
+
+if __name__ == "__main__":
+    sys.exit(positions(ship_package=onebit_spark is None))

@@ -1,0 +1,148 @@
+"""Positions of rows, intercepts and slopes of columns, and their standard deviations (docs/MATH.md, §17).
+
+With L̃ = (b, L) and R̃ = (1, R), or L and R without intercepts, a score is d + L̃·R̃, and only such products are
+determined. The axes are fixed by the scores. With Σ = Cov L̃ over the rated rows, B = mean R̃R̃ᵀ over the rated columns
+and Σ^{½}BΣ^{½} = V diag(λ) Vᵀ::
+
+    position t = VᵀΣ^{−½}(L̃ − mean)      slope a = VᵀΣ^{½}R̃      intercept c = d + mean·R̃      score = c + a·t
+
+Positions have mean 0 and unit covariance. λ_d/Σλ is the share of the scores' variance that dimension d explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from onebit_spark.core.losses.base import Side
+from onebit_spark.core.posterior import FloatArray, RowPosterior
+
+Matrix = NDArray[np.float64]
+
+AT_ONCE = 2**22  # numbers that are mapped at a time
+NO_SHARE = 1e-9  # a dimension that explains less than this share of the first is not determined
+
+
+@dataclass(frozen=True)
+class Axes:
+    mean: Matrix  # of L̃, D
+    positions: Matrix  # VᵀΣ^{−½}, D × D
+    slopes: Matrix  # VᵀΣ^{½}, D × D
+    shares: Matrix  # λ/Σλ, descending
+    intercepts: bool
+
+    @classmethod
+    def of(cls, row_gram: Matrix, col_gram: Matrix, intercepts: bool) -> Axes:
+        """From Σ [1, x][1, x]ᵀ over the rated rows, and over the rated columns.
+
+        VᵀΣ^{−½} is computed as diag(1/λ) VᵀΣ^{½}B, because Σ is singular where a factor is switched off.
+        """
+        mean, square = row_gram[0, 1:] / row_gram[0, 0], row_gram[1:, 1:] / row_gram[0, 0]
+        values, vectors = np.linalg.eigh(square - np.outer(mean, mean))
+        root = vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+        kept = np.delete(np.arange(len(col_gram)), int(intercepts))  # R̃ of [1, d, R], or of [1, R]
+        second = col_gram[np.ix_(kept, kept)] / col_gram[0, 0]
+        values, vectors = np.linalg.eigh(root @ second @ root)
+        values, slopes = np.maximum(values[::-1], 0.0), vectors[:, ::-1].T @ root
+        used = values > NO_SHARE * max(values[0], 1e-300)
+        inverse = np.where(used, 1.0 / np.where(used, values, 1.0), 0.0)
+        shares = values / max(values.sum(), 1e-300)
+        return cls(mean, inverse[:, None] * (slopes @ second), slopes, shares, intercepts)
+
+    @classmethod
+    def of_posteriors(cls, rows: RowPosterior, cols: RowPosterior) -> Axes:
+        """From the posteriors of rated rows and columns."""
+        axes = cls.of(gram(rows.location), gram(cols.location), rows.has_intercept)
+        return axes.towards(axes.cubes(rows.location))
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Axes:
+        arrays: dict[str, Any] = {name: np.asarray(value) for name, value in fields.items()}
+        return cls(**{**arrays, "intercepts": bool(fields["intercepts"])})
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value if isinstance(value, bool) else value.tolist() for name, value in vars(self).items()}
+
+    @property
+    def dimensions(self) -> int:
+        """The largest number of dimensions."""
+        return int(np.count_nonzero(self.shares > NO_SHARE * self.shares[0]))
+
+    def towards(self, signs: Matrix) -> Axes:
+        """The axes, each turned if its sign is negative."""
+        turn = np.where(signs < 0, -1.0, 1.0)[:, None]
+        return Axes(self.mean, turn * self.positions, turn * self.slopes, self.shares, self.intercepts)
+
+    def cubes(self, location: FloatArray) -> Matrix:
+        """Σ t³ of rated rows: the sign of an axis is such that it is not negative."""
+        return sum_of_slices(location, lambda lines: np.sum(self.values("rows", lines) ** 3, axis=0))
+
+    def affine(self, side: Side) -> tuple[Matrix, Matrix]:
+        """T and s with t = xT + s of a row, or [c, a] = xT + s of a column; x are the free coordinates."""
+        if side == "rows":
+            return self.positions.T, -self.positions @ self.mean
+        matrix = np.vstack([self.mean, self.slopes]).T  # of R̃
+        if not self.intercepts:
+            return matrix, np.zeros(matrix.shape[1])
+        shift, matrix[0] = matrix[0].copy(), np.eye(matrix.shape[1])[0]
+        return matrix, shift
+
+    def values(self, side: Side, location: FloatArray) -> Matrix:
+        """The positions of rows, or the intercepts and slopes of columns."""
+        matrix, shift = self.affine(side)
+        return np.asarray(location @ matrix + shift)
+
+    def spreads(self, side: Side, posterior: RowPosterior) -> NDArray[np.float32]:
+        """The standard deviations of ``values``; of columns also, at the end, the covariance of c and the first a."""
+        matrix, _ = self.affine(side)
+        n, size = posterior.location.shape
+        out = np.empty((n, matrix.shape[1] + int(side == "cols")), np.float32)
+        step = max(1, AT_ONCE // size**2)
+        for part in (slice(lo, lo + step) for lo in range(0, n, step)):
+            half = posterior.take(part).covariance @ matrix
+            out[part, : matrix.shape[1]] = np.sqrt(np.maximum(np.einsum("nab,ab->nb", half, matrix), 0.0))
+            if side == "cols":
+                out[part, -1] = half[:, :, 0] @ matrix[:, 1]
+        return out
+
+    def columns(
+        self, side: Side, location: FloatArray, measured: FloatArray, dimensions: int, sign: float
+    ) -> dict[str, pa.Array]:
+        """The columns of a table of positions after the id. ``measured``: number of ratings, then ``spreads``.
+
+        ``sign`` turns the first axis.
+        """
+        values, std, n_ratings = self.values(side, location), measured[:, 1:].astype(np.float64), measured[:, 0]
+        turn = np.where(np.arange(values.shape[1]) == int(side == "cols"), sign, 1.0)
+        values = values * turn
+        names = [f"dim{d + 1}" for d in range(dimensions)]
+        if side == "cols":
+            names = ["intercept", *(f"slope{d + 1}" for d in range(dimensions))]
+        columns = {"n_ratings": pa.array(n_ratings, pa.int64(), from_pandas=True)}
+        for at, name in enumerate(names):
+            columns |= {name: pa.array(values[:, at]), f"{name}_std": pa.array(std[:, at])}
+        if side == "cols" and dimensions == 1:  # a(t − difficulty)
+            (c, a), ratio = values[:, :2].T, values[:, 0] / values[:, 1]
+            variance = std[:, 0] ** 2 - 2 * ratio * sign * std[:, -1] + (ratio * std[:, 1]) ** 2
+            columns |= {"difficulty": pa.array(-c / a), "difficulty_std": pa.array(np.sqrt(variance) / np.abs(a))}
+        return columns
+
+
+def gram(location: FloatArray) -> Matrix:
+    """Σ [1, x][1, x]ᵀ."""
+
+    def part(lines: FloatArray) -> Matrix:
+        whole = np.insert(lines.astype(np.float64), 0, 1.0, axis=1)
+        return np.asarray(whole.T @ whole)
+
+    return sum_of_slices(location, part)
+
+
+def sum_of_slices(location: FloatArray, part: Callable[[FloatArray], Matrix]) -> Matrix:
+    step = max(1, AT_ONCE // location.shape[1])
+    return sum((part(location[lo : lo + step]) for lo in range(0, max(1, len(location)), step)), np.zeros(()))

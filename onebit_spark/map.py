@@ -1,0 +1,148 @@
+"""map.html: the positions of users on one page, in a file that needs no other.
+
+The page draws on a canvas: a point per user; error bars of the extremes, of the users with the fewest and the most
+ratings and of the one that is found; and for an item the line where its answer is open, c + a·t = 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from onebit_spark.platform.files import MAP_MARK
+
+MOST_POINTS = 100_000
+NAMED = 4  # ids at each end of a dimension, and with the fewest and the most ratings
+COLOURS = 9  # and one for all other groups
+
+
+def page(users: pa.Table, items: pa.Table, groups: Mapping[Any, Any] | None = None, count: int | None = None) -> str:
+    """The page of two tables of ``FittedModel.positions`` with two dimensions, of a model with ``count`` users.
+
+    ``groups`` are words by the id of the user; they are the colours. Of more than ``MOST_POINTS`` users it shows those
+    that are named and an even sample of the others; the items are those with the most ratings.
+    """
+    n_rows = users.num_rows
+    x, y, n = (users[name].to_numpy(zero_copy_only=False) for name in ("dim1", "dim2", "n_ratings"))
+    ends = [order[part] for order in map(np.argsort, (x, y, n)) for part in (slice(NAMED), slice(-NAMED, None))]
+    named = np.unique(np.concatenate(ends)) if n_rows else np.zeros(0, np.int64)
+    if n_rows > MOST_POINTS:
+        others = np.linspace(0, n_rows - 1, MOST_POINTS - len(named)).astype(np.int64)
+        kept = np.union1d(named, others)
+        users, named = users.take(pa.array(kept)), np.searchsorted(kept, named)
+    if items.num_rows > MOST_POINTS:
+        order = np.argsort(-items["n_ratings"].to_numpy(zero_copy_only=False), kind="stable")
+        items = items.take(pa.array(np.sort(order[:MOST_POINTS])))
+    ids = users.column(0).to_pylist()
+    words = [str((groups or {}).get(each, "")) for each in ids]
+    common = sorted(set(words), key=lambda word: (-words.count(word), word))[:COLOURS] if groups else []
+    names = ["n_ratings", "dim1", "dim1_std", "dim2", "dim2_std"]
+    content = {
+        "count": n_rows if count is None else count,
+        "named": named.tolist(),
+        "groups": common,
+        "group": [common.index(word) if word in common else COLOURS for word in words] if groups else [],
+        "ids": [str(each) for each in ids],
+        **{name: _numbers(users[name]) for name in names},
+        "items": [str(each) for each in items.column(0).to_pylist()],
+        **{name: _numbers(items[name]) for name in ("intercept", "slope1", "slope2")},
+    }
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return PAGE.replace("__MARK__", MAP_MARK).replace("__DATA__", text.replace("<", "\\u003c"))
+
+
+def _numbers(column: pa.ChunkedArray) -> list[Any]:
+    values = column.to_numpy(zero_copy_only=False).astype(np.float64)
+    return [None if not np.isfinite(value) else float(f"{value:.4g}") for value in values]
+
+
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+__MARK__
+<title>Positions</title>
+<style>
+:root { color-scheme: light dark; --text: #1a202c; --page: #fff; --light: #cbd5e0; }
+@media (prefers-color-scheme: dark) { :root { --text: #e2e8f0; --page: #171c26; --light: #4a5568; } }
+html, body { height: 100%; margin: 0; } body { display: flex; flex-direction: column; color: var(--text);
+  background: var(--page); font: 14px/1.4 system-ui, "Helvetica Neue", Arial, sans-serif; }
+header { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem; padding: .6rem 1rem; align-items: baseline; }
+h1 { font-size: 1.1rem; margin: 0; } canvas { flex: 1; min-height: 0; width: 100%; touch-action: none; }
+output { min-height: 1.4em; } input { width: 9rem; } #legend span { margin-right: .8rem; white-space: nowrap; }
+</style>
+<header><h1>Positions</h1><label>User <input id="user"></label><label>Line of item <input id="item"></label>
+<button id="all">Show all</button><output></output><div id="legend"></div></header>
+<canvas></canvas>
+<script id="data" type="application/json">__DATA__</script>
+<script>
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent), n = data.ids.length;
+const colours = ["#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b7791f", "#c53030", "#319795", "#d53f8c", "#4a5568",
+  "#a0aec0"];
+const canvas = document.querySelector("canvas"), pen = canvas.getContext("2d"), out = document.querySelector("output");
+const $ = id => document.getElementById(id), css = name => getComputedStyle(document.body).getPropertyValue(name);
+let scale, left, top_, found = -1, line = -1, waiting = false;
+data.groups.forEach((name, g) => { const mark = document.createElement("span");
+  mark.textContent = "\\u25cf " + (name || "no group"); mark.style.color = colours[g]; $("legend").append(mark); });
+const px = x => left + scale * x, py = y => top_ - scale * y;
+function fit() {
+  const r = Math.max(1, data.dim1.concat(data.dim2).reduce((m, v) => Math.max(m, Math.abs(v)), 0)) * 1.1;
+  scale = Math.min(canvas.width, canvas.height) / 2 / r; left = canvas.width / 2; top_ = canvas.height / 2; later(); }
+function size() { const ratio = devicePixelRatio || 1; canvas.width = canvas.clientWidth * ratio;
+  canvas.height = canvas.clientHeight * ratio; fit(); }
+function later() { if (!waiting) { waiting = true; requestAnimationFrame(draw); } }
+function stroke(from, to) { pen.beginPath(); pen.moveTo(...from); pen.lineTo(...to); pen.stroke(); }
+function bars(i) { const x = px(data.dim1[i]), y = py(data.dim2[i]);
+  const w = 1.96 * scale * data.dim1_std[i], h = 1.96 * scale * data.dim2_std[i];
+  stroke([x - w, y], [x + w, y]); stroke([x, y - h], [x, y + h]); }
+function draw() {
+  waiting = false; const ratio = devicePixelRatio || 1, dot = (n > 20000 ? 2 : n > 2000 ? 3 : 5) * ratio;
+  pen.clearRect(0, 0, canvas.width, canvas.height);
+  pen.strokeStyle = css("--light"); pen.lineWidth = ratio;
+  stroke([0, top_], [canvas.width, top_]); stroke([left, 0], [left, canvas.height]);
+  for (let g = 0; g < colours.length; g++) { pen.fillStyle = colours[g];
+    for (let i = 0; i < n; i++) if ((data.group[i] || 0) === g)
+      pen.fillRect(px(data.dim1[i]) - dot / 2, py(data.dim2[i]) - dot / 2, dot, dot); }
+  pen.font = 12 * ratio + "px system-ui"; pen.fillStyle = css("--text");
+  const shown = found < 0 ? data.named : [...data.named, found];
+  for (const i of shown) { pen.strokeStyle = colours[data.group[i] || 0]; bars(i);
+    pen.fillText(data.ids[i], px(data.dim1[i]) + dot, py(data.dim2[i]) - dot); }
+  if (found >= 0) { pen.strokeStyle = css("--text"); pen.lineWidth = 2 * ratio; pen.beginPath();
+    pen.arc(px(data.dim1[found]), py(data.dim2[found]), 8 * ratio, 0, 7); pen.stroke(); }
+  if (line >= 0) { // c + a t = 0: from the point nearest to the origin, along the line
+    const c = data.intercept[line], a = data.slope1[line], b = data.slope2[line], q = a * a + b * b, far = 1e4;
+    const x = -c * a / q, y = -c * b / q; pen.strokeStyle = css("--text"); pen.lineWidth = 2 * ratio;
+    stroke([px(x - b * far), py(y + a * far)], [px(x + b * far), py(y - a * far)]); }
+  canvas.dataset.points = n; }
+const told = i => data.ids[i] + ": " + ["dim1", "dim2"].map(d => data[d][i].toFixed(2) + " \\u00b1 " +
+  (1.96 * data[d + "_std"][i]).toFixed(2)).join(", ") + ", " + (data.n_ratings[i] ?? "?") + " ratings" +
+  (data.groups.length ? ", " + (data.groups[data.group[i]] ?? "another group") : "");
+function say(i) { const some = data.count > n ? n + " of " + data.count : n;
+  out.textContent = i >= 0 ? told(i) : some + " users. Wheel: zoom. Drag: move."; }
+function at(event) { const box = canvas.getBoundingClientRect(), ratio = canvas.width / box.width;
+  return [(event.clientX - box.left) * ratio, (event.clientY - box.top) * ratio]; }
+function nearest([x, y]) { let best = -1, least = 15 * 15 * (devicePixelRatio || 1) ** 2;
+  for (let i = 0; i < n; i++) { const d = (px(data.dim1[i]) - x) ** 2 + (py(data.dim2[i]) - y) ** 2;
+    if (d < least) { least = d; best = i; } } return best; }
+function search(text) { found = data.ids.indexOf(text); say(found);
+  if (text && found < 0) out.textContent = "There is no user " + text + " on the map."; later(); }
+function cut(text) { line = data.items.indexOf(text);
+  out.textContent = line >= 0 ? "On one side of the line the score of " + text + " is positive." :
+    text ? "There is no item " + text + " on the map." : ""; later(); }
+canvas.addEventListener("wheel", event => { event.preventDefault(); const [x, y] = at(event);
+  const by = Math.exp(-event.deltaY / 500); left = x + (left - x) * by; top_ = y + (top_ - y) * by; scale *= by;
+  later(); }, { passive: false });
+canvas.addEventListener("pointermove", event => { if (event.buttons) { const ratio = devicePixelRatio || 1;
+  left += event.movementX * ratio; top_ += event.movementY * ratio; later(); }
+  else { const i = nearest(at(event)); say(i < 0 ? found : i); } });
+$("user").addEventListener("input", event => search(event.target.value));
+$("item").addEventListener("input", event => cut(event.target.value));
+$("all").addEventListener("click", fit); addEventListener("resize", size); size(); say(-1);
+const asked = new URLSearchParams(location.hash.slice(1));
+if (asked.has("user")) search($("user").value = asked.get("user"));
+if (asked.has("item")) cut($("item").value = asked.get("item"));
+</script></html>
+"""

@@ -1,0 +1,106 @@
+"""Positions, and what to ask next, on Spark, from the factor tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from onebit_spark.core.losses import SIDES
+from onebit_spark.core.model_info import (
+    N_RATINGS,
+    SIDE_OF,
+    Who,
+    factor_columns,
+    plain_columns,
+    prior_row,
+    read_factors,
+)
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.user_data import one_array
+from onebit_spark.errors import RequestError, refuse
+from onebit_spark.input.spark_ratings import checked_ids, refuse_stream
+from onebit_spark.ml.fold_in import side_of
+from onebit_spark.ml.scoring import SparkFactors
+from onebit_spark.platform.frames import Batches
+from onebit_spark.predictor.fitted_model import (
+    FittedModel,
+    anchored_sign,
+    position_problems,
+    position_table,
+    question_problems,
+    who_problems,
+)
+from onebit_spark.predictor.predictor import ModelSide, arrow_type, asked_ids
+
+
+def positions(factors: SparkFactors, who: Who, dimensions: int, anchors: Mapping[Any, int]) -> DataFrame:
+    """See ``FittedModel.positions``. The positions of a large model are computed by the executors."""
+    refuse(who_problems(who))
+    info, frame = factors.info, factors.of(who)
+    if factors.fit_driver(0):
+        table = factors.on_driver().positions(who, dimensions, anchors).replace_schema_metadata()
+        return factors.spark.createDataFrame(table.rename_columns({who: factors.columns[who]}))
+    if (axes := info.position_axes) is None or N_RATINGS not in frame.columns:
+        raise RequestError("positions of this model are not known: an earlier version saved it, or it was updated")
+    refuse(position_problems(axes, dimensions, anchors))
+    sign = 1.0
+    if anchors:
+        ids = asked_ids(list(anchors), arrow_type(info.id_types["user"]), "the anchors")
+        sign = anchored_sign(axes, side_of(factors, "user", ids), anchors)
+
+    def rows_of(batches: Batches) -> Batches:
+        for batch in batches:
+            side = ModelSide.of(pa.Table.from_batches([batch]), info, who)
+            yield from position_table(axes, side, who, dimensions, sign).to_batches()
+
+    lines = frame.select("id", *plain_columns(info, frame.columns))
+    example = position_table(axes, ModelSide.of(lines.limit(1).toArrow(), info, who), who, dimensions, sign)
+    schema = f"id {info.id_types[who]}, n_ratings bigint"
+    schema += "".join(f", {name} double" for name in example.column_names[2:])
+    return lines.mapInArrow(rows_of, schema).withColumnRenamed("id", factors.columns[who])
+
+
+def next_questions(factors: SparkFactors, asking: DataFrame, n: int, seen: DataFrame | None) -> DataFrame:
+    """See ``FittedModel.next_questions``. Every worker has the means of the items."""
+    info, (own, other) = factors.info, (factors.columns[who] for who in SIDE_OF)
+    refuse(question_problems(info, n))
+    for frame, who in [(asking, "user"), *([] if seen is None else [(seen, "user"), (seen, "item")])]:
+        refuse_stream(frame, "the users or the pairs to leave out")
+        factors.check_id_type(frame, who)  # type: ignore[arg-type]
+    types = info.id_types
+    (ids,) = checked_ids(asking, [own])
+    users = asking.select(ids.cast(types["user"]).alias("id")).distinct()
+    lines = F.struct(*factor_columns(info.kind, info.config.intercepts)).alias("lines")
+    users = users.join(factors.users.select("id", lines), "id", "left")
+    if seen is None:
+        users = users.withColumn("seen", F.lit(None).cast(f"array<{types['item']}>"))
+    else:
+        keys = checked_ids(seen, [own, other])
+        pairs = seen.select(keys[0].cast(types["user"]).alias("id"), keys[1].cast(types["item"]).alias("item"))
+        users = users.join(pairs.groupBy("id").agg(F.collect_set("item").alias("seen")), "id", "left")
+    means = ["id", "mean", *(["intercept"] if info.config.intercepts else [])]
+    items = factors.items.select(*means).toArrow()
+    priors = [prior_row(info.scales, side, info.kind, info.config.intercepts) for side in SIDES]
+    location = np.stack(items["mean"].to_numpy()).astype(np.float32)
+    if info.config.intercepts:
+        location = np.insert(location, 0, items["intercept"].to_numpy(), axis=1)
+    rows = RowPosterior(location, np.zeros_like(location), "spread", info.config.intercepts)
+    columns = ModelSide(one_array(items["id"]), rows, priors[1])
+
+    def rows_of(batches: Batches) -> Batches:
+        for batch in filter(len, batches):
+            side = ModelSide(batch["id"], read_factors(batch["lines"], priors[0]), priors[0])
+            lists = pa.array(batch["seen"])
+            parents = batch["id"].take(pc.list_parent_indices(lists))
+            model = FittedModel(info, side, columns, {})
+            yield from model.next_questions(batch["id"], n, seen=(parents, lists.flatten())).to_batches()
+
+    schema = f"user {types['user']}, rank bigint, item {types['item']}, information double"
+    asked = users.mapInArrow(rows_of, schema)
+    return asked.withColumnsRenamed({"user": own, "item": other})

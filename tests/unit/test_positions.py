@@ -1,0 +1,332 @@
+"""Positions: the curvature of their error bars, their axes, and what users call."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from onebit_spark import FitConfig, RequestError, fit_arrays, load
+from onebit_spark.__main__ import main
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.losses import LOSSES, HalfStep, RowPrior
+from onebit_spark.core.positions import Axes
+from onebit_spark.core.posterior import RowMap, RowPosterior
+from onebit_spark.core.questions import information
+from onebit_spark.map import page
+
+FOLDERS = Path(__file__).parents[1] / "spark" / "folders"
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
+SHAPE = (150, 30)
+
+
+def responses(n, m, share, seed, dims=1):
+    """Abilities, and the answers of n persons to m questions that a share of them was asked."""
+    rng = np.random.default_rng(seed)
+    ability = rng.standard_normal((n, dims))
+    slope = np.stack([rng.lognormal(0, 0.3, m) * 1.2, rng.standard_normal(m) * 0.8][:dims], axis=1)
+    i, j = np.nonzero(rng.random((n, m)) < share)
+    score = (ability @ slope.T + rng.standard_normal(m))[i, j]
+    return ability, i, j, rng.random(len(i)) < 1 / (1 + np.exp(-score))
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return fit_arrays(
+        *responses(*SHAPE, 0.6, 0, 2)[1:], FitConfig(rank=2, likelihood_weight=1.0, tol=1e-9, max_iter=400)
+    )
+
+
+# ---- the curvature ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("intercepts", [False, True])
+@pytest.mark.parametrize("structure", ["full", "diagonal"])
+def test_the_covariance_is_that_of_the_expected_curvature(structure, intercepts):
+    """Against a quadrature with 60 points. The kernel takes the derivative of the moderated sigmoid for E σ'(u)."""
+    rng, (n, m), size = np.random.default_rng(0), (6, 9), 3
+    loss = LOSSES["logistic"].from_options("mm", structure)
+    sides = []
+    for rows in (n, m):
+        location, root = rng.normal(size=(rows, size)), rng.normal(size=(rows, size, size)) * 0.4
+        covariance = root @ root.transpose(0, 2, 1)
+        a, b = np.tril_indices(size)
+        scale = covariance[:, a, b] if structure == "full" else np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+        sides.append(RowPosterior(location, scale, loss.kind, intercepts))
+    rows, cols = sides
+    i, j = np.nonzero(rng.random((n, m)) < 0.8)
+    weights = rng.uniform(0.5, 2, len(i)).astype(np.float32)
+    block = RatingBlock.from_coordinates(i, j, rng.random(len(i)) < 0.5, (n, m), weights)
+    prior, after = RowPrior(rng.normal(size=(1, size)), rng.uniform(0.5, 2, (1, size))), rows.copy()
+    step = HalfStep("rows", 0, 1.0, prior, 1.0, relaxation=0.0, curvature=True)
+    loss.update_rows(block, 0, n, loss.other_lines(cols), after, step)
+    np.testing.assert_array_equal(after.location, rows.location)
+    f = int(intercepts)
+    for row in range(n):
+        mine, codes = slice(*block.row_pointers[row : row + 2]), block.codes
+        x, v = np.concatenate([np.ones(f), rows.location[row]]), np.zeros((size + f, size + f))
+        v[f:, f:] = rows.covariance[row]
+        precision = np.diag(prior.precision[0])
+        for code, weight in zip(codes[mine], block.weights[mine], strict=True):
+            z, c = np.insert(cols.location[code >> 1], 1, [1] * f), np.zeros((size + f, size + f))
+            free = np.delete(np.arange(size + f), 1) if f else np.arange(size)
+            c[np.ix_(free, free)] = cols.covariance[code >> 1]
+            second, std = np.outer(z, z) + c, np.sqrt(z @ v @ z + x @ c @ x + np.sum(v * c))
+            u = x @ z + NODES * std
+            curvature = WEIGHTS @ (0.25 / np.cosh(u / 2) ** 2) / WEIGHTS.sum()
+            precision += weight * curvature * second[f:, f:]
+        if structure == "full":
+            np.testing.assert_allclose(after.covariance[row], np.linalg.inv(precision), rtol=0.05, atol=0.01)
+        else:
+            np.testing.assert_allclose(after.scale[row], np.diag(precision) ** -0.5, rtol=0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "m", "share", "dims"), [(500, 60, 0.5, 1), (2000, 40, 1.0, 2), (300, 500, 0.3, 2)])
+@pytest.mark.parametrize("settings", [{}, {"likelihood_weight": 1.0}], ids=["defaults", "given rank"])
+def test_error_bars_cover(n, m, share, dims, settings):
+    """95% intervals of the true positions, after the linear map that aligns the axes."""
+    covered = []
+    for seed in range(6):
+        ability, i, j, positive = responses(n, m, share, seed, dims)
+        config = FitConfig(implicit_features=False, **({"rank": dims, **settings} if settings else {}))
+        fit = fit_arrays(i, j, positive, config, shape=(n, m))
+        covered.append(coverage(fit, ability, dims))
+    assert 0.93 <= np.mean(covered) <= 0.97
+
+
+def coverage(fit, ability, dims):
+    table = fit.positions(dimensions=dims)
+    t, std = (np.stack([table[f"dim{d + 1}{end}"].to_numpy() for d in range(dims)], axis=1) for end in ("", "_std"))
+    to_truth = np.linalg.lstsq(np.c_[t, np.ones(len(t))], ability, rcond=None)[0]
+    error = ability - np.c_[t, np.ones(len(t))] @ to_truth
+    return np.mean(np.abs(error) < 1.96 * np.sqrt(std**2 @ to_truth[:dims] ** 2))
+
+
+def packed(rng, n, size):
+    """The lower triangles of n covariances."""
+    root = rng.normal(size=(n, size, size)) * 0.4
+    a, b = np.tril_indices(size)
+    return (root @ root.transpose(0, 2, 1))[:, a, b]
+
+
+# ---- the axes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("intercepts", [False, True])
+def test_axes_give_the_scores_and_no_gauge_moves_them(intercepts):
+    rng, size, rank = np.random.default_rng(1), 4, 4 - intercepts
+    rows, cols = (
+        RowPosterior(rng.normal(size=(n, size)) + 1, packed(rng, n, size), "covariance", intercepts) for n in (50, 40)
+    )
+    axes = Axes.of_posteriors(rows, cols)
+    t, slopes = axes.values("rows", rows.location), axes.values("cols", cols.location)
+    score = rows.mean @ cols.mean.T
+    if intercepts:
+        score = score + rows.intercept[:, None] + cols.intercept
+    np.testing.assert_allclose(t @ slopes[:, 1:].T + slopes[:, 0], score, atol=1e-9)
+    np.testing.assert_allclose(np.cov(t.T, bias=True), np.eye(size), atol=1e-9)
+    second = slopes[:, 1:].T @ slopes[:, 1:]
+    np.testing.assert_allclose(second, np.diag(np.diag(second)), atol=1e-8)
+    assert np.all(np.diff(axes.shares) <= 0)
+    assert axes.shares.sum() == pytest.approx(1)
+    assert np.all((t**3).sum(axis=0) >= 0)
+    own, theirs = np.eye(size), np.eye(size)
+    a = rng.normal(size=(rank, rank))
+    own[-rank:, -rank:], theirs[-rank:, -rank:] = a, np.linalg.inv(a).T
+    moved = [RowMap.linear(by).applied(side) for by, side in ((own, rows), (theirs, cols))]
+    other = Axes.of_posteriors(*moved)
+    for side, before, after in zip(("rows", "cols"), (rows, cols), moved, strict=True):
+        np.testing.assert_allclose(other.values(side, after.location), axes.values(side, before.location), atol=1e-6)
+        np.testing.assert_allclose(other.spreads(side, after), axes.spreads(side, before), rtol=1e-4, atol=1e-5)
+
+
+def test_the_difficulty_is_where_the_answer_is_open(fit):
+    """Its standard deviation against draws of intercept and slope."""
+    table, rng = fit.positions("item", 1), np.random.default_rng(0)
+    c, a, c_std, a_std, difficulty, std = (
+        table[name].to_numpy()
+        for name in ("intercept", "slope1", "intercept_std", "slope1_std", "difficulty", "difficulty_std")
+    )
+    np.testing.assert_allclose(c + a * difficulty, 0, atol=1e-12)
+    both = fit.items.measured[:, -1]
+    for k in np.argsort(-np.abs(a) / a_std)[:5]:
+        drawn = rng.multivariate_normal([c[k], a[k]], [[c_std[k] ** 2, both[k]], [both[k], a_std[k] ** 2]], 200_000)
+        assert np.std(-drawn[:, 0] / drawn[:, 1]) == pytest.approx(std[k], rel=0.15)
+
+
+def test_anchors_turn_users_and_items(fit):
+    plain, items = fit.positions(), fit.positions("item")
+    user = plain["user"][int(np.argmax(plain["dim1"].to_numpy()))].as_py()
+    turned, slopes = fit.positions(anchors={user: -1}), fit.positions("item", anchors={user: -1})
+    for before, after, name, sign in (
+        (plain, turned, "dim1", -1), (plain, turned, "dim2", 1), (plain, turned, "dim1_std", 1),
+        (items, slopes, "slope1", -1), (items, slopes, "slope2", 1), (items, slopes, "intercept", 1),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(after[name].to_numpy(), sign * before[name].to_numpy())
+    assert fit.positions(anchors={user: 1}).equals(plain)
+
+
+def test_the_seed_does_not_move_them(fit):
+    i, j, positive = responses(*SHAPE, 0.6, 0, 2)[1:]
+    other = fit_arrays(i, j, positive, replace(fit.config, seed=5, alpha=None, beta=None))
+    for who in ("user", "item"):
+        one, two = (each.positions(who) for each in (fit, other))
+        for name in one.column_names:
+            np.testing.assert_allclose(two[name].to_numpy(), one[name].to_numpy(), atol=2e-3)
+
+
+# ---- models that change ----------------------------------------------------------------------------------------------
+
+
+def test_they_survive_a_folder(fit, tmp_path):
+    fit.save(tmp_path / "m")
+    for who in ("user", "item"):
+        here, there = fit.positions(who), load(tmp_path / "m").positions(who)
+        assert here.column_names == there.column_names
+        for name in here.column_names:
+            np.testing.assert_allclose(there[name].to_numpy(), here[name].to_numpy(), rtol=1e-5, atol=1e-5)
+    shares = json.loads(fit.positions().schema.metadata[b"shares"])
+    assert 0 < shares[1] < shares[0] < 1
+
+
+def test_a_folded_in_user_has_the_position_of_the_fit(fit, caplog):
+    i, j, positive = responses(*SHAPE, 0.6, 0, 2)[1:]
+    mine = i == 7
+    folded = fit.fold_in(i[mine] + 1000, j[mine], positive[mine])
+    table = folded.positions().to_pylist()
+    new, old = next(line for line in table if line["user"] == 1007), table[7]
+    assert new["n_ratings"] == old["n_ratings"] == mine.sum()
+    for name in ("dim1_std", "dim2_std"):
+        assert new[name] == pytest.approx(old[name], rel=0.02)
+    assert abs(new["dim1"] - old["dim1"]) < 0.05
+    assert not caplog.records
+    table = folded.update([7], [0], [1]).positions()
+    assert "too small" in caplog.text
+    assert np.isnan(table["n_ratings"].to_numpy(zero_copy_only=False)).all()
+
+
+def test_a_folder_of_an_earlier_version_says_that_its_spreads_are_old(caplog):
+    table = load(FOLDERS / "logistic-3").positions(dimensions=1)
+    assert "an earlier version saved" in caplog.text
+    assert table["dim1_std"].to_numpy().min() > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dimensions": 9}, "dimensions must be an integer from 1 to 2, not 9"),
+        ({"who": "users"}, "who must be 'user' or 'item'"),
+        ({"anchors": {0: 2}}, "anchors must map ids to 1 or -1, not to 2"),
+        ({"anchors": {-5: 1}}, "anchors: the model does not know -5"),
+    ],
+)
+def test_wrong_requests(fit, arguments, message):
+    with pytest.raises(RequestError, match=message):
+        fit.positions(**arguments)
+
+
+def test_the_job_writes_them(fit, tmp_path, capsys):
+    fit.save(tmp_path / "m")
+    job = ["positions", "--model", str(tmp_path / "m"), "--runtime", "local"]
+    assert main([*job, "--output", str(tmp_path / "p"), "--anchor", "7=-1"]) == 0
+    assert "of the variance of the scores" in capsys.readouterr().out
+    written = pq.read_table(tmp_path / "p")
+    assert written["dim1"][7].as_py() < 0
+    assert written.column_names == ["user", "n_ratings", "dim1", "dim1_std", "dim2", "dim2_std"]
+    assert main([*job, "--output", str(tmp_path / "i.csv"), "--who", "item", "--dimensions", "1"]) == 0
+    assert pacsv.read_csv(tmp_path / "i.csv").column_names[-1] == "difficulty_std"
+    assert main([*job, "--output", str(tmp_path / "p"), "--overwrite"]) == 0
+    other = tmp_path / "other"
+    fit.save(other)
+    for wrong, line in (
+        (["--output", str(other), "--overwrite"], "is not a folder of positions"),
+        (["--output", str(tmp_path / "q"), "--anchor", "7=2"], "--anchor must be ID=1 or ID=-1, not 7=2"),
+        (["--output", str(tmp_path / "q"), "--anchor", "x=1"], "--anchor: "),
+    ):
+        assert main([*job, *wrong]) == 2
+        assert line in capsys.readouterr().err
+
+
+# ---- what to ask next ------------------------------------------------------------------------------------------------
+
+
+def test_the_information_is_the_mutual_information():
+    """Against the integral on a fine grid."""
+    mean, variance = np.array([0.0, 1.0, -3.0, 0.5]), np.array([1.0, 0.2, 2.0, 1e-4])
+    z = np.linspace(-9, 9, 20_001)
+    density = np.exp(-(z**2) / 2)
+    density /= density.sum()
+    for m, v, found in zip(mean, variance, information(mean, variance)[0], strict=True):
+        p = 1 / (1 + np.exp(-(m + np.sqrt(v) * z)))
+        coin = [-(q * np.log(q) + (1 - q) * np.log(1 - q)) for q in (density @ p, p)]
+        assert found == pytest.approx(coin[0] - density @ coin[1], rel=2e-3, abs=1e-9)
+
+
+def test_a_list_of_questions_is_greedy(fit):
+    """Each is the best one given the covariance after those before it, computed by inverses."""
+    table = fit.next_questions([3, -1], 4, seen=([3], [9]), items=np.arange(10))
+    lines = table.to_pylist()
+    assert [(line["user"], line["rank"]) for line in lines] == [(u, r) for u in (3, -1) for r in (1, 2, 3, 4)]
+    assert 9 not in [line["item"] for line in lines[:4]]
+    assert len({line["item"] for line in lines[:4]}) == 4
+    c, m, x = fit.rows.covariance[3].astype(float), fit.rows.location[3], np.insert(fit.cols.mean, 0, 1.0, axis=1)
+    left = list(range(9))
+    for line in lines[:4]:
+        gains = {j: information(fit.cols.intercept[[j]] + x[[j]] @ m, np.array([x[j] @ c @ x[j]])) for j in left}
+        best = max(gains, key=lambda j: gains[j][0][0])
+        assert line["item"] == best
+        assert line["information"] == pytest.approx(gains[best][0][0], rel=1e-5)
+        c = np.linalg.inv(np.linalg.inv(c) + gains[best][1][0] * np.outer(x[best], x[best]))
+        left.remove(best)
+    with pytest.raises(RequestError, match="n must be an integer of at least 1"):
+        fit.next_questions([3], 0)
+
+
+# ---- the map ---------------------------------------------------------------------------------------------------------
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed, in which the map could be opened")
+def test_the_map_in_a_browser(fit, tmp_path):
+    """It draws all users, finds the one in the address, and cuts by an item. Nothing is loaded from elsewhere."""
+    fit.save(tmp_path / "m")
+    out = [str(tmp_path / name) for name in ("m", "p", "map.html")]
+    assert main(["positions", "--model", out[0], "--output", out[1], "--map", out[2], "--runtime", "local"]) == 0
+    fit.map(tmp_path / "grouped.html", groups={user: f"<b>{user % 11}</b>" for user in range(150)})
+    user = fit.positions().to_pylist()[42]
+    for name, more in (("map.html", ""), ("grouped.html", ", ")):
+        text = (tmp_path / name).read_text()
+        assert not re.findall(r"(?:src|href)=|https?:|@import", text)
+        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--dump-dom"]
+        shown = subprocess.run(
+            [*command, f"file://{tmp_path / name}#user=42"], capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+        assert 'data-points="150"' in shown
+        told = re.search(r"<output>(.*?)</output>", shown)[1]
+        wanted = (f"{user[d]:.2f} ± {1.96 * user[d + '_std']:.2f}" for d in ("dim1", "dim2"))
+        assert told.startswith(f"42: {', '.join(wanted)}, {user['n_ratings']} ratings{more}")
+
+
+def test_a_map_of_many_shows_the_extremes_and_a_sample(monkeypatch):
+    monkeypatch.setattr("onebit_spark.map.MOST_POINTS", 50)
+    rng, n = np.random.default_rng(0), 400
+    users = pa.table({"user": np.arange(n), "n_ratings": rng.permutation(n)} | {
+        name: rng.normal(size=n) for name in ("dim1", "dim1_std", "dim2", "dim2_std")
+    })  # fmt: skip
+    items = pa.table({name: np.arange(60.0) for name in ("item", "n_ratings", "intercept", "slope1", "slope2")})
+    data = json.loads(re.search(r'application/json">(.*?)</script>', page(users, items))[1])
+    assert len(data["ids"]) <= 50
+    assert data["count"] == n
+    assert len(data["items"]) == 50
+    assert min(map(float, data["items"])) == 10
+    farthest = int(np.argmax(users["dim1"].to_numpy()))
+    assert str(farthest) in [data["ids"][i] for i in data["named"]]

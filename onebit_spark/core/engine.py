@@ -328,7 +328,7 @@ class MeasureHoldoutLoss:
     split: Split
 
     def __call__(self, block: PlacedBlock, tables: list[RowPosterior], others: RowPosterior) -> Result:
-        left = self.split.part_of(block.ratings, block.rows, those=False)
+        left = self.split.part_of(block.ratings, block.rows, block.columns, those=False)
         parts = block.over_rows(lambda lo, hi: HoldoutLoss.of_ratings(self.loss, left, lo, hi, tables[0], others))
         return None, np.sum([part.to_vector() for part in parts], axis=0)
 

@@ -1,12 +1,15 @@
 """Model selection on a held-out tenth of the ratings: κ, rank, implicit features and number of iterations.
 
-    nine tenths    start ─► [ some iterations ─► loss of the held-out tenth: is the change kept? ]* ─► a state
-    all ratings    that state ─► some more iterations
+    nine tenths of a slice    start ─► [ some iterations ─► loss of the last tenth: is the change kept? ]* ─► a state
+    of one 4 times larger     that state ─► [ the same ]* ─► a state
+    of all ratings            that state ─► [ the same ]* ─► a state
+    all ratings               that state ─► some more iterations
 
-A change is kept if it lowers the loss of the tenth by more than a tenth of that loss's standard error. The changes are
-a few more iterations; no implicit features; a larger or a smaller κ; and, if all factors are in use, twice as many of
-them. Each change begins at the best state so far, so nothing is fitted twice. At the end, factors that the prior has
-switched off are dropped (docs/MATH.md, §14).
+A slice has all ratings of some rows, or of some columns if there are more of these. A change is kept if it lowers the
+loss of the tenth by more than a tenth of that loss's standard error. The changes are a few more iterations; no implicit
+features; a larger or a smaller κ; and, if all factors are in use, more of them, together with a κ for them. Each change
+begins at the best state so far, so nothing is fitted twice, and what a slice has clearly refused is not tried again. At
+the end, factors that the prior has switched off are dropped (docs/MATH.md, §14).
 
 With weights the loss of the tenth is a weighted mean, as in the objective. The random choice of the tenth ignores the
 weights. It keeps all ratings of a cell together: otherwise a fit that repeats the ratings it has seen would win.
@@ -15,7 +18,9 @@ weights. It keeps all ratings of a cell together: otherwise a fit that repeats t
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -25,7 +30,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.engine import Engine, final_posteriors
-from onebit_spark.core.losses import LOSSES, SIDES
+from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.prediction import Calibration, HoldoutLoss, TemperatureScaling
 from onebit_spark.core.randomness import Split
@@ -41,10 +46,15 @@ START_RANK = 10  # the first rank that is tried, and the rank of a fit with too 
 FITTED_SHARE = 0.9
 FEWEST_RATINGS = 5_000  # with fewer, a tenth is too small to compare candidates
 SHORTEST_FIT = 30  # iterations; a shorter fit would take less time than the selection
-TRIAL_ITERATIONS, FIRST_ITERATIONS = 2, 4  # between two evaluations of the loss, and before a change can be kept
+TRIAL_ITERATIONS, FIRST_ITERATIONS = 2, 4  # between two evaluations of the loss, and before the first one
 LEAST_GAIN = 0.1  # by which a change must lower the loss, in standard errors
-FINAL_ITERATIONS = 8  # iterations with all ratings
-COIN_STREAM = 0x3A9F1  # makes these random numbers differ from others with the same seed
+CLEAR_LOSS = 0.3  # by so many standard errors a state is clearly worse
+NEW_FACTORS_LOSS = (2.0, 1.0)  # by which new factors may raise the loss after 2 and after 4 iterations
+GROWTH = 16  # ranks above ``START_RANK`` are multiples of it, from twice as many on
+FEWEST_IN_SLICE = 75_000  # ratings of the smallest slice, at least
+SLICE_RATIO = 4  # of the sizes of two slices
+COIN_STREAM, SLICE_STREAM = 0x3A9F1, 0x51CE5  # make these random numbers differ from others with the same seed
+FINAL_ITERATIONS = 6  # iterations with all ratings
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class Trial(Generic[P]):
     config: FitConfig
     start: Start[P]
     holdout: HoldoutLoss
+    settled: bool = False  # whether further iterations have not helped
 
     @property
     def loss(self) -> float:
@@ -67,9 +78,10 @@ class Trial(Generic[P]):
         """Whether the loss is lower by at least ``LEAST_GAIN`` standard errors."""
         return self.loss < other.loss - LEAST_GAIN * self.holdout.standard_error
 
-    def as_dict(self, kept: bool) -> dict[str, Any]:
+    def as_dict(self, share: float, kept: bool) -> dict[str, Any]:
         config = self.config
         return {
+            "share": share,
             "rank": config.factors, "weight": config.kappa, "implicit_features": config.implicit_features,
             "iterations": self.iterations, "loss": self.loss, "kept": kept,
         }  # fmt: skip
@@ -91,7 +103,8 @@ class SelectedModel(Generic[P]):
     def losses(self) -> dict[float, float]:
         """The last loss of every κ that was tried with the selected rank and features."""
         kept = [entry for entry in self.trail if entry["kept"]]
-        alike = [e for e in self.trail if kept and all(e[k] == kept[-1][k] for k in ("rank", "implicit_features"))]
+        same = ("share", "rank", "implicit_features")
+        alike = [entry for entry in self.trail if kept and all(entry.get(k) == kept[-1].get(k) for k in same)]
         return {entry["weight"]: entry["loss"] for entry in sorted(alike, key=lambda entry: bool(entry["kept"]))}
 
     def as_dict(self) -> dict[str, Any] | None:
@@ -134,15 +147,22 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
     asked = config.likelihood_weight == AUTO
     if engine.n_ratings < FEWEST_RATINGS or (config.max_iter < SHORTEST_FIT and not asked):
         return SelectedModel(given)
-    split = Split(config.seed ^ COIN_STREAM, FITTED_SHARE, by_cell=True)
-    with engine.restricted(split) as part:
-        search = _Search(engine, part, config, split)
-        trial = search.best(given)
-        kept = search.without_idle_factors(trial) if config.rank == AUTO else trial
-    noise, settings = None, replace(kept.config, max_iter=config.max_iter, tol=config.tol)
+    search, trial = _Search(engine, config, given), None
+    for level in _levels(engine, config.seed):
+        trial = search.best(level, trial)
+    assert trial is not None
+    noise, settings = None, replace(trial.config, max_iter=config.max_iter, tol=config.tol)
     if LOSSES[config.loss].score_noise > 0:
         noise = trial.holdout.temperature_scaling(LOSSES[config.loss].score_noise)
-    return SelectedModel(settings, _final_start(kept, engine), candidates, ranks, search.trail, noise, trial.holdout)
+    return SelectedModel(settings, _final_start(trial, engine), candidates, ranks, search.trail, noise, trial.holdout)
+
+
+def _levels(engine: Engine[Any], seed: int) -> Iterator[Split | None]:
+    """The slices of the side with more ids, each contained in the next, and None for all ratings."""
+    side: Side = "cols" if engine.count("cols") > engine.count("rows") else "rows"
+    slices = int(math.log(max(engine.n_ratings / FEWEST_IN_SLICE, 1), SLICE_RATIO))
+    yield from (Split(seed ^ SLICE_STREAM, SLICE_RATIO**-k, side) for k in range(slices, 0, -1))
+    yield None
 
 
 def chose_rank(record: Mapping[str, Any] | None) -> bool:
@@ -160,11 +180,12 @@ def sentences(record: Mapping[str, Any]) -> Iterator[str]:
 
 def trial_table(record: Mapping[str, Any]) -> Iterator[str]:
     """The trials as lines of a table, from ``SelectedModel.as_dict``."""
-    yield "rank  weight  implicit features  iterations    loss"
+    yield "share  rank  weight  implicit features  iterations    loss"
     for entry in record["trail"]:
         features, kept = "yes" if entry["implicit_features"] else "no", "  kept" if entry["kept"] else ""
+        share = entry.get("share", 1.0)  # models of earlier versions have none
         yield (
-            f"{entry['rank']:4}  {entry['weight']:6.3g}  {features:>17}  {entry['iterations']:10}  "
+            f"{share:5.3g}  {entry['rank']:4}  {entry['weight']:6.3g}  {features:>17}  {entry['iterations']:10}  "
             f"{entry['loss']:.4f}{kept}"
         )
 
@@ -184,45 +205,40 @@ def _final_start(trial: Trial[P], engine: Engine[P]) -> Start[P]:
 
 
 class _Search(Generic[P]):
-    """Trials on nine tenths of the ratings (``part``), compared by the loss of the held-out tenth."""
+    """Trials on nine tenths of the ratings of a level (``_part``), compared by the loss of the last tenth of them."""
 
-    def __init__(self, engine: Engine[P], part: Engine[P], asked: FitConfig, split: Split) -> None:
-        self._engine, self._part, self._asked, self._split = engine, part, asked, split
+    _level: Engine[P]
+    _part: Engine[P]
+    _share: float  # of the ratings, on this level
+    _new: Side = "rows"  # the side of which a level has more rows than that below
+
+    def __init__(self, engine: Engine[P], asked: FitConfig, given: FitConfig) -> None:
+        self._engine, self._asked, self._given = engine, asked, given
+        self._split = Split(asked.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
+        self._refused: dict[tuple[int, float], bool] = {}  # rank and κ of what was tried: whether it is clearly worse
         self.trail: list[dict[str, Any]] = []
 
-    def best(self, given: FitConfig) -> Trial[P]:
-        """The state that no change improves."""
-        trial, asked = self._first_trial(given), self._asked
-        if asked.chooses_kappa:
-            trial = self._with_best_kappa(trial)
-        while asked.rank == AUTO and (rank := trial.config.factors) < asked.max_rank:
-            if len(self._in_use(trial)) < rank:
-                break
-            wider = replace(trial.config, rank=min(2 * rank, asked.max_rank))
-            if short := self._engine.shortage(wider):
-                log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
-                break
-            grown = self._settled(self._grown(trial, wider))
-            if not self._kept(grown, trial):
-                break
-            trial = self._with_best_kappa(grown) if asked.chooses_kappa else grown
-        return trial
-
-    def without_idle_factors(self, trial: Trial[P]) -> Trial[P]:
-        """The state without the factors that the prior has switched off."""
-        kept = self._in_use(trial)
-        if len(kept) == trial.config.factors:
+    def best(self, level: Split | None, below: Trial[P] | None) -> Trial[P] | None:
+        """The state that no change improves, on a slice of the ratings or on all of them (None)."""
+        with ExitStack() as release:
+            self._level, self._share = self._engine, 1.0
+            if level is not None:
+                self._level, self._share = release.enter_context(self._engine.restricted(level)), level.fraction
+                if self._level.n_ratings < FEWEST_RATINGS:  # a few ids have most of the ratings
+                    return below
+            self._part = release.enter_context(self._level.restricted(self._split))
+            self._refused = {key: clearly for key, clearly in self._refused.items() if clearly}
+            trial = self._first_trial() if below is None else self._continued(below)
+            trial = self._with_best_kappa(self._with_more_factors(trial))
+            if level is not None:
+                self._new = "cols" if level.by == "cols" else "rows"
+            elif self._asked.rank == AUTO:
+                trial = self._without_idle_factors(trial)
             return trial
-        kept = kept if len(kept) else np.arange(1)
-        posteriors = {
-            side: self._part.combined(side, partial(RowPosterior.with_only, factors=kept), posterior)
-            for side, posterior in trial.start.posteriors.items()
-        }
-        start = replace(trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(kept))
-        return replace(trial, config=replace(trial.config, rank=len(kept)), start=start)
 
-    def _first_trial(self, config: FitConfig) -> Trial[P]:
-        """The first fit, with or without implicit features."""
+    def _first_trial(self) -> Trial[P]:
+        """The first fit, with or without implicit features, and with its best κ."""
+        config = self._given
         trial = self._trial(config, None, FIRST_ITERATIONS)
         if config.implicit_features:
             plain = self._trial(replace(config, implicit_features=False), None, FIRST_ITERATIONS)
@@ -234,66 +250,149 @@ class _Search(Generic[P]):
             self._record(refused, False)
         trial = self._settled(trial)
         self._record(trial, True)
+        return self._with_best_kappa(trial)
+
+    def _continued(self, below: Trial[P]) -> Trial[P]:
+        """The state of the level below after iterations on this one. The rows that are new move first.
+
+        Where most factors are switched off, a fit from the start may be better: a slice with few ratings per row or
+        column switches off factors that more ratings need, and they do not come back.
+        """
+        start = replace(_final_start(below, self._part), earlier=0, planned=None, first=self._new)
+        trial = self._settled(self._trial(below.config, start, FIRST_ITERATIONS))
+        if 2 * len(self._in_use(trial)) < trial.config.factors:
+            tried, refused, self._refused = len(self.trail), self._refused, {}
+            fresh = self._first_trial()
+            if fresh.beats(trial):
+                return fresh
+            self._discard(tried)
+            self._refused = refused
+        self._record(trial, True)
         return trial
 
-    def _with_best_kappa(self, trial: Trial[P]) -> Trial[P]:
+    def _with_best_kappa(self, trial: Trial[P], steps: tuple[int, ...] = (1, -1)) -> Trial[P]:
         """The best κ for this rank: larger ones while they help, else smaller ones."""
         kappas = [factor * self._asked.default_kappa for factor in KAPPA_FACTORS]
         first = trial
-        for step in (1, -1):
+        for step in steps if self._asked.chooses_kappa else ():
             while 0 <= (place := kappas.index(trial.config.kappa) + step) < len(kappas):
                 config = replace(trial.config, likelihood_weight=kappas[place])
+                if (config.factors, config.kappa) in self._refused:
+                    break
                 changed = self._trial(config, trial.start, TRIAL_ITERATIONS)
-                if changed.loss < trial.loss + LEAST_GAIN * trial.holdout.standard_error:
-                    changed = self._trial(config, changed.start, FIRST_ITERATIONS - TRIAL_ITERATIONS)
+                if abs(changed.loss - trial.loss) < LEAST_GAIN * trial.holdout.standard_error:  # undecided
+                    changed = self._trial(config, changed.start, TRIAL_ITERATIONS)
                 if not self._kept(changed, trial):
                     break
+                self._refused[trial.config.factors, trial.config.kappa] = False
                 trial = changed
             if trial is not first:
-                trial, chosen = self._settled(trial), trial
-                if trial is not chosen:
-                    self._record(trial, True)
                 break
         return trial
 
-    def _grown(self, trial: Trial[P], config: FitConfig) -> Trial[P]:
-        """A trial with as many factors as ``config`` has."""
-        old = trial.config.factors
+    def _with_more_factors(self, trial: Trial[P]) -> Trial[P]:
+        """The state with as many factors as help."""
+        while (wider := self._wider(trial.config)) and len(self._in_use(trial)) == trial.config.factors:
+            if not trial.settled:
+                trial = self._settled(trial)
+                self._record(trial, True)
+            trial, before = self._grown(trial, wider), trial
+            if trial is before:
+                break
+        return trial
+
+    def _wider(self, config: FitConfig) -> FitConfig | None:
+        """The settings with the next rank, if there is one to be tried."""
+        asked, rank = self._asked, config.factors
+        wider = replace(config, rank=min(max(2 * GROWTH, GROWTH * (rank // GROWTH + 1)), asked.max_rank))
+        if asked.rank != AUTO or rank == wider.factors or (wider.factors, wider.kappa) in self._refused:
+            return None
+        if short := self._engine.shortage(wider):
+            log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
+            return None
+        return wider
+
+    def _grown(self, trial: Trial[P], wider: FitConfig) -> Trial[P]:
+        """The state with more factors and with the best κ for them, if it is better."""
+        old, tried = trial.config.factors, len(self.trail)
         self._part.start_from(trial.start.posteriors)
-        posteriors = self._part.grown(config, config.make_loss())
-        index = np.where(np.arange(config.factors) < old, np.arange(config.factors), -1)
-        scales = trial.start.scales.of_factors(index)
-        return self._trial(config, replace(trial.start, posteriors=posteriors, scales=scales), FIRST_ITERATIONS)
+        posteriors = self._part.grown(wider, wider.make_loss())
+        index = np.where(np.arange(wider.factors) < old, np.arange(wider.factors), -1)
+        grown = replace(trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(index))
+        for limit in NEW_FACTORS_LOSS:
+            changed = self._trial(wider, grown, TRIAL_ITERATIONS)
+            if changed.loss > trial.loss + limit * trial.holdout.standard_error:
+                self._kept(changed, trial)
+                return trial
+            grown = changed.start
+        changed = self._settled(changed)
+        self._record(changed, True)
+        changed = self._with_best_kappa(changed, (1,))
+        if changed.beats(trial):
+            for (rank, kappa), clearly in list(self._refused.items()):  # more factors want no smaller κ
+                if rank == old and kappa < trial.config.kappa:
+                    self._refused[wider.factors, kappa] = clearly
+            return changed
+        self._discard(tried)
+        return trial
+
+    def _without_idle_factors(self, trial: Trial[P]) -> Trial[P]:
+        """The state without the factors that the prior has switched off, unless the held-out loss needs them."""
+        used = self._in_use(trial)
+        if len(used) == trial.config.factors:
+            return trial
+        kept = used if len(used) else np.arange(1)
+        posteriors = {
+            side: self._part.combined(side, partial(RowPosterior.with_only, factors=kept), posterior)
+            for side, posterior in trial.start.posteriors.items()
+        }
+        start = replace(trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(kept))
+        holdout = self._level.holdout_loss(trial.config.loss, posteriors, self._split)
+        if len(used) and holdout.loss > trial.loss + LEAST_GAIN * trial.holdout.standard_error:
+            return trial
+        return replace(trial, config=replace(trial.config, rank=len(kept)), start=start)
 
     def _settled(self, trial: Trial[P]) -> Trial[P]:
         """More iterations, as long as they help."""
         while trial.iterations + TRIAL_ITERATIONS <= self._asked.max_iter:
             more = self._trial(trial.config, trial.start, TRIAL_ITERATIONS)
             if not more.beats(trial):
-                return more if more.loss < trial.loss else trial
+                trial = more if more.loss < trial.loss else trial
+                break
             trial = more
-        return trial
+        return replace(trial, settled=True)
 
     def _trial(self, config: FitConfig, start: Start[P] | None, iterations: int) -> Trial[P]:
         """Further iterations from ``start``, and the loss of the held-out tenth after them."""
         before = 0 if start is None else len(start.history)
-        outcome = solve(self._part, replace(config, tol=0.0, max_iter=before + iterations), start=start)
+        some = replace(config, tol=0.0, max_iter=before + iterations)
+        outcome = solve(self._part, some, start=start, want_objective=False)
         posteriors = final_posteriors(self._part, outcome.hierarchy)
-        holdout = self._engine.holdout_loss(config.loss, posteriors, self._split)
+        holdout = self._level.holdout_loss(config.loss, posteriors, self._split)
         return Trial(config, Start(posteriors, outcome.hierarchy, outcome.history), holdout)
 
     def _kept(self, changed: Trial[P], trial: Trial[P]) -> bool:
+        """Whether the change is kept. One that is clearly worse is not tried again."""
         kept = changed.beats(trial)
         self._record(changed, kept)
+        if not kept:
+            clearly = changed.loss > trial.loss + CLEAR_LOSS * trial.holdout.standard_error
+            self._refused[changed.config.factors, changed.config.kappa] = clearly
         return kept
 
+    def _discard(self, first: int) -> None:
+        """Nothing that was tried from here on is kept."""
+        for entry in self.trail[first:]:
+            entry["kept"] = False
+
     def _record(self, trial: Trial[P], kept: bool) -> None:
-        self.trail.append(trial.as_dict(kept))
+        self.trail.append(trial.as_dict(self._share, kept))
         config = trial.config
         log.info(
-            "choosing by a tenth of the ratings: rank %d, weight %g%s: loss %.4f after %d iterations, %s",
-            config.factors, config.kappa, "" if config.implicit_features else ", no implicit features", trial.loss,
-            trial.iterations, "kept" if kept else "not kept",
+            "choosing by a tenth of %s: rank %d, weight %g%s: loss %.4f after %d iterations, %s",
+            "the ratings" if self._share == 1 else f"1/{1 / self._share:.0f} of the ratings", config.factors,
+            config.kappa, "" if config.implicit_features else ", no implicit features", trial.loss, trial.iterations,
+            "kept" if kept else "not kept",
         )  # fmt: skip
 
     def _in_use(self, trial: Trial[P]) -> NDArray[np.int64]:

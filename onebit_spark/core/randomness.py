@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,28 +129,37 @@ def uniforms(states, width):
 # ---- random splits of the ratings ------------------------------------------------------------------------------------
 
 
+UNITS = ("rating", "cell", "rows", "cols")
+
+
 @dataclass(frozen=True)
 class Split:
-    """Chooses every rating, or every cell, with the probability ``fraction``.
+    """Chooses every rating, cell, row or column with the probability ``fraction``, not by its labels.
 
-    The random number is a function of the seed, the row and the position in the row, not of the label. One number per
-    rating makes the chosen ratings A and the others B independent samples from one distribution, as a learnt prior
-    requires (docs/MATH.md, §9.5). One number per cell keeps all ratings of a cell together, so that no rating of B is
-    predicted from another one of its cell (§14).
+    One random number per rating, of the seed, the row and the position in the row, makes the chosen ratings A and the
+    others B independent samples from one distribution, as a learnt prior requires (docs/MATH.md, §9.5). One per cell,
+    of the row and the column, keeps all ratings of a cell together, so that no rating of B is predicted from another
+    one of its cell (§14). The rows that a smaller fraction chooses are among those of a larger one, and a cell is
+    chosen in them if it is chosen among all ratings.
     """
 
     seed: int
     fraction: float  # probability that a rating is chosen, between 0 and 1
-    by_cell: bool = False  # whether the ratings of a cell are chosen together
+    by: Literal["rating", "cell", "rows", "cols"] = "rating"  # what is chosen as a whole
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction < 1:
             raise ValueError(f"the fraction of a split must lie strictly between 0 and 1, not {self.fraction!r}")
 
-    def part_of(self, block: RatingBlock, row_numbers: NDArray[np.int64], those: bool = True) -> RatingBlock:
-        """The chosen ratings of a block (``those``), or the others. Rows and columns keep their numbers."""
-        coin = self.seed, self.fraction, self.by_cell
-        pointers, codes, weights = _keep(block.row_pointers, block.codes, block.weights, row_numbers, coin, those)
+    def part_of(
+        self, block: RatingBlock, rows: NDArray[np.int64], columns: NDArray[np.int64], those: bool = True
+    ) -> RatingBlock:
+        """The chosen ratings of a block (``those``), or the others. ``rows`` and ``columns`` are its numbers.
+
+        The part has all rows and columns of the block.
+        """
+        coin = self.seed, self.fraction, UNITS.index(self.by)
+        pointers, codes, weights = _keep(block.row_pointers, block.codes, block.weights, rows, columns, coin, those)
         return RatingBlock(pointers, codes, block.n_columns, weights)
 
 
@@ -161,19 +170,17 @@ def chosen(seed, fraction, row, position):
 
 
 @jit
-def _keep(pointers, codes, weights, row_numbers, coin, those):
+def _keep(pointers, codes, weights, rows, columns, coin, those):
     """The ratings that are chosen (``those`` is true), or the others."""
-    seed, fraction, by_cell = coin
+    seed, fraction, by = coin  # 0 … 3: the place in ``UNITS``
     kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
     carried = empty_like(weights)
     n = 0
     for i in range(len(pointers) - 1):
-        position = -1
+        row = 0 if by == 3 else rows[i]
         for l in range(pointers[i], pointers[i + 1]):
-            # The ratings of a row are in the order of their columns, so those of a cell are neighbours.
-            if not by_cell or l == pointers[i] or codes[l] >> 1 != codes[l - 1] >> 1:
-                position += 1
-            if chosen(seed, fraction, row_numbers[i], position) == those:
+            place = l - pointers[i] if by == 0 else 0 if by == 2 else columns[codes[l] >> 1]
+            if chosen(seed, fraction, row, place) == those:
                 kept[n] = codes[l]
                 if weights is not None:
                     carried[n] = weights[l]

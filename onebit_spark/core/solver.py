@@ -86,6 +86,7 @@ class Start(Generic[P]):
     settings: Mapping[str, Any] = field(default_factory=dict)  # rank, κ and implicit features of the earlier fit
     record: Mapping[str, Any] | None = None  # how they were chosen: see ``model_selection.SelectedModel.as_dict``
     earlier: int = 0  # iterations on a part of the ratings, which count for the relaxation
+    first: Side = "rows"  # the side that moves first: that with rows whose ratings are new to the posteriors
     planned: IterationPlan | None = None
 
 
@@ -111,8 +112,12 @@ def solve(
     *,
     gauge: bool = True,
     relaxed: bool = True,
+    want_objective: bool = True,
 ) -> Outcome[HyperPosterior]:
-    """Fit the paper's model, over-relaxed, and with a gauge if the loss has a symmetry."""
+    """Fit the paper's model, over-relaxed, and with a gauge if the loss has a symmetry.
+
+    Without ``want_objective`` the objective lacks its data term, a third product per rating.
+    """
     prior, own = config.make_prior(engine.count("rows") + engine.count("cols")), config.make_intercept_prior()
     if start is None:
         engine.start(config, config.make_loss())
@@ -130,7 +135,7 @@ def solve(
     driver_step = GaugeStep(symmetry, not config.implicit_features) if gauge and symmetry else without_maps
     earlier = 0 if start is None else start.earlier
     pace = (lambda t: relaxation(t + earlier)) if relaxed else unrelaxed
-    return descend(engine, config, scales, on_iteration, start, after_iteration, driver_step, pace)
+    return descend(engine, config, scales, on_iteration, start, after_iteration, driver_step, pace, want_objective)
 
 
 def descend(
@@ -142,6 +147,7 @@ def descend(
     after_iteration: AfterIteration[P, H] | None = None,
     driver_step: DriverStep[H] = without_maps,
     pace: Callable[[int], float] = unrelaxed,
+    want_objective: bool = True,
 ) -> Outcome[H]:
     """Iterate from the engine's posteriors until the stopping rule holds or ``max_iter`` is reached.
 
@@ -149,10 +155,13 @@ def descend(
     """
     history, planned = ([], None) if start is None else (list(start.history), start.planned)
     last = config.max_iter if planned is None else min(config.max_iter, planned.iterations)
-    loss, alternation = config.make_loss(), _Alternation(engine, config, hierarchy, driver_step, pace)
+    loss, alternation = config.make_loss(), _Alternation(engine, config, hierarchy, driver_step, pace, want_objective)
+    plan = loss.plan()
+    if start is not None and start.first == "cols":
+        plan = [move._replace(side=OTHER[move.side]) for move in plan]
     for number in range(len(history) + 1, last + 1):
         began, previous = time.perf_counter(), history[-1].objective if history else np.inf
-        for step in alternation.half_steps(loss.plan(), number):
+        for step in alternation.half_steps(plan, number):
             alternation.learn(step, engine.half_step(loss, step))
         objective, divergence, change = alternation.end(number)
         decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
@@ -181,10 +190,11 @@ class _Alternation(Generic[P, H]):
 
     def __init__(
         self, engine: Engine[P], config: FitConfig, hierarchy: H, driver_step: DriverStep[H],
-        pace: Callable[[int], float],
+        pace: Callable[[int], float], want_objective: bool,
     ) -> None:  # fmt: skip
         self.hierarchy = hierarchy
         self._engine, self._config, self._driver_step, self._pace = engine, config, driver_step, pace
+        self._want_objective = want_objective
         self._ratings_per_row = 2 * engine.total_weight / (engine.count("rows") + engine.count("cols"))
         self._coef_grams = hierarchy.coef_grams or {side: engine.coef_gram(side) for side in SIDES}
         grams = {side: engine.feature_gram(side) for side in hierarchy.features}
@@ -203,7 +213,7 @@ class _Alternation(Generic[P, H]):
                 ratings_per_row=self._ratings_per_row,
                 move_means=move.means,
                 move_covariances=move.covariances,
-                want_data=position == len(plan) - 1,
+                want_data=self._want_objective and position == len(plan) - 1,
                 relaxation=self._pace(number - 1),
                 feature_coef=self.hierarchy.features.get(move.side),
             )

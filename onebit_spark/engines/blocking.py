@@ -329,7 +329,7 @@ def transpose(placement: Placement, wide: bool, split: Split | None, batches: Ba
     """
     dtype = np.int64 if wide else np.int32
     for block in read_blocks(batches):
-        ratings = block.ratings if split is None else split.part_of(block.ratings, block.rows)
+        ratings = block.ratings if split is None else split.part_of(block.ratings, block.rows, block.columns)
         codes = ratings.codes
         block_of = placement.of(block.columns)
         rows = np.repeat(block.rows.astype(dtype), ratings.row_counts)
@@ -368,7 +368,7 @@ def build(side: Broadcast[SideTable] | None, wide: bool, batches: Batches) -> Ba
 def choose(split: Split, batches: Batches) -> Batches:
     """The ratings of row blocks that a split chooses. All rows stay, and the columns that still have ratings."""
     for block in read_blocks(batches):
-        ratings = split.part_of(block.ratings, block.rows)
+        ratings = split.part_of(block.ratings, block.rows, block.columns)
         kept = distinct(ratings.codes >> 1)
         codes = positions(kept, ratings.codes >> 1) << 1 | ratings.codes & 1
         ratings = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept), ratings.weights)

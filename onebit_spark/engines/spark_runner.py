@@ -229,7 +229,7 @@ class SparkRunner:
     @contextmanager
     def restricted(self, split: Split) -> Iterator[SparkRunner]:
         """A runner over the chosen ratings. It caches two more orientations, made from the cached row blocks."""
-        with ExitStack() as release, self.described("prior split"):
+        with ExitStack() as release, self.described("a part of the ratings"):
             sides = self._blocking.chosen(self.sides, split, release)
             yield SparkRunner(self._blocking, sides, self._broadcasts, self.weighted)
 

@@ -161,7 +161,7 @@ class ThreadRunner:
     def restricted(self, split: Split) -> Iterator[ThreadRunner]:
         """A runner on the ratings that the split chooses. Rows keep their numbers, so both runners share tables."""
         rows = self._block("rows")
-        with ThreadRunner(split.part_of(rows.ratings, rows.rows), self.threads).running() as runner:
+        with ThreadRunner(split.part_of(rows.ratings, rows.rows, rows.columns), self.threads).running() as runner:
             yield runner
 
     def described(self, what: str) -> AbstractContextManager[None]:

@@ -119,7 +119,7 @@ def _map(both, rng, size):
 def test_steps_over_all_ratings(both):
     both.disturb()
     here, there = both.here, both.there
-    for split in (Split(3, 0.7), Split(4, 0.6, by_cell=True)):
+    for split in (Split(3, 0.7), *(Split(4, 0.6, by) for by in ("cell", "rows", "cols"))):
         expected = here.holdout_loss(both.config.loss, here.posteriors, split)
         found = there.holdout_loss(both.config.loss, there.posteriors, split)
         assert (

@@ -33,7 +33,7 @@ def both_ways(request):
 @pytest.fixture
 def quick_search(monkeypatch):
     """A search that begins with two factors, on few ratings, in few iterations."""
-    few = {"FEWEST_RATINGS": 100, "SHORTEST_FIT": 1, "START_RANK": 2}
+    few = {"FEWEST_RATINGS": 100, "SHORTEST_FIT": 1, "START_RANK": 2, "FEWEST_IN_SLICE": 300}
     few |= {"FIRST_ITERATIONS": 2, "TRIAL_ITERATIONS": 1, "FINAL_ITERATIONS": 4}
     for name, value in few.items():
         monkeypatch.setattr(model_selection, name, value)

@@ -90,7 +90,7 @@ def test_a_checkpoint_is_a_model(spark, ratings, tmp_path):
     content["history"][1]["decrease"] = 0.0  # a decrease of nothing is not infinite
     (place / HISTORY).write_text(json.dumps(content))
     folder = CheckpointFolder(spark, str(tmp_path), content["subject"], OneBitCompletionModel.load, write_model)
-    assert [step.decrease for step in folder.newest(resume=True).history] == [float("inf"), 0.0]
+    assert [step.decrease for step in folder.newest(resume=True)[1]] == [float("inf"), 0.0]
     (tmp_path / ".iteration-000008.writing-1234").mkdir()  # of a driver that was killed
     clear_checkpoints(spark, str(tmp_path))
     assert not list(tmp_path.iterdir())

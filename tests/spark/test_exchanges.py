@@ -34,7 +34,7 @@ PARAMS = {
     "likelihood_weight": "likelihoodWeight",
 }  # fmt: skip
 
-CHOSEN = {"rank": "auto", "max_rank": 4, "likelihood_weight": "auto"}  # by the data
+CHOSEN = {"rank": "auto", "max_rank": 4, "likelihood_weight": "auto", "seed": 1}  # by the data
 CASES = {  # settings of a fit
     "default": {"max_iter": 2},
     "one iteration": {"implicit_features": False, "max_iter": 1},

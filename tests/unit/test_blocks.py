@@ -102,11 +102,11 @@ def test_weights_stay_with_their_ratings(ratings, shape, random):
     turned = block.transpose()
     assert read_weighted(turned) == sorted((j, i, *rest) for i, j, *rest in ratings)
     assert read_weighted(turned.transpose()) == sorted(ratings)
-    split, numbers = Split(3, 0.5), np.arange(shape[0])
-    parts = read_weighted(split.part_of(block, numbers)) + read_weighted(split.part_of(block, numbers, those=False))
+    split, numbers = Split(3, 0.5), tuple(map(np.arange, shape))
+    parts = read_weighted(split.part_of(block, *numbers)) + read_weighted(split.part_of(block, *numbers, those=False))
     assert sorted(parts) == sorted(ratings)
     plain = make([rating[:3] for rating in ratings], shape)
-    for mine, other in ((split.part_of(block, numbers), split.part_of(plain, numbers)), (block, plain)):
+    for mine, other in ((split.part_of(block, *numbers), split.part_of(plain, *numbers)), (block, plain)):
         np.testing.assert_array_equal(mine.codes, other.codes)  # the coin does not know the weights
         np.testing.assert_array_equal(mine.distinct_counts, other.distinct_counts)
         np.testing.assert_array_equal(mine.row_counts, other.row_counts)

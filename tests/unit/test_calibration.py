@@ -45,8 +45,8 @@ def test_the_sums_are_those_of_the_ratings_that_were_not_chosen(choices, weighte
     config, engine, split = FitConfig(rank=3, **choices), engine_of("B2", weighted), Split(7, 0.9)
     engine.start(config, config.make_loss())
     block, posterior = engine.runner.ratings["rows"], {side: engine.posterior(side) for side in SIDES}
-    numbers = np.arange(block.n_rows)
-    kept, left = split.part_of(block, numbers), split.part_of(block, numbers, those=False)
+    numbers, columns = np.arange(block.n_rows), np.arange(block.n_columns)
+    kept, left = (split.part_of(block, numbers, columns, those) for those in (True, False))
     for i in numbers:  # each rating is in one of the two
         both = np.concatenate([part.codes[part.row_pointers[i] : part.row_pointers[i + 1]] for part in (kept, left)])
         np.testing.assert_array_equal(np.sort(both), block.codes[block.row_pointers[i] : block.row_pointers[i + 1]])

@@ -135,7 +135,7 @@ def test_the_split_is_a_fair_coin_that_no_label_moves():
     blocks = [
         RatingBlock.from_coordinates(i, j, labels, (M1, 400)) for labels in (rng.random(n) < 0.5, np.zeros(n) > 0)
     ]
-    chosen = [split.part_of(block, np.arange(M1)) for block in blocks]
+    chosen = [split.part_of(block, np.arange(M1), np.arange(400)) for block in blocks]
     np.testing.assert_array_equal(chosen[0].row_pointers, chosen[1].row_pointers)
     assert chosen[0].n_ratings / n == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / n))
     rest = count_errors(

@@ -4,7 +4,7 @@ import math
 import re
 import warnings
 from dataclasses import replace
-from itertools import product
+from itertools import groupby, product
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.core import model_selection
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
-from onebit_spark.core.losses import LOSSES, SIDES
+from onebit_spark.core.losses import LOSSES, OTHER, SIDES
 from onebit_spark.core.model_selection import (
     COIN_STREAM,
     FITTED_SHARE,
@@ -67,11 +67,14 @@ def fitted(ratings, config=DEFAULT, **options):
 def test_clear_labels_weigh_more_than_noisy_ones_and_mere_noise_weighs_less():
     """The candidates reach equally far both ways, in even steps, and only those on the way are tried."""
     config = FitConfig(**FIXED)
-    clear, noisy, mere = (select_model(engine_of(*ratings), config) for ratings in (data("A1"), data("B3"), noise()))
+    clear, noisy = (select_model(engine_of(*ratings), config) for ratings in (data("A1"), data("B3")))
+    draws = [select_model(engine_of(*noise()), replace(config, seed=seed)) for seed in range(5)]
+    mere = sorted(draws, key=lambda choice: choice.config.kappa)[2]  # a single tenth of mere noise may prefer any κ
     assert mere.config.kappa <= 0.4 < 0.63 <= noisy.config.kappa <= 1.25 < 1.6 <= clear.config.kappa
     np.testing.assert_allclose(np.diff(np.log10(KAPPA_FACTORS)), 0.1, atol=0.01)
     for choice in (clear, noisy, mere):
-        assert choice.losses[choice.config.kappa] == min(choice.losses.values())
+        least = LEAST_GAIN * choice.holdout.standard_error
+        assert choice.losses[choice.config.kappa] < min(choice.losses.values()) + least
         places = sorted(KAPPA_FACTORS.index(weight) for weight in choice.losses)
         assert places == list(range(places[0], places[-1] + 1))  # none was skipped
 
@@ -96,7 +99,7 @@ def test_the_fit_goes_on_from_the_state_of_the_nine_tenths():
     """Its start has the loss that the trail tells; it is the fit of all ratings from there."""
     ratings, config = data("B2"), FitConfig(rank=3, tol=0)
     engine = engine_of(*ratings)
-    choice, split = select_model(engine, config), Split(config.seed ^ COIN_STREAM, FITTED_SHARE, by_cell=True)
+    choice, split = select_model(engine, config), Split(config.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
     reached = [entry for entry in choice.trail if entry["kept"]][-1]
     assert engine.holdout_loss("logistic", choice.start.posteriors, split).loss == reached["loss"]
     assert choice.start.earlier == reached["iterations"]
@@ -118,9 +121,9 @@ def test_a_planned_end_has_converged_with_as_few_factors_as_there_are_traits():
     assert len(fit.history) == planned.iterations < fit.info.choice["earlier"]
     assert "until the loss of the last tenth no longer fell" in fit.reason
     with pytest.warns(NotConverged):  # the limit comes first, and the fit says so
-        short = fit_arrays(*data("B2"), FitConfig(likelihood_weight="auto", max_iter=7), SHAPE)
+        short = fit_arrays(*data("B2"), FitConfig(likelihood_weight="auto", max_iter=5), SHAPE)
     assert not short.converged
-    assert len(short.history) == 7
+    assert len(short.history) == 5
 
 
 def test_two_runs_and_any_number_of_threads_choose_the_same():
@@ -175,6 +178,104 @@ def test_dropped_factors_move_no_score():
         return left.mean @ right.mean.T + left.intercept[:, None] + right.intercept[None, :]
 
     assert np.abs(scores(full) - scores(dropped)).max() < 0.05 * np.abs(scores(full)).max()
+
+
+def test_factors_that_the_held_out_loss_needs_are_not_dropped(monkeypatch):
+    monkeypatch.setattr(model_selection, "factors_in_use", lambda *_: np.arange(1))
+    ratings, config = simulated("B1", rank=4, shape=SHAPE, fraction=0.9), FitConfig(max_rank=5, likelihood_weight=2.0)
+    choice = select_model(engine_of(*ratings), config)
+    assert choice.config.rank == choice.start.posteriors["rows"].rank == 5
+
+
+# ---- slices ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slice_has_whole_rows_and_its_tenth_is_a_part_of_the_tenth_of_all():
+    engine, tenth = engine_of(*data("B3")), Split(7, 0.9, "cell")
+    whole = engine.runner.ratings["rows"]
+    sets = {}
+    for side, share in product(SIDES, (0.3, 0.6)):
+        with engine.restricted(Split(5, share, side)) as some, some.restricted(tenth) as part:
+            counts = some.counts(side)
+            assert np.array_equal(counts, np.where(counts > 0, engine.counts(side), 0))
+            assert np.count_nonzero(counts) == pytest.approx(share * len(counts), abs=30)
+            left = some.n_ratings - part.n_ratings
+            assert left == some.holdout_loss("logistic", posteriors_of(engine), tenth).n
+            sets[side, share] = set(np.flatnonzero(counts)), set(cells(part.runner.ratings["rows"]))
+    with engine.restricted(tenth) as fitted:
+        everywhere = set(cells(fitted.runner.ratings["rows"]))
+    assert everywhere < set(cells(whole))
+    for side in SIDES:
+        (few, fewer), (many, more) = sets[side, 0.3], sets[side, 0.6]
+        assert few < many
+        assert fewer < more < everywhere
+
+
+def cells(block):
+    return zip(np.repeat(np.arange(block.n_rows), block.row_counts).tolist(), (block.codes >> 1).tolist(), strict=True)
+
+
+def posteriors_of(engine):
+    config = FitConfig(rank=2)
+    engine.start(config, config.make_loss())
+    return engine.posteriors
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_search_begins_on_a_slice_of_the_longer_side(monkeypatch, turned):
+    """These slices are too small: factors die there, and the fit of all ratings does not rely on them."""
+    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 500)
+    monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 300)
+    rows, cols, labels = data("B2")
+    block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE)
+    engine, sliced = local_engine(block.transpose() if turned else block), []
+    restricted = type(engine).restricted
+    monkeypatch.setattr(type(engine), "restricted", lambda *of: sliced.append(of[1]) or restricted(*of))
+    choice = select_model(engine, FitConfig())
+    assert [(split.by, split.fraction) for split in sliced] == [
+        ("cols" if turned else "rows", 1 / 16), ("cell", 0.9), ("cols" if turned else "rows", 1 / 4), ("cell", 0.9),
+        ("cell", 0.9),
+    ]  # fmt: skip
+    assert [share for share, _ in groupby(entry["share"] for entry in choice.trail)] == [1 / 16, 1 / 4, 1]
+    assert choice.start.posteriors["rows"].n_rows == engine.runner.n_rows("rows")
+    assert set(choice.losses) <= {entry["weight"] for entry in choice.trail if entry["share"] == 1}
+    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", engine.n_ratings)
+    whole = select_model(engine, FitConfig())
+    assert choice.holdout.loss < whole.holdout.loss + whole.holdout.standard_error
+
+
+def test_a_slice_with_too_few_ratings_is_left_out(monkeypatch):
+    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 500)
+    trail = select_model(engine_of(*data("B2")), FitConfig()).trail
+    assert {entry["share"] for entry in trail} == {1}
+
+
+def test_what_a_slice_clearly_refuses_is_not_tried_again(monkeypatch):
+    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 1000)
+    monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 300)
+    monkeypatch.setattr(model_selection, "CLEAR_LOSS", 0.0)
+    trail = select_model(engine_of(*data("B2")), FitConfig()).trail
+    tried = [(entry["rank"], entry["weight"]) for entry in trail if not entry["kept"] and entry["implicit_features"]]
+    assert len(tried) == len(set(tried)) > 1
+
+
+def test_the_side_with_new_rows_moves_first():
+    """A fit in which the columns move first is that of the transposed ratings."""
+    rows, cols, labels = data("B3")
+    block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE)
+    here, there = local_engine(block), local_engine(block.transpose())
+    config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=6, tol=0, intercepts=False)
+    here.start(config, config.make_loss())
+    begun = {side: here.posterior(side) for side in SIDES}
+    turned = {side: begun[OTHER[side]] for side in SIDES}
+    state = Start(begun, HyperPosterior(PRIOR, PRIOR, np.ones(2)))
+
+    def history(engine, start):
+        return [step.objective for step in solve(engine, config, start=start).history]
+
+    expected = history(here, state)
+    assert history(there, replace(state, posteriors=turned, first="cols")) == pytest.approx(expected, rel=1e-6)
+    assert history(there, replace(state, posteriors=turned)) != pytest.approx(expected, rel=1e-6)
 
 
 # ---- when there is nothing to choose ---------------------------------------------------------------------------------
@@ -236,9 +337,9 @@ def test_ratings_of_a_cell_stay_together():
     once, thrice = (engine_of(*(np.repeat(part, n) for part in (rows, cols, labels))) for n in (1, 3))
     weights = [select_model(engine, FitConfig(**FIXED)).config.kappa for engine in (once, thrice)]
     assert weights[1] < weights[0]
-    split, numbers = Split(7, 0.9, by_cell=True), np.arange(200)
+    split, numbers = Split(7, 0.9, "cell"), tuple(map(np.arange, SHAPE))
     alone, together = (
-        split.part_of(engine.runner.ratings["rows"], numbers, those=False).codes for engine in (once, thrice)
+        split.part_of(engine.runner.ratings["rows"], *numbers, those=False).codes for engine in (once, thrice)
     )
     np.testing.assert_array_equal(np.repeat(alone, 3), together)
 
@@ -327,9 +428,10 @@ def test_flipped_labels_are_known_to_be_so():
 def test_the_table_of_trials():
     fit = fitted(data("B3"))
     header, *lines = trial_table(fit.info.choice)
-    assert header.split() == ["rank", "weight", "implicit", "features", "iterations", "loss"]
+    assert header.split() == ["share", "rank", "weight", "implicit", "features", "iterations", "loss"]
     for line, entry in zip(lines, fit.info.choice["trail"], strict=True):
-        rank, kappa, features, iterations, loss, *kept = line.split()
+        share, rank, kappa, features, iterations, loss, *kept = line.split()
+        assert float(share) == entry["share"] == 1.0
         assert (int(rank), int(iterations), kept == ["kept"]) == (entry["rank"], entry["iterations"], entry["kept"])
         assert (features == "yes", float(kappa)) == (
             entry["implicit_features"],

@@ -273,7 +273,7 @@ def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest(sh
     config = FitConfig(rank=1, likelihood_weight=1.0, max_iter=3, tol=0)
     block = RatingBlock.from_coordinates(*ratings[:2], ratings[2] > 0, (200, 150))
     split = Split(config.seed ^ SPLIT_STREAM, 0.5) if share == "prior split" else Split(5, 0.9)
-    outside = (block.row_counts > 0) & (split.part_of(block, np.arange(200)).row_counts == 0)
+    outside = (block.row_counts > 0) & (split.part_of(block, np.arange(200), np.arange(150)).row_counts == 0)
     assert np.any(outside)
     features = np.random.default_rng(0).normal(size=(200, 2))
     other = np.where(outside[:, None], 50.0, features)

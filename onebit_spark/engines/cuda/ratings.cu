@@ -88,44 +88,42 @@ extern "C" __global__ void count_rows(const i64* __restrict__ pointers, const u3
   if (lane == 0) { total[row] = all; positive[row] = plus; root[row] = all > 0.0 ? rsqrt(all) : 0.0; distinct[row] = cells; }
 }
 
-// Which of 32 adjacent ratings of a row a split chooses (core/randomness.py). `cells` counts the random numbers used so far.
-__device__ __forceinline__ u32 chosen(u32 code, bool here, i64 row, u64 seed, double fraction, bool by_cell, i64& cells) {
-  const int lane = threadIdx.x & 31;
-  const u32 fresh = __ballot_sync(EVERYONE, here && !(by_cell && (code & REPEATED)));
-  const i64 position = cells + __popc(fresh & (EVERYONE >> (31 - lane))) - 1;
-  cells += __popc(fresh);
-  return __ballot_sync(EVERYONE, here && uniform(stream(seed, (u64)row, (u64)position)) < fraction);
+// Which of 32 adjacent ratings of a row a split chooses; `by` is its place in UNITS (core/randomness.py).
+__device__ __forceinline__ u32 chosen(u32 code, bool here, i64 row, i64 position, u64 seed, double fraction, int by) {
+  const u64 place = by == 0 ? (u64)position : by == 2 ? 0 : (u64)((code & ~REPEATED) >> 1);
+  return __ballot_sync(EVERYONE, here && uniform(stream(seed, by == 3 ? 0 : (u64)row, place)) < fraction);
 }
 
 // The number of ratings of every row that a split chooses
 extern "C" __global__ void count_split(const i64* __restrict__ pointers, const u32* __restrict__ codes, u64 seed,
-                                       double fraction, int by_cell, i64* __restrict__ counts, i64 n_rows) {
+                                       double fraction, int by, i64* __restrict__ counts, i64 n_rows) {
   const i64 row = my_number() >> 5;
   if (row >= n_rows) return;
   const int lane = threadIdx.x & 31;
-  i64 cells = 0, count = 0;
+  i64 count = 0;
   for (i64 base = pointers[row]; base < pointers[row + 1]; base += 32) {
     const bool here = base + lane < pointers[row + 1];
-    count += __popc(chosen(here ? codes[base + lane] : 0u, here, row, seed, fraction, by_cell, cells));
+    const i64 position = base + lane - pointers[row];
+    count += __popc(chosen(here ? codes[base + lane] : 0u, here, row, position, seed, fraction, by));
   }
   if (lane == 0) counts[row] = count;
 }
 
 // The ratings of every row that a split chooses, or (wanted = 0) the others; `kept` says where they begin
 extern "C" __global__ void write_split(const i64* __restrict__ pointers, const u32* __restrict__ codes,
-                                       const float* __restrict__ weights, u64 seed, double fraction, int by_cell, int wanted,
+                                       const float* __restrict__ weights, u64 seed, double fraction, int by, int wanted,
                                        const i64* __restrict__ kept, u32* __restrict__ out, float* __restrict__ out_weights,
                                        i64 n_rows) {
   const i64 row = my_number() >> 5;
   if (row >= n_rows) return;
   const int lane = threadIdx.x & 31;
   const u32 before = (1u << lane) - 1u;
-  i64 cells = 0, at = kept[row];
+  i64 at = kept[row];
   u32 column = EVERYONE;  // of the rating that was written last
   for (i64 base = pointers[row]; base < pointers[row + 1]; base += 32) {
     const bool here = base + lane < pointers[row + 1];
     const u32 code = here ? codes[base + lane] & ~REPEATED : 0u;
-    u32 those = chosen(here ? codes[base + lane] : 0u, here, row, seed, fraction, by_cell, cells);
+    u32 those = chosen(code, here, row, base + lane - pointers[row], seed, fraction, by);
     if (!wanted) those = ~those & __ballot_sync(EVERYONE, here);
     const u32 earlier = those & before;
     const u32 neighbour = __shfl_sync(EVERYONE, code >> 1, earlier ? 31 - __clz(earlier) : 0);

@@ -17,7 +17,7 @@ from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock, Repeats
 from onebit_spark.core.engine import PlacedBlock
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form
-from onebit_spark.core.randomness import Split
+from onebit_spark.core.randomness import UNITS, Split
 from onebit_spark.core.spectral import CountedRows
 from onebit_spark.core.user_data import checked_arrays
 from onebit_spark.engines.cuda.device import NULL, check_memory, cupy, download, kernel, launch, or_null, upload
@@ -159,23 +159,18 @@ class DeviceRatings:
 
     # ---- a part of the ratings ---------------------------------------------------------------------------------------
 
-    def divided(self, split: Split) -> tuple[DeviceRatings, DeviceRatings]:
-        """The ratings that a split chooses, and the others. The ratings must be those by rows."""
-        m, counts = np.int64(self.n_rows), cupy().empty(self.n_rows, np.int64)
-        coin = np.uint64(split.seed), np.float64(split.fraction), np.int32(split.by_cell)
+    def part_of(self, split: Split, those: bool = True) -> DeviceRatings:
+        """The ratings that a split chooses (``those``), or the others. The ratings must be those by rows."""
+        m, counts, cp = np.int64(self.n_rows), cupy().empty(self.n_rows, np.int64), cupy()
+        coin = np.uint64(split.seed), np.float64(split.fraction), np.int32(UNITS.index(split.by))
         launch(_rating_kernel("count_split"), 32 * self.n_rows, self.pointers, self.codes, *coin, counts, m)
-        kept = np.append(0, np.cumsum(download(counts)))
-        return tuple(  # type: ignore[return-value]
-            self._part(coin, wanted, pointers)
-            for wanted, pointers in ((1, kept), (0, np.append(0, np.cumsum(self.counts)) - kept))
-        )
-
-    def _part(self, coin: tuple[Any, ...], wanted: int, kept: NDArray[np.int64]) -> DeviceRatings:
-        n, pointers, cp = int(kept[-1]), upload(kept), cupy()
+        chosen = download(counts)
+        kept = np.append(0, np.cumsum(chosen if those else self.counts - chosen))
+        n, pointers = int(kept[-1]), upload(kept)
         codes, weights = cp.empty(n, np.uint32), None if self.weights is None else cp.empty(n, np.float32)
         launch(
             _rating_kernel("write_split"), 32 * self.n_rows, self.pointers, self.codes, or_null(self.weights), *coin,
-            np.int32(wanted), pointers, codes, or_null(weights), np.int64(self.n_rows),
+            np.int32(those), pointers, codes, or_null(weights), np.int64(self.n_rows),
         )  # fmt: skip
         return DeviceRatings(pointers, codes, self.n_columns, weights)
 

@@ -266,8 +266,7 @@ class CudaRunner:
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[CudaRunner]:
-        chosen, left = self.ratings["rows"].divided(split)
-        self._left_out = split, left
+        chosen = self.ratings["rows"].part_of(split)
         yield CudaRunner({"rows": chosen, "cols": chosen.transposed()})
 
     def described(self, what: str) -> AbstractContextManager[None]:
@@ -285,7 +284,7 @@ class CudaRunner:
     def _left(self, split: Split) -> DeviceRatings:
         """The ratings that a split does not choose. Those of the last split are kept."""
         if self._left_out is None or self._left_out[0] != split:
-            self._left_out = split, self.ratings["rows"].divided(split)[1]
+            self._left_out = split, self.ratings["rows"].part_of(split, those=False)
         return self._left_out[1]
 
 

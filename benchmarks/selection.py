@@ -1,0 +1,88 @@
+"""What a default fit costs and finds, beside fits whose rank is given.
+
+    python benchmarks/selection.py [--sets MovieLens-100K Senate …] [--ranks 10 20 32 64] [--trail] [--device cuda]
+
+A tenth of the ratings is held out. One pass is one iteration over all ratings of the fit. ``weighted`` counts a pass
+with D coordinates a row as (D/11)², the work of its sums beside rank 10. CPU counts the seconds of all cores.
+ONEBIT_DATA: folder of the data sets, default ./data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+from datasets import Ratings, assistments, congress, movielens_1m, movielens_100k, senate, split
+from powerlaw import power_law_ratings
+from record import provenance
+
+from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.core.engine import Engine
+from onebit_spark.core.losses import HalfStep, Loss
+from onebit_spark.core.model_selection import trial_table
+from onebit_spark.core.prediction import auc, log_loss
+from onebit_spark.core.statistics import SideStatistics
+
+SETS = {
+    "MovieLens-100K": movielens_100k,
+    "MovieLens-1M": movielens_1m,
+    "ASSISTments": assistments,
+    "Senate": senate,
+    "Congress": congress,
+    "simulated": lambda: Ratings(*power_law_ratings(200_000, 20_000, 20_000_000, seed=1)),
+}
+HEADER = "{:15}{:10}{:>8}{:>10}{:>6}{:>6}{:>10}{:>9}{:>9}{:>9}{:>9}"
+ROW = "{:15}{:10}{:8.1f}{:10.1f}{:6}{:6g}{:10.4f}{:9.4f}{:9.4f}{:9.1f}{:9.2f}"
+half_step = Engine.half_step
+
+
+class Passes:
+    """Counts the half steps of a fit of n ratings."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.count, self.weighted = n, 0.0, 0.0
+
+    def half_step(self, engine: Engine[Any], loss: Loss, step: HalfStep[Any]) -> SideStatistics:
+        share = engine.n_ratings / self.n / 2
+        self.count += share
+        self.weighted += share * (engine.posteriors[step.side].form.dimension / 11) ** 2
+        return half_step(engine, loss, step)
+
+
+def measure(name: str, label: str, parts: tuple[Ratings, Ratings], config: FitConfig, how: argparse.Namespace) -> None:
+    train, test = parts
+    passes = Passes(len(train.rows))
+    Engine.half_step = lambda *of: passes.half_step(*of)  # type: ignore[method-assign]
+    began, worked = time.perf_counter(), time.process_time()
+    fit = fit_arrays(*train, config, device=how.device)
+    seconds = time.process_time() - worked, time.perf_counter() - began
+    probability, score = fit.probability(test.rows, test.cols), fit.score(test.rows, test.cols)
+    right = np.mean(np.where(score > 0, 1, -1) == test.labels)
+    loss, area = log_loss(test.labels, probability), auc(test.labels, score)
+    found = passes.count, passes.weighted, fit.config.rank, fit.config.kappa, loss, area, right, *seconds
+    print(ROW.format(name, label, *found), flush=True)
+    if how.trail and fit.info.choice is not None:
+        print(*trial_table(fit.info.choice), sep="\n", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS)[:4])
+    parser.add_argument("--ranks", nargs="*", type=int, default=[], help="given ranks, besides the default fit")
+    parser.add_argument("--trail", action="store_true", help="also print what was tried")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args()
+    print(provenance())
+    figures = "passes", "weighted", "rank", "κ", "log loss", "AUC", "correct", "CPU", "seconds"
+    print(HEADER.format("data", "rank", *figures))
+    for name in options.sets:
+        parts = split(SETS[name](), 0.1, seed=0)
+        measure(name, "chosen", parts, FitConfig(), options)
+        for rank in options.ranks:
+            measure(name, str(rank), parts, FitConfig(rank=rank), options)
+
+
+if __name__ == "__main__":
+    main()

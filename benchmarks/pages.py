@@ -56,6 +56,10 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "certified": percent,
     "fresh": percent,
     "precision": percent,
+    "passes": "{:.0f}".format,
+    "weighted": "{:,.0f}".format,
+    "rank": str,
+    "weight": "{:g}".format,
 }
 
 
@@ -99,10 +103,23 @@ def coverage(found: Results) -> Iterable[str]:
         yield f"| {world} | " + " | ".join(percent(tried[name]["violated"]) for name in sets) + " |"
 
 
+def selection(found: Results) -> Iterable[str]:
+    """What the choice of the settings takes and finds, beside given ranks."""
+    columns = ("passes", "weighted", "rank", "weight", "log_loss", "auc", "correct", "seconds")
+    yield "| data | rank | passes | weighted | factors | κ | log loss | AUC | correct | seconds |"
+    yield "| --- |" + " --- |" * (len(columns) + 1)
+    for data, ranks in found["selection"].items():
+        label = NAMES[data]
+        for rank, figures in ranks.items():
+            yield f"| {label} | {rank} | " + " | ".join(shown(figures, name) for name in columns) + " |"
+            label = ""
+
+
 TABLES: dict[str, Callable[[Results], Iterable[str]]] = {
     "others": others,
     "precisions": precisions,
     "coverage": coverage,
+    "selection": selection,
 }
 
 

@@ -20,8 +20,8 @@ def results() -> dict[str, Any]:
 def save(script: str, data: str, method: str, figures: Mapping[str, float]) -> None:
     """Put the figures into the file, in the place of what this script measured before."""
     found = results()
-    told = {name: float(f"{value:.6g}") for name, value in figures.items()}
-    found.setdefault(script, {}).setdefault(data, {})[method] = told | {"measured": provenance().removeprefix("# ")}
+    rounded = {name: value if isinstance(value, int) else float(f"{value:.6g}") for name, value in figures.items()}
+    found.setdefault(script, {}).setdefault(data, {})[method] = rounded | {"measured": provenance().removeprefix("# ")}
     RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """What a default fit costs and finds, beside fits whose rank is given.
 
-    python benchmarks/selection.py [--sets MovieLens-100K Senate …] [--ranks 10 20 32 64] [--trail] [--device cuda]
+    python benchmarks/selection.py [--sets ml-100k senate …] [--ranks 10 20 32 64] [--trail] [--device cuda] [--save]
 
 A tenth of the ratings is held out. One pass is one iteration over all ratings of the fit. ``weighted`` counts a pass
 with D coordinates a row as (D/11)², the work of its sums beside rank 10. CPU counts the seconds of all cores.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from datasets import Ratings, assistments, congress, movielens_1m, movielens_100k, senate, split
 from powerlaw import power_law_ratings
-from record import provenance
+from record import provenance, save
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.engine import Engine
@@ -26,15 +26,16 @@ from onebit_spark.core.prediction import auc, log_loss
 from onebit_spark.core.statistics import SideStatistics
 
 SETS = {
-    "MovieLens-100K": movielens_100k,
-    "MovieLens-1M": movielens_1m,
-    "ASSISTments": assistments,
-    "Senate": senate,
-    "Congress": congress,
+    "ml-100k": movielens_100k,
+    "ml-1m": movielens_1m,
+    "assistments": assistments,
+    "senate": senate,
+    "congress": congress,
     "simulated": lambda: Ratings(*power_law_ratings(200_000, 20_000, 20_000_000, seed=1)),
 }
 HEADER = "{:15}{:10}{:>8}{:>10}{:>6}{:>6}{:>10}{:>9}{:>9}{:>9}{:>9}"
 ROW = "{:15}{:10}{:8.1f}{:10.1f}{:6}{:6g}{:10.4f}{:9.4f}{:9.4f}{:9.1f}{:9.2f}"
+FIGURES = ("passes", "weighted", "rank", "weight", "log_loss", "auc", "correct", "cpu", "seconds")
 half_step = Engine.half_step
 
 
@@ -61,8 +62,10 @@ def measure(name: str, label: str, parts: tuple[Ratings, Ratings], config: FitCo
     probability, score = fit.probability(test.rows, test.cols), fit.score(test.rows, test.cols)
     right = np.mean(np.where(score > 0, 1, -1) == test.labels)
     loss, area = log_loss(test.labels, probability), auc(test.labels, score)
-    found = passes.count, passes.weighted, fit.config.rank, fit.config.kappa, loss, area, right, *seconds
+    found = passes.count, passes.weighted, fit.config.factors, fit.config.kappa, loss, area, right, *seconds
     print(ROW.format(name, label, *found), flush=True)
+    if how.save:
+        save("selection", name, label, dict(zip(FIGURES, found, strict=True)))
     if how.trail and fit.info.choice is not None:
         print(*trial_table(fit.info.choice), sep="\n", flush=True)
 
@@ -73,6 +76,7 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="*", type=int, default=[], help="given ranks, besides the default fit")
     parser.add_argument("--trail", action="store_true", help="also print what was tried")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--save", action="store_true", help="into results.json")
     options = parser.parse_args()
     print(provenance())
     figures = "passes", "weighted", "rank", "κ", "log loss", "AUC", "correct", "CPU", "seconds"

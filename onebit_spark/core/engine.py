@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import starmap
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -72,6 +72,13 @@ class PlacedBlock:
     checksum: int = 0  # checksum of the ratings
     # (work, ranges) ─► results, in several threads
     in_parallel: Callable[[Callable[[int, int], Any], list[tuple[int, int]]], list[Any]] | None = None
+    left_out: dict[Split, RatingBlock] = field(default_factory=dict)  # by split: what it does not choose, once computed
+
+    def not_chosen(self, split: Split) -> RatingBlock:
+        """The ratings that a split does not choose."""
+        if split not in self.left_out:
+            self.left_out[split] = split.part_of(self.ratings, self.rows, self.columns, those=False)
+        return self.left_out[split]
 
     def over_rows(self, work: Callable[[int, int], Part], reads_ratings: bool = True) -> list[Part]:
         """``work(lo, hi)`` for ranges of the rows, the results in the order of the rows.
@@ -328,7 +335,7 @@ class MeasureHoldoutLoss:
     split: Split
 
     def __call__(self, block: PlacedBlock, tables: list[RowPosterior], others: RowPosterior) -> Result:
-        left = self.split.part_of(block.ratings, block.rows, block.columns, those=False)
+        left = block.not_chosen(self.split)
         parts = block.over_rows(lambda lo, hi: HoldoutLoss.of_ratings(self.loss, left, lo, hi, tables[0], others))
         return None, np.sum([part.to_vector() for part in parts], axis=0)
 

@@ -65,12 +65,14 @@ class ThreadRunner:
         self.total_weight = float(ratings.row_weights.sum())
         self.threads = threads or available_cores()
         self._pool: ThreadPoolExecutor | None = None
+        self._left_out: dict[Side, dict[Split, RatingBlock]] = {side: {} for side in SIDES}
         self._numbers = {side: np.arange(block.n_rows) for side, block in self.ratings.items()}
 
     def _block(self, side: Side) -> PlacedBlock:
         """A new object for every step: one that is kept would form a reference cycle with this runner."""
         numbers = self._numbers
-        return PlacedBlock(0, numbers[side], numbers[OTHER[side]], self.ratings[side], in_parallel=self._over_ranges)
+        ratings, left_out = self.ratings[side], self._left_out[side]
+        return PlacedBlock(0, numbers[side], numbers[OTHER[side]], ratings, 0, self._over_ranges, left_out)
 
     @contextmanager
     def running(self) -> Iterator[Self]:

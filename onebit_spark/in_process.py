@@ -90,25 +90,15 @@ def fit_arrays(
         Row and column of each rating, from 0 on.
     labels : array_like
         ±1, 0/1 or booleans.
-    config : FitConfig, optional
-        The settings.
     shape : (int, int), optional
         Numbers of rows and columns. Rows and columns without ratings do not change the fit.
     weights : array_like, optional
         A weight per rating, which multiplies κ (docs/MATH.md, §16). A rating of weight 0 is left out. Default: all 1.
-    threads : int, optional
-        Number of threads. Default: all cores.
-    device : {"cpu", "cuda"}
-        Where the fit runs. On a GPU it needs CuPy, and it is the same fit up to rounding (docs/SCALING.md).
-    certify : Terms, optional
-        Compute certificates on these terms.
-    on_iteration : callable, optional
-        Called after every iteration with an ``Iteration``.
     row_features, col_features : array_like of numbers or pyarrow.Table, optional
         Side features, one line per row or column of the shape (docs/MATH.md, §15). They are standardised; nan counts
         as the mean. A table may have columns of numbers, booleans, strings and arrays of them.
-    initial_model : FittedModel, optional
-        Start from the posterior of this model instead of the spectral start: see ``fit_table``.
+    config, threads, device, certify, on_iteration, initial_model
+        See ``fit_table``.
 
     Raises
     ------

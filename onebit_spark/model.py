@@ -219,25 +219,13 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def recommendForAllUsers(
         self, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None, answeredOnly: bool = False
     ) -> DataFrame:
-        """The best items of each user.
+        """The best items of each user: the user and ``recommendations``, an array of structs with the best first.
 
-        Parameters
-        ----------
-        numItems : int
-            Items per user.
-        z : float, optional
-            Rank by score − z·std instead of the probability. This prefers items that the model is sure of.
-        excludeSeen : DataFrame, optional
-            Ratings, or other pairs of ids, that are not recommended.
-        answeredOnly : bool
-            List only pairs for which ``answered`` is true. This gives no guarantee for the lists: the certificate is
-            about pairs drawn like the held-out ratings, and the best pairs are not drawn like them.
-
-        Returns
-        -------
-        DataFrame
-            User and ``recommendations``, an array of structs with the best first: the item, ``rating`` (the score),
-            ``std`` and ``probability``.
+        A struct has the item, ``rating`` (the score), ``std`` and ``probability``. The items are ranked by probability;
+        with ``z`` by score − z·std, which prefers items that the model is sure of. The pairs of ``excludeSeen``, such
+        as the ratings of the fit, are not recommended. With ``answeredOnly`` only pairs are listed for which
+        ``answered`` is true. This gives no guarantee for the lists: the certificate is about pairs drawn like the
+        held-out ratings, and the best pairs are not drawn like them.
         """
         return self._recommended("user", numItems, z, excludeSeen, answeredOnly)
 
@@ -292,22 +280,10 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         self, ratings: DataFrame, who: Literal["user", "item"] = "user", threshold: float | None = None,
         features: DataFrame | None = None,
     ) -> OneBitCompletionModel:  # fmt: skip
-        """A model that also knows the users (or the items) in ``ratings``, without a refit (docs/MATH.md, §8.3).
+        """A model that also knows the users (or the items) in ``ratings``: see ``FittedModel.fold_in``.
 
-        An id that the model already knows is replaced. The new model has no certificates.
-
-        Parameters
-        ----------
-        ratings : DataFrame
-            All ratings of the new users, with the columns of the fit, that of the weights included. Ratings of items
-            that the model does not know are ignored; a warning counts the users that have no others and are not folded
-            in. Without ratings, the result is this model.
-        who : {"user", "item"}
-            Whether users or items are added.
-        threshold : float, optional
-            A label strictly above it is positive. Default: as in the fit.
-        features : DataFrame, optional
-            Side features of the new users or items, if the model was fitted with such features.
+        ``ratings`` are all ratings of the new users, with the columns of the fit, that of the weights included.
+        ``features`` are side features of the new ids, if the model was fitted with such features.
         """
         refuse(who_problems(who))
         given = NewRatings.of(self.factors, ratings, self.info.threshold if threshold is None else threshold)
@@ -317,22 +293,10 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         self, ratings: DataFrame, threshold: float | None = None, userFeatures: DataFrame | None = None,
         itemFeatures: DataFrame | None = None,
     ) -> OneBitCompletionModel:  # fmt: skip
-        """This model after new ratings, without a refit (docs/MATH.md, §8.6).
+        """This model after new ratings, at most 2,000,000, without a refit: see ``FittedModel.update``.
 
-        The ratings may be of users and items that the model does not know, of known ones, or of both. What the model
-        knew of them is the prior; then both sides of the new ratings are updated in turn. All other users and items
-        stay as they are, and so does the number of factors: fit again from time to time. The new model has no
-        certificates. See docs/streaming.md for ratings that arrive as a stream.
-
-        Parameters
-        ----------
-        ratings : DataFrame
-            New ratings only, at most 2,000,000, with the columns of the fit. A rating that was fitted before counts
-            once more. Without ratings, the result is this model.
-        threshold : float, optional
-            A label strictly above it is positive. Default: as in the fit.
-        userFeatures, itemFeatures : DataFrame, optional
-            Side features of new users and new items, if the model was fitted with such features.
+        ``ratings`` are the new ratings only, with the columns of the fit. docs/streaming.md is about ratings that
+        arrive as a stream.
         """
         given: dict[Who, DataFrame | None] = {"user": userFeatures, "item": itemFeatures}
         features = {who: frame for who, frame in given.items() if frame is not None}
@@ -346,16 +310,10 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return self.changed(**changes).fittedOn(merged_sketch(before, sketch))
 
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
-        """A model that also knows the users (or the items) in ``features``, from their side features alone.
+        """A model that also knows these users (or items), from their side features alone (``setUserFeatures``).
 
-        Ids that the model already knows do not change. The new model has no certificates.
-
-        Parameters
-        ----------
-        features : DataFrame
-            One line per id, with the columns that the model was fitted with (``setUserFeatures``).
-        who : {"user", "item"}
-            Whose features they are.
+        ``features`` has one line per id. Ids that the model already knows do not change. The new model has no
+        certificates.
         """
         refuse(who_problems(who))
         new, learnt = fold_in_features(self.factors, features, who), self.info.side_features or {}
@@ -386,18 +344,9 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         self, ratings: DataFrame, source: str = "held-out ratings", *, fitted: bool = False,
         counts: RatingCounts | None = None,
     ) -> OneBitCompletionModel:  # fmt: skip
-        """This model with the figures of its report, measured on ``ratings``.
+        """This model with the figures of its report, measured on ``ratings``: see ``FittedModel.diagnose``.
 
-        Parameters
-        ----------
-        ratings : DataFrame
-            Ratings with the columns of the fit.
-        source : str
-            What these ratings are, in words, for the report.
-        fitted : bool
-            Whether the model was fitted to them. Then the report warns that the figures are too good.
-        counts : RatingCounts, optional
-            The count of the ratings, if they were checked before.
+        ``counts`` is the count of the ratings, if they were checked before.
         """
         return self.changed(diagnostics=diagnose(self.factors, ratings, source, fitted, counts))
 
@@ -415,27 +364,18 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     ) -> OneBitCompletionModel:  # fmt: skip
         """This model with an upper limit on the error rate of its predictions: see ``headline``.
 
-        It holds with probability 1 − δ, for pairs drawn like ``ratings`` (docs/MATH.md, §9.2). Earlier certificates
-        from ratings that the model had not seen are replaced.
+        It holds with probability 1 − δ, for pairs drawn like ``ratings`` (docs/MATH.md, §9.2), which have the columns
+        of the fit. Ratings that were fitted are refused, and those of weight 0 do not count. Earlier certificates from
+        ratings that the model had not seen are replaced. ``certificateGrid`` settings were compared on these ratings.
 
-        Parameters
-        ----------
-        ratings : DataFrame
-            Ratings that the model has not seen, with the columns of the fit. Those of weight 0 do not count. Ratings
-            that were fitted are refused.
-        maxError : float or sequence of float
-            Also answer only pairs of which at most this share is wrong: see ``certifySelective``.
-        delta : float
-            δ.
-        by : str, optional
-            A column of ``ratings``. Certify within each of its groups as well; the groups share δ.
-        certificateGrid : int
-            Number of models or settings that were compared on these ratings.
-        minPrecision : float, str or sequence
-            Precisions, such as 0.9 for positives, "negative:0.99" for negatives. The model then has columns
-            ``positive`` and ``negative``; at least these shares of the pairs that it calls so are (§10.6). The requests
-            share δ. The Param ``minPrecision`` selects one for each column; by default it is the first. If a precision
-            cannot be met, no pair is called so. The thresholds of groups are reported but not applied.
+        ``maxError`` requests error rates among answered pairs: see ``certifySelective``. ``minPrecision`` requests
+        precisions among called pairs (§10.6), such as 0.9 for positives or "negative:0.99". The model then has columns
+        ``positive`` and ``negative``; at least these shares of the pairs that it calls so are. The Param
+        ``minPrecision`` selects one of several for each column; by default it is the first. If a precision cannot be
+        met, no pair is called so.
+
+        The requests share δ, and with a column ``by``, within each of whose groups they are certified as well, so do
+        the groups. The thresholds of groups are reported but not applied.
         """
         request = CertificateRequest.of(maxError, delta, by, certificateGrid, minPrecision)
         return self.withCertificates(self._certified(ratings, request), OF_PREDICTIONS)
@@ -447,13 +387,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """This model with a column ``answered``. Where it is true, at most ``maxError`` of the predictions are wrong.
 
         This holds with probability 1 − δ, for pairs drawn like ``ratings`` (docs/MATH.md, §10). Earlier selective
-        certificates are replaced. The other parameters are those of ``certify``.
-
-        Parameters
-        ----------
-        maxError : float or sequence of float
-            Requested error rates. They share δ. The Param ``maxError`` selects one of them; by default it is the first.
-            If a rate cannot be met, nothing is answered. The thresholds of groups are reported but not applied.
+        certificates are replaced. Several error rates share δ; the Param ``maxError`` selects one, by default the
+        first. If a rate cannot be met, nothing is answered. The other parameters are those of ``certify``.
         """
         request = CertificateRequest.of(maxError, delta, by, certificateGrid)
         if not request.max_error:
@@ -462,22 +397,9 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return self.withCertificates(selective, [SELECTIVE])
 
     def ranking(self, ratings: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None) -> dict[str, Any]:
-        """How many positive ratings the lists of ``recommendForAllUsers(n)`` find.
+        """How many positive ratings the lists of ``recommendForAllUsers(n)`` find: see ``FittedModel.ranking``.
 
-        Parameters
-        ----------
-        ratings : DataFrame
-            Ratings that were not fitted, with the columns of the fit. The positive ones are relevant.
-        n : int
-            Length of the lists.
-        excludeSeen : DataFrame, optional
-            The ratings that were fitted. The model does not keep them. Their pairs are neither listed nor relevant.
-            Without them, lists consist largely of fitted items, so the figures are too low.
-
-        Returns
-        -------
-        dict
-            See ``FittedModel.ranking``. The names of the figures are those of Spark's ``RankingEvaluator``.
+        ``ratings`` were not fitted, and have the columns of the fit. ``excludeSeen`` are the ratings that were fitted.
         """
         on, *seen = (checked_ratings(self.factors, each) for each in (ratings, excludeSeen) if each is not None)
         return ranking(self.factors, on, n, seen[0] if seen else None)

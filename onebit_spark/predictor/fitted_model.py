@@ -451,10 +451,6 @@ class FittedModel:
         ----------
         ids : ids, optional
             Who gets recommendations. Unknown ids are left out, with a warning. Default: all that the model knows.
-        n : int
-            Recommendations per id.
-        who : {"user", "item"}
-            What ``ids`` are.
         z : float, optional
             Rank by score − z·std. Default: by probability.
         seen : (user ids, item ids) or table, optional
@@ -465,7 +461,7 @@ class FittedModel:
         Returns
         -------
         pyarrow.Table
-            The id, ``rank`` from 1 on, the recommended id, score, std, probability.
+            The id, ``rank`` from 1 to n, the recommended id, score, std, probability.
         """
         refuse(ranking_problems(n, z) + who_problems(who))
         floor = self._threshold("answered") if answered_only else None
@@ -503,15 +499,8 @@ class FittedModel:
         The score of a pair is intercept + Σ slope·position, over all dimensions. Positions have mean 0, unit variance
         and no correlation; the first dimension explains the largest share of the scores' variance.
 
-        Parameters
-        ----------
-        who : {"user", "item"}
-            Whose table.
-        dimensions : int
-            Number of dimensions.
-        anchors : mapping of user ids to ±1, optional
-            Users whose position in the first dimension is to be negative or positive. It turns the axis of the items as
-            well. Default: the longer tail is positive.
+        ``anchors`` map users to ±1, the side on which their position in the first dimension is to be. They turn the
+        axis of the items as well. By default the longer tail is positive.
 
         Returns
         -------
@@ -540,21 +529,11 @@ class FittedModel:
         local_path(path).write_text(map_page(*tables, groups), encoding="utf-8")
 
     def next_questions(self, ids: Any, n: int = 10, *, seen: Any = None, items: Any = None) -> pa.Table:
-        """The items whose answers would say most about these users: an adaptive test (docs/positions.md).
+        """The n items whose answers would say most about each user: an adaptive test (docs/positions.md).
 
         A list is to be asked as a whole. To use the answers, fold them in and ask for the next question. An unknown
-        user is a new one.
-
-        Parameters
-        ----------
-        ids : ids
-            The users.
-        n : int
-            Number of items for each user.
-        seen : (user ids, item ids) or table, optional
-            Pairs that are not asked again. A table has the columns of the fit.
-        items : ids, optional
-            The items that may be asked. Default: all.
+        user is a new one. The pairs of ``seen``, (user ids, item ids) or a table with the columns of the fit, are not
+        asked again. ``items`` are those that may be asked, by default all.
 
         Returns
         -------
@@ -608,13 +587,12 @@ class FittedModel:
     ) -> list[Certificate]:  # fmt: skip
         """Certify the model on ratings that were not fitted: ``holdout``, and one certificate for each request.
 
+        The ratings are users, items and labels, or one table with the columns of the fit. Those of cells that the model
+        was fitted on are refused, as far as it knows them. ``terms`` are δ and the number of settings that were
+        compared.
+
         Parameters
         ----------
-        users, items, labels
-            The ratings; or one table with the columns of the fit. Those of cells that the model was fitted on are
-            refused, as far as it knows them.
-        terms : Terms, optional
-            δ, and the number of settings that were compared.
         max_error : sequence of float
             Requested error rates among the answered pairs (docs/MATH.md, §10): ``selective``.
         groups : array_like, optional
@@ -659,14 +637,8 @@ class FittedModel:
     ) -> FittedModel:  # fmt: skip
         """This model with the figures of its report, measured on these ratings, or on a sample of them.
 
-        Parameters
-        ----------
-        users, items, labels
-            The ratings; or one table with the columns of the fit.
-        source : str
-            What these ratings are, in words, for the report.
-        fitted : bool
-            Whether the model was fitted to them. Then the report warns that the figures are too good.
+        The ratings are users, items and labels, or one table with the columns of the fit. ``source`` says in words what
+        they are. If the model was ``fitted`` to them, the report warns that the figures are too good.
         """
         given = self._ratings(users, items, labels, "diagnose")
         if not (n := len(given.rows)):
@@ -692,15 +664,10 @@ class FittedModel:
     ) -> dict[str, Any]:
         """How many positive ratings the lists of ``recommend`` find: see ``core.prediction.ranking_figures``.
 
-        Parameters
-        ----------
-        users, items, labels
-            Ratings that were not fitted; or one table with the columns of the fit. The positive ones are relevant.
-        n : int
-            Length of the lists.
-        seen : (users, items, labels) or table, optional
-            The ratings that were fitted. The model does not keep them. Their pairs are neither listed nor relevant.
-            Without them, lists consist largely of fitted items, so the figures are too low.
+        The ratings, users, items and labels or one table with the columns of the fit, were not fitted. The positive
+        ones are relevant. ``seen`` are the ratings that were fitted, in the same form: the model does not keep them.
+        Their pairs are neither listed nor relevant. Without them, lists consist largely of fitted items, so the figures
+        are too low.
 
         Returns
         -------
@@ -773,8 +740,6 @@ class FittedModel:
             the model stays as it is.
         labels : array_like
             ±1, 0/1 or booleans; with a threshold any numbers.
-        who : {"user", "item"}
-            Whether users or items are added.
         threshold : float, optional
             A label strictly above it is positive. Default: as in the fit.
         only_new : bool
@@ -804,17 +769,8 @@ class FittedModel:
         users and items. Their rows are updated in turn, and no others. The scales of the factors do not change, so fit
         again from time to time. The new model has no certificates.
 
-        Parameters
-        ----------
-        users, items : ids
-            The new ratings only; or one table with the columns of the fit. A rating that was fitted before counts once
-            more. Without ratings the model stays as it is.
-        labels : array_like
-            ±1, 0/1 or booleans; with a threshold any numbers.
-        threshold : float, optional
-            A label strictly above it is positive. Default: as in the fit.
-        user_features, item_features : table, optional
-            Side features of new users and items, if the model was fitted with such features.
+        ``users`` and ``items`` are those of the new ratings only. A rating that was fitted before counts once more. The
+        other parameters are those of ``fold_in``.
         """
         given = self._ratings(users, items, labels, "update", threshold=threshold)
         features: dict[Who, Any] = {"user": user_features, "item": item_features}

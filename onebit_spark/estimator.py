@@ -138,11 +138,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         return self._set_given(**params)
 
     def fitConfig(self) -> FitConfig:
-        """What to fit, as a ``FitConfig``."""
         return self._chosen(FitConfig)
 
     def execution(self) -> Execution:
-        """How the fit is run."""
         return self._chosen(Execution)
 
     def certificateTerms(self) -> Terms:

@@ -398,8 +398,6 @@ class Backend(NamedTuple):
 
 @dataclass(frozen=True)
 class TableFit:
-    """A fit of ratings by their ids: its settings, checked."""
-
     config: FitConfig
     terms: Terms | None
     columns: Columns

@@ -48,20 +48,12 @@ from onebit_spark.engines.spark_engine import collected_factors, factor_frame, f
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.input.spark_ratings import case_folding, missing
+from onebit_spark.ml import scoring
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
 from onebit_spark.ml.positions import next_questions, positions
 from onebit_spark.ml.recommend import ranking, recommend
-from onebit_spark.ml.scoring import (
-    SparkFactors,
-    calibrate,
-    called,
-    certify,
-    check_request,
-    checked_ratings,
-    diagnose,
-    sketch_of,
-)
+from onebit_spark.ml.scoring import SparkFactors
 from onebit_spark.platform.files import MODEL, VECTORS, Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.fitted_model import who_problems
@@ -72,8 +64,6 @@ from onebit_spark.report import REPORT, page_of
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """How the fit went."""
-
     objectiveHistory: list[float]  # The objective after each iteration. It is minimised.
     totalIterations: int
     converged: bool  # whether the stopping rule held
@@ -165,7 +155,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return scored.select("*", *columns).drop(*factors, f"{prefix}_scored")
 
     def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
-        """The output columns that are not omitted, in order."""
         named = [
             (self.getScoreCol(), scored["score"]),
             (self.getStdCol(), scored["std"]),
@@ -187,7 +176,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         negative (``minPrecision``), for what is certified.
         """
         certified = (call for call in TOWARDS if ungrouped_certificates(self.certificate, call))
-        return {call: called(self.info, call, self._threshold(call), score, std) for call in certified}
+        return {call: scoring.called(self.info, call, self._threshold(call), score, std) for call in certified}
 
     def _threshold(self, call: Call) -> float:
         return calling_threshold(self.certificate, call, self.getMaxError(), self.getMinPrecision())
@@ -306,7 +295,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def _with_ratings(self, given: NewRatings, changes: Changes) -> Self:
         """The model with other factors, which was fitted on these ratings, too."""
         before = self.fitted
-        sketch = sketch_of(given.frame, given.columns, given.n, HIGHEST if before is None else before.limit)
+        sketch = scoring.sketch_of(given.frame, given.columns, given.n, HIGHEST if before is None else before.limit)
         return self.changed(**changes).fittedOn(merged_sketch(before, sketch))
 
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
@@ -348,7 +337,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
         ``counts`` is the count of the ratings, if they were checked before.
         """
-        return self.changed(diagnostics=diagnose(self.factors, ratings, source, fitted, counts))
+        return self.changed(diagnostics=scoring.diagnose(self.factors, ratings, source, fitted, counts))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with a probability that agrees with the frequencies in ``ratings`` (docs/MATH.md, §8.4).
@@ -356,7 +345,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         The ratings must not have been fitted. Score, std and prediction do not change. The probability is above ½
         exactly where the score is above 0.
         """
-        return self.changed(calibration=asdict(calibrate(self.factors, ratings)))
+        return self.changed(calibration=asdict(scoring.calibrate(self.factors, ratings)))
 
     def certify(
         self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,
@@ -401,13 +390,12 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
         ``ratings`` were not fitted, and have the columns of the fit. ``excludeSeen`` are the ratings that were fitted.
         """
-        on, *seen = (checked_ratings(self.factors, each) for each in (ratings, excludeSeen) if each is not None)
+        on, *seen = (scoring.checked_ratings(self.factors, each) for each in (ratings, excludeSeen) if each is not None)
         return ranking(self.factors, on, n, seen[0] if seen else None)
 
     def _certified(self, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
-        """The certificates that ratings with the columns of the fit give."""
-        check_request(self.factors, ratings, request)
-        return certify(self.factors, self.fitted, checked_ratings(self.factors, ratings), request)[1]
+        scoring.check_request(self.factors, ratings, request)
+        return scoring.certify(self.factors, self.fitted, scoring.checked_ratings(self.factors, ratings), request)[1]
 
     def withCertificates(self, certificates: Sequence[Certificate], insteadOf: Sequence[str] = ()) -> Self:
         """This model with more certificates, without those of some names; and then without those of groups."""

@@ -234,8 +234,6 @@ MOST_FEATURES, LONGEST_NAME = 14, 28
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot of the page."""
-
     title: str
     caption: str
     alt: str  # what it shows, for those who do not see it
@@ -263,7 +261,6 @@ class Plot:
 
 
 def plots(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> Iterator[Plot]:
-    """All plots for which the model has data."""
     history = info.objective_history
     yield Plot(
         "Convergence",

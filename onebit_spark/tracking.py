@@ -117,7 +117,6 @@ class ServedPairs:
         return self.model.predictions(*(pairs[column] for column in self.columns)).to_pandas()
 
     def example(self) -> pd.DataFrame:
-        """A few pairs of ids that the model knows."""
         n = min(EXAMPLES, len(self.model.users.ids), len(self.model.items.ids))
         ids = (side.ids.slice(0, n).to_pandas() for side in (self.model.users, self.model.items))
         return pd.DataFrame(dict(zip(self.columns, ids, strict=True)))

@@ -32,17 +32,8 @@ from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.errors import RequestError, counted
 from onebit_spark.input.ratings import INTEGRAL, Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
-from onebit_spark.platform.files import (
-    MAP,
-    METRICS,
-    MODEL,
-    PREDICTED,
-    RENAMING,
-    TABLES,
-    Location,
-    OutputKind,
-    explained,
-)
+from onebit_spark.platform import files
+from onebit_spark.platform.files import Location, OutputKind
 from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest
 from onebit_spark.report import REPORT, rare_class
 
@@ -52,7 +43,7 @@ if TYPE_CHECKING:
 Runtime = Any  # a LocalRuntime or a SparkRuntime
 InputTable = Any  # an ArrowTable or a DataFrame
 MOST_STATEMENTS = 40  # certificates of groups that are printed
-KINDS = {"model": MODEL, "figures": METRICS, "map": MAP}
+KINDS = {"model": files.MODEL, "figures": files.METRICS, "map": files.MAP}
 
 
 def fit(runtime: Runtime, request: FitRequest) -> None:
@@ -170,10 +161,9 @@ def check_id_types(
 
 
 def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
-    """Refuse outputs of a request that may not be overwritten, or that cannot be created."""
     for name, what in request.outputs.items():
         if path := getattr(request, name):
-            kind = TABLES[what][is_csv(path)] if what in TABLES else KINDS[what]
+            kind = files.TABLES[what][is_csv(path)] if what in files.TABLES else KINDS[what]
             refuse_output(spark, as_flag(name), path, kind, request.overwrite)
     if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
         writable(spark, "--checkpoint-dir", request.execution.checkpoint_dir, inside=True)
@@ -198,7 +188,7 @@ def _refuse_table(spark: SparkSession, table: str, overwrite: bool) -> None:
     if spark.catalog.tableExists(table):
         if not overwrite:
             raise RequestError(exists_already("--output-table", table))
-        if not set(spark.table(table).columns) >= PREDICTED:
+        if not set(spark.table(table).columns) >= files.PREDICTED:
             raise RequestError(
                 f"--output-table {table} is not a table of predictions, and nothing else is overwritten: "
                 "choose another name, or drop it yourself"
@@ -217,11 +207,11 @@ def writable(spark: SparkSession | None, flag: str, path: str, inside: bool = Fa
             above = above.parent
     except RequestError as error:
         raise RequestError(f"{flag}: {error}") from error
-    if above.is_folder() and above.scheme not in RENAMING:
+    if above.is_folder() and above.scheme not in files.RENAMING:
         return target  # an object store has no folder to try
     trial = above / f".{target.name}.trial-{uuid.uuid4().hex[:8]}"
     try:
-        with explained(""):
+        with files.explained(""):
             trial.write_bytes(b"")
             trial.delete()
     except RequestError:

@@ -18,20 +18,9 @@ from onebit_spark.core.model_info import Who
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
+from onebit_spark.input import tables
 from onebit_spark.input.ratings import Columns, RatingCounts, check_pairs, not_deterministic, total_of
 from onebit_spark.input.spark_ratings import SplitCounts, check_split, matching, missing, quoted, split_off, with_weight
-from onebit_spark.input.tables import (
-    EMPTY_CSV,
-    NOT_JSON,
-    Format,
-    Unreadable,
-    check_switches,
-    ending,
-    format_of,
-    is_data,
-    shared_name,
-    spark_csv,
-)
 from onebit_spark.map import MOST_POINTS
 from onebit_spark.ml.recommend import ranking
 from onebit_spark.ml.scoring import (
@@ -97,15 +86,15 @@ class SparkRuntime:
         check_pairs(counts, {column: pairs.where(absent[column]).take(3) for column in ids if counts[column]})
         return int(n)
 
-    def _format(self, request: JobRequest, name: str) -> Format:
+    def _format(self, request: JobRequest, name: str) -> tables.Format:
         """The format of an input: as given, or by its ending, or by the files in its folder."""
         path, files = getattr(request, name), list[str]()
         if request.format is not None:
-            return Format(request.format, {})
-        if ending(path) is None and not is_table_name(path):
+            return tables.Format(request.format, {})
+        if tables.ending(path) is None and not is_table_name(path):
             with suppress(RequestError):  # whatever is wrong with the path shows when it is read
                 files = list(_files_in(Location(self.session, path)))
-        return format_of(path, files)
+        return tables.format_of(path, files)
 
     def _opened(
         self, request: JobRequest, name: str, columns: Sequence[str], **more: str
@@ -116,7 +105,7 @@ class SparkRuntime:
             if format in FILES and (lake := table_format(self.session, getattr(request, name))):
                 raise request.is_lake_table(name, lake)
             table = self._loaded(getattr(request, name), format, {**implied, **request.option, **more})
-        except Unreadable as error:
+        except tables.Unreadable as error:
             raise RequestError(f"{as_flag(name)} {getattr(request, name)} {error}") from error
         if absent := [column for column in columns if not matching(table, column)]:
             raise request.no_columns(name, absent, table.columns, format == "csv")
@@ -124,8 +113,8 @@ class SparkRuntime:
 
     def _loaded(self, path: str, format: str, options: Mapping[str, str]) -> DataFrame:
         if format == "csv":
-            check_switches(options)
-            options = spark_csv(options)
+            tables.check_switches(options)
+            options = tables.spark_csv(options)
         try:
             table = self.session.read.format(format).options(**options).load(path)
             table = _of_one_header(table, path, options) if format == "csv" else table
@@ -136,15 +125,15 @@ class SparkRuntime:
                 if is_table_name(path) and self.session.catalog.tableExists(path):
                     return self.session.table(path)
                 kind = ", neither as a path nor as a table" if is_table_name(path) else ""
-                raise Unreadable(f"does not exist{kind}") from error
+                raise tables.Unreadable(f"does not exist{kind}") from error
             if "UNABLE_TO_INFER_SCHEMA" in str(error):
-                raise Unreadable(f"holds no {format} file: check the path and the format") from error
+                raise tables.Unreadable(f"holds no {format} file: check the path and the format") from error
             reason = f"cannot be read as {format} (check the format and its options): {reason_of(error)}"
-            raise Unreadable(reason) from error
+            raise tables.Unreadable(reason) from error
         if format == "json" and CORRUPT in table.columns:
-            raise Unreadable(NOT_JSON)
+            raise tables.Unreadable(tables.NOT_JSON)
         if format == "csv" and not table.columns:
-            raise Unreadable(EMPTY_CSV)
+            raise tables.Unreadable(tables.EMPTY_CSV)
         return table
 
     # ---- fits --------------------------------------------------------------------------------------------------------
@@ -296,10 +285,10 @@ class SparkRuntime:
 
 
 def _files_in(folder: Location) -> Iterator[str]:
-    for name in filter(is_data, folder.names()):
+    for name in filter(tables.is_data, folder.names()):
         if "=" in name:
             yield from _files_in(folder / name)
-        elif ending(name) is not None or "." not in name or not (folder / name).is_folder():
+        elif tables.ending(name) is not None or "." not in name or not (folder / name).is_folder():
             yield name
 
 
@@ -318,8 +307,8 @@ def _of_one_header(table: DataFrame, path: str, options: Mapping[str, str]) -> D
         text = StructType([StructField(name, StringType()) for name in table.columns])
         plain = {**{key: value for key, value in options.items() if key.lower() != "header"}, "mode": "PERMISSIVE"}
         first = table.sparkSession.read.format("csv").schema(text).options(**plain).load(path).first()
-        if problem := shared_name([name or "" for name in first or ()]):
-            raise Unreadable(problem)
+        if problem := tables.shared_name([name or "" for name in first or ()]):
+            raise tables.Unreadable(problem)
     fields = [StructField(name, field.dataType) for name, field in zip(names, table.schema, strict=True)]
     reader = table.sparkSession.read.format("csv").schema(StructType(fields))
     return reader.options(**{**options, "enforceSchema": "false"}).load(path).toDF(*table.columns)

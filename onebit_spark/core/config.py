@@ -313,7 +313,6 @@ class FitConfig(Settings):
 
     @property
     def chooses_kappa(self) -> bool:
-        """Whether κ is to be chosen on a part of the ratings."""
         return self._loss.chooses_kappa if self.likelihood_weight is None else self.likelihood_weight == AUTO
 
     @property
@@ -455,7 +454,6 @@ CUDA_LOSS = "logistic"  # the loss that they are made for
 
 
 def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
-    """All that keeps this fit from the device that it asks for."""
     if execution.device != "cuda":
         return []
     problems = []

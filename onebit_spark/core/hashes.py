@@ -257,8 +257,6 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class CellSketch:
-    """The cells whose hash is at most ``limit``, with their numbers of ratings."""
-
     limit: int  # largest hash that is kept
     hashes: NDArray[np.int64]  # hashes of the cells, ascending
     ratings: NDArray[np.int64]  # number of ratings of each cell
@@ -295,11 +293,10 @@ class CellSketch:
         return replace(self, limit=limit, hashes=self.hashes[:n], ratings=self.ratings[:n])
 
     def compared(self, other: CellSketch) -> Comparison:
-        """Compare the ratings of another sketch with the cells of this one.
+        """Compare the ratings of another sketch with the cells of this one (docs/MATH.md, §9.7).
 
         A fresh rating falls on a known cell with a probability near 1 − N₁/n, where N₁ of the n ratings here are alone
-        in their cell. The standard error accounts for the sampling of the share and of N₁ (Esty, 1983). Where no cell
-        is repeated, it allows for one repeat that was missed by chance.
+        in their cell. Where no cell is repeated, the standard error allows for one repeat that was missed by chance.
         """
         known, asked = self.up_to(other.limit), other.up_to(self.limit)
         looked_at, n = asked.n_ratings, known.n_ratings

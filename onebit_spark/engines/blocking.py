@@ -477,8 +477,6 @@ class SidePlan:
 
 @dataclass(frozen=True)
 class BlockedSide:
-    """One orientation of the ratings."""
-
     # The cached blocks, a few in a partition. If tables are stored: with the routes to the blocks of the other side,
     # and where Spark's hash partitioning sends their keys.
     blocks: DataFrame
@@ -639,7 +637,6 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
 
 
 def placement_of(ids: NumberedIds, n: int, n_blocks: int) -> Placement:
-    """The placement of the rows of a side, from its heavy rows alone."""
     many = ids.frame.where(F.col("n") > n / (HEAVY * n_blocks)).select("number", "n").toArrow().sort_by("number")
     return placement_by_counts(many["number"].to_numpy(), many["n"].to_numpy(), n, n_blocks)
 

@@ -36,15 +36,8 @@ from onebit_spark.core.model_info import (
 from onebit_spark.core.user_data import one_array
 from onebit_spark.engines.spark_engine import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
+from onebit_spark.input import spark_ratings
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, Columns
-from onebit_spark.input.spark_ratings import (
-    checked_counts,
-    collected_features,
-    count_ratings,
-    matching,
-    rating_lines,
-    with_weight,
-)
 from onebit_spark.ml.scoring import MOST_PAIRS, SparkFactors
 from onebit_spark.platform.frames import Batches, computed_once
 from onebit_spark.platform.sessions import parallelism
@@ -110,11 +103,12 @@ def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdL
     """The means that side features explain, Wᵀf (ids × D)."""
     info, coding = factors.info, coding_of(factors.info, who)
     column = factors.columns[who]
-    lacking = [name for name in coding.columns if not matching(features, name)]
+    lacking = [name for name in coding.columns if not spark_ratings.matching(features, name)]
     if lacking:
         raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
-    named = features.withColumnsRenamed({matching(features, name)[0].name: name for name in coding.columns})
-    table = collected_features(named, column, info.id_types[who], who)
+    spelt = {spark_ratings.matching(features, name)[0].name: name for name in coding.columns}
+    named = features.withColumnsRenamed(spelt)
+    table = spark_ratings.collected_features(named, column, info.id_types[who], who)
     warn_of_unknown_values(coding, table, f"{who} features")
     return IdLines(one_array(table[column]), feature_means(info, who, coding.coded(table)))
 
@@ -132,15 +126,15 @@ class NewRatings:
         roles = factors.info.columns
         user, item = factors.columns["user"], factors.columns["item"]
         columns = Columns(user, item, roles["label"], threshold, roles.get("weight"))
-        ratings = with_weight(ratings, columns)
+        ratings = spark_ratings.with_weight(ratings, columns)
         for who in SIDE_OF:
             factors.check_id_type(ratings, who)
-        totals = count_ratings(ratings, columns)
-        n = checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
+        totals = spark_ratings.count_ratings(ratings, columns)
+        n = spark_ratings.checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
 
     def table(self) -> pa.Table:
-        return rating_lines(self.frame, self.columns).toArrow()
+        return spark_ratings.rating_lines(self.frame, self.columns).toArrow()
 
 
 def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
@@ -152,7 +146,7 @@ def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
 
 def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
     """The factor table with the new rows, computed and kept by the executors."""
-    info, ratings = factors.info, rating_lines(given.frame, given.columns)
+    info, ratings = factors.info, spark_ratings.rating_lines(given.frame, given.columns)
     new, needed, plain = COLUMN_OF[who], factor_columns(*info.table_form), plain_columns(info, factors.of(who).columns)
     partners = factors.of(PARTNER[who]).select(F.col("id").alias("__known"), F.struct(*needed).alias("lines"))
     # An inner join: ratings of partners that the model does not know are ignored.

@@ -22,23 +22,14 @@ from onebit_spark.certificate.certificates import (
     headline_of,
     ungrouped_certificates,
 )
+from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Terms, available_cores
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.id_index import one_array
-from onebit_spark.core.model_info import (
-    PARTNER,
-    SIDE_OF,
-    IdLines,
-    ModelInfo,
-    Who,
-    coding_of,
-    feature_effects,
-    feature_means,
-    newcomer_rows,
-)
+from onebit_spark.core.model_info import PARTNER, SIDE_OF, ModelInfo, Who
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 from onebit_spark.core.prediction import TOWARDS, Call, ConfidenceThresholds, ranking_figures
@@ -64,6 +55,7 @@ from onebit_spark.predictor.predictor import (
     figures_of,
     fresh_to,
     moments,
+    sampled,
     scored_table,
     scores_at,
     sums_of,
@@ -243,18 +235,16 @@ class FittedModel:
 
     def feature_weights(self, who: Who = "user") -> pa.Table:
         """What was learnt from side features: see ``OneBitCompletionModel.userFeatureWeights``."""
-        columns = zip(*feature_effects(self.info, who), strict=True)
+        columns = zip(*model_info.feature_effects(self.info, who), strict=True)
         return pa.table(dict(zip(("feature", "effect", "intercept", "factors"), map(list, columns), strict=True)))
 
     def side(self, who: Who) -> ModelSide:
-        """The users or the items."""
         return self.users if who == "user" else self.items
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     @cached_property
     def predictor(self) -> Predictor:
-        """Computes the predictions of pairs."""
         return Predictor.of(self.info)
 
     def predictions(self, users: Any, items: Any) -> pa.Table:
@@ -412,6 +402,11 @@ class FittedModel:
         taken = [asked.take(pa.array(at)) for asked, at in zip(ids, place, strict=True)]
         return taken, numbers[0][place[0]], numbers[1][place[1]]
 
+    def _seen(self, seen: Any) -> tuple[list[pa.Array], Numbers, Numbers]:
+        """``pairs`` of (user ids, item ids), or of a table."""
+        is_pair = isinstance(seen, tuple | list) and len(seen) == 2
+        return self.pairs(*(seen if is_pair else self._columns_of(seen, "the seen pairs", ("user", "item"))))
+
     def asked(self, who: Who, values: Any) -> pa.Array:
         """Ids as an Arrow array that can be looked up."""
         return asked_ids(values, self.side(who).ids.type, f"the {who} ids")
@@ -473,12 +468,9 @@ class FittedModel:
                 "in, or ask for their probabilities, which come from the prior"
             )
         rows = rows[rows >= 0]
-        pairs = None
-        if seen is not None:
-            if not (isinstance(seen, tuple | list) and len(seen) == 2):
-                seen = self._columns_of(seen, "the seen pairs", ("user", "item"))
-            _, by_user, by_item = self.pairs(*seen)
-            pairs = (by_user, by_item) if who == "user" else (by_item, by_user)
+        pairs = None if seen is None else self._seen(seen)[1:]
+        if pairs is not None and who == "item":
+            pairs = pairs[::-1]
         best = best_of(asking.known, rows, others.known, n, self.predictor.ranking(z, floor), pairs)
         row, rank = np.nonzero(best.present)
         outputs = self.predictor.outputs(best.score[best.present], best.variance[best.present])
@@ -549,9 +541,7 @@ class FittedModel:
             allowed[places[places >= 0]] = True
         asked: dict[Any, list[Any]] = {}
         if seen is not None:
-            if not (isinstance(seen, tuple | list) and len(seen) == 2):
-                seen = self._columns_of(seen, "the seen pairs", ("user", "item"))
-            (of, _), _, cols = self.pairs(*seen)
+            (of, _), _, cols = self._seen(seen)
             for user, col in zip(of.to_pylist(), cols, strict=True):
                 asked.setdefault(user, []).append(col)
         lines = []
@@ -643,10 +633,7 @@ class FittedModel:
         given = self._ratings(users, items, labels, "diagnose")
         if not (n := len(given.rows)):
             raise RequestError("cannot diagnose: there is no rating")
-        places = np.arange(n)
-        if n > SAMPLE:
-            places = np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
-            source = f"a sample of {source}"
+        places, source = sampled(n), f"a sample of {source}" if n > SAMPLE else source
         scored = self.scored(given.rows[places], given.cols[places], given.positive[places])
         return replace(self, info=replace(self.info, diagnostics=diagnosed(scored, source, fitted)))
 
@@ -798,31 +785,31 @@ class FittedModel:
         """
         info, own, means = self.info, self.side(who), self._explained(features, who)
         new = np.flatnonzero(own.positions(means.ids) < 0)
-        rows = newcomer_rows(own.prior, means.lines[new])
+        rows = model_info.newcomer_rows(own.prior, means.lines[new])
         learnt = dict(info.side_features or {})
         learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
         side = own.with_rows(means.ids.take(pa.array(new)), rows, unrated_spreads(info, who, rows))
         return self._with_sides({who: side}, side_features=learnt)
 
-    def _explained(self, features: Any, who: Who) -> IdLines:
+    def _explained(self, features: Any, who: Who) -> model_info.IdLines:
         """The means that side features explain, Wᵀf (ids × D)."""
         table, column, kind = (
             arrow_table(features, f"the {who} features"),
             self.info.columns[who],
             self.side(who).ids.type,
         )
-        coding = coding_of(self.info, who)
+        coding = model_info.coding_of(self.info, who)
         spelt = {name.lower(): name for name in (column, *coding.columns)}
         named = table.rename_columns([spelt.get(name.lower(), name) for name in table.column_names])
         if lacking := [name for name in coding.columns if name not in named.column_names]:
             raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
         warn_of_unknown_values(coding, named, f"{who} features")
         ids = asked_ids(named[column], kind, f"the {who} ids").cast(kind)
-        return IdLines(ids, feature_means(self.info, who, coding.coded(named)))
+        return model_info.IdLines(ids, model_info.feature_means(self.info, who, coding.coded(named)))
 
     def folded_rows(
         self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],
-        weights: NDArray[np.floating] | None = None, explained: IdLines | None = None,
+        weights: NDArray[np.floating] | None = None, explained: model_info.IdLines | None = None,
     ) -> tuple[pa.Array, RowPosterior, FloatArray | None]:  # fmt: skip
         """The different ids of ratings, and the rows that follow from them with the numbers of ``engine.Measure``.
         Partners at position −1 are ignored.

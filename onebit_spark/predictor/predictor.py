@@ -4,14 +4,9 @@ Predictor     from the posteriors of a row and a column to the predictions of th
 ModelSide     the ids of one side in this process, with their posterior
 scored table  ratings with their predictions: figures, diagnostics, calibration, certificates
 
-Some certificates are about random draws. A row or column with ratings is drawn from its posterior, one without ratings
-from the prior given the scales. This adds nothing to the divergence (docs/MATH.md, §9.4)::
-
-    γ ~ q(γ), then x_k ~ N(0, γ_k), with one γ for both sides of a pair
-    an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)
-
-A draw from N(0, 1/E[1/γ]) would be narrower, and the bound does not account for its divergence. After a prior split the
-prior is fixed: an id without ratings is drawn from N(p, diag(1/g)/t), see ``certificate.certified_fit``.
+Some certificates are about random draws. A row or column with ratings is drawn from its posterior. One without ratings
+is drawn from the prior given the scales, which are drawn first, one γ for both sides of a pair, so that it adds nothing
+to the divergence (§9.4). After a prior split the prior is fixed.
 """
 
 from __future__ import annotations
@@ -80,8 +75,6 @@ OUTPUTS = ("score", "std", "probability", "prediction")
 
 @dataclass(frozen=True)
 class Predictor:
-    """What a fitted model says about pairs."""
-
     loss: str  # name of the loss
     kind: Kind  # form of the posterior
     intercepts: bool  # whether it has intercepts
@@ -137,7 +130,11 @@ class Predictor:
         return drawn_scores(rows, cols, states)
 
     def _laws(self, states: NDArray[np.uint64]) -> dict[Side, tuple[DoubleArray, DoubleArray]]:
-        """Means and standard deviations of ids without ratings, one line per pair, after γ and μ are drawn."""
+        """Means and standard deviations of ids without ratings, one line per pair, after γ and μ are drawn::
+
+        γ ~ q(γ), then x_k ~ N(0, γ_k)
+        an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)
+        """
         scales, n = self.scales, len(states)
         if self.narrowing is not None:
             priors = {side: scales.unseen(side) for side in SIDES}
@@ -513,6 +510,11 @@ CONFIDENCE_BINS = -4.0, 12.0, 6  # range of log₂ of the confidence, and bins p
 CELL_WIDTHS = 0.05, 0.1  # bins of the score and of log std, within which the calibration does not distinguish ratings
 
 
+def sampled(n: int, most: int = SAMPLE) -> Numbers:
+    """The positions of a random sample of at most ``most`` of n ratings, ascending."""
+    return np.arange(n) if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
+
+
 def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     """The figures that a report shows, of scored ratings; ``source`` says what they are.
 
@@ -619,7 +621,6 @@ class CertificateRequest:
     def of(
         cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int, minPrecision: Any = ()
     ) -> CertificateRequest:
-        """From the arguments of a model's method."""
         rates = [maxError] if isinstance(maxError, int | float) else list(maxError)
         return cls(Terms(delta=delta, grid=grid), rates, by, minPrecision)
 

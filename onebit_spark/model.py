@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.ml import Model
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -44,7 +44,7 @@ from onebit_spark.certificate.certificates import (
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.model_info import METADATA, ModelInfo, Who, feature_effects, plain_columns
 from onebit_spark.core.prediction import TOWARDS, Call
-from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
+from onebit_spark.engines.spark_engine import collected_factors, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.input.spark_ratings import case_folding, missing
@@ -104,18 +104,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             actual, expected = _types(schema), _types(factor_schema(info, who, schema.names))
             if actual != expected:
                 raise RequestError(f"damaged model folder: {who}s/ should have the columns {expected}, not {actual}")
-
-    @classmethod
-    def from_tables(
-        cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table,
-        certificates: Iterable[Certificate] = (),
-    ) -> Self:  # fmt: skip
-        """A model from factor tables in this process. Spark sends them to the executors with every job."""
-        user_frame, item_frame = (
-            factor_frame(spark, table, factor_schema(info, side, table.column_names))
-            for side, table in (("user", users), ("item", items))
-        )
-        return cls(info, user_frame, item_frame, certificate_document(item.as_dict() for item in certificates))
 
     @property
     def factors(self) -> SparkFactors:

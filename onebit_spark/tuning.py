@@ -330,7 +330,7 @@ def local_validation(
 ) -> Iterator[CrossValidation]:
     """Cross-validation in this process. Up to ``worker_limit`` ratings, fits run side by side with one core each."""
     source = ArrowRatings(table, columns)
-    ratings = source.divided().to_fit
+    ratings, _ = source.divided()
     sample, fold = folded_sample(ratings, n_folds, seed)
     alone = ratings.counts.n <= worker_limit
 

@@ -27,7 +27,7 @@ from onebit_spark.errors import RequestError, refuse
 NARROWING = 64**-0.5  # t^{−½}: spreads of a learnt prior divided by those of its fit (``certified_fit``)
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("holdout", "prior_split", "seeger")  # the headline is the first of these that was asked for
-OF_PREDICTIONS = ("holdout", "selective", "precision")  # of what a model says of pairs; the others are about draws
+OF_PREDICTIONS = ("holdout", "selective", "precision")  # about the predictions; the others are about draws
 SKEWED = 0.15  # below this error of the majority class, the headline is not the error rate alone
 
 GIBBS = "Gibbs: the sign of a fresh random draw of the score, as `sample` makes it"

@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from onebit_spark import __version__
 from onebit_spark.certificate.certificates import PRECISION, SELECTIVE, SKEWED, headlines, kept_by_coin
+from onebit_spark.cli import requests
 from onebit_spark.cli.progress import Clock, Progress
-from onebit_spark.cli.requests import (
-    FitRequest,
-    JobRequest,
-    PredictRequest,
-    RatingsRequest,
-    Target,
-    as_flag,
-    command_of,
-    exists_already,
-    is_csv,
-)
+from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, RatingsRequest, Target
 from onebit_spark.cli.running import failures_after
 from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
@@ -60,7 +51,7 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
                 "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
                 "version": __version__,
                 "input": request.ratings,
-                "command": command_of("fit", request),
+                "command": requests.command_of("fit", request),
                 "seconds": dict(clock.seconds),
             }
             model = runtime.changed(model, diagnostics={**(model.info.diagnostics or {}), "job": job})
@@ -147,7 +138,7 @@ def check_id_types(
     """Refuse ids of another type than ``expected`` (column ─► type). Integers of different widths are accepted."""
     given = runtime.types(table, tuple(expected))
     problems = [
-        f"column {column!r} of {as_flag(name)} is of type {given[column]}, but was {wanted} in the fit"
+        f"column {column!r} of {requests.as_flag(name)} is of type {given[column]}, but was {wanted} in the fit"
         for column, wanted in expected.items()
         if given[column] != wanted and not (given[column] in INTEGRAL and wanted in INTEGRAL)
     ]
@@ -163,8 +154,8 @@ def check_id_types(
 def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
     for name, what in request.outputs.items():
         if path := getattr(request, name):
-            kind = files.TABLES[what][is_csv(path)] if what in files.TABLES else KINDS[what]
-            refuse_output(spark, as_flag(name), path, kind, request.overwrite)
+            kind = files.TABLES[what][requests.is_csv(path)] if what in files.TABLES else KINDS[what]
+            refuse_output(spark, requests.as_flag(name), path, kind, request.overwrite)
     if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
         writable(spark, "--checkpoint-dir", request.execution.checkpoint_dir, inside=True)
     if isinstance(request, FitRequest | PredictRequest) and request.output_table and spark is not None:
@@ -176,7 +167,7 @@ def refuse_output(spark: SparkSession | None, flag: str, path: str, kind: Output
     target = writable(spark, flag, path)
     if target.exists():
         if not overwrite:
-            raise RequestError(exists_already(flag, path))
+            raise RequestError(requests.exists_already(flag, path))
         if kind.is_file and target.is_folder():
             raise RequestError(f"{flag} {path} is a folder: name a file")
         kind.check(target, f"{flag} {path}")
@@ -187,7 +178,7 @@ def _refuse_table(spark: SparkSession, table: str, overwrite: bool) -> None:
     """Refuse a table for predictions that exists and may not be overwritten, or cannot be created."""
     if spark.catalog.tableExists(table):
         if not overwrite:
-            raise RequestError(exists_already("--output-table", table))
+            raise RequestError(requests.exists_already("--output-table", table))
         if not set(spark.table(table).columns) >= files.PREDICTED:
             raise RequestError(
                 f"--output-table {table} is not a table of predictions, and nothing else is overwritten: "

@@ -121,9 +121,9 @@ class LocalRuntime:
     def ratings(self, table: ArrowTable, columns: Columns, request: FitRequest) -> LocalRatings:
         timer, source = PhaseTimer(), ArrowRatings(table, columns, request.certify_by)
         part = None if request.holdout is None else Holdout(request.holdout, request.fit_config.seed)
-        read = source.divided(part, request.nothing_held_out)
+        divided = source.divided(part, request.nothing_held_out)
         timer.end("survey")
-        return LocalRatings(read.to_fit, read.kept, source.id_types, timer)
+        return LocalRatings(*divided, source.id_types, timer)
 
     def fit(
         self, ratings: LocalRatings, columns: Columns, request: FitRequest, features: Mapping[Who, ArrowTable],
@@ -244,7 +244,7 @@ class LocalRuntime:
 
 
 def _write(lines: Iterator[pa.Table], target: Target) -> None:
-    """As a CSV file, or as a folder of one Parquet file. It appears whole or not at all."""
+    """Write a CSV file, or a folder of one Parquet file, which appears whole or not at all."""
     path, first = target.path, next(lines)
     assert path is not None
     if is_csv(path):

@@ -382,7 +382,7 @@ class JobRequest(SessionRequest):
     overwrite: bool = flag("replace an earlier output of this job", default=False, group=OUTPUT)
 
     inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[Mapping[str, str]] = {}  # flag ─► kind of output: see ``runtime.KINDS``
+    outputs: ClassVar[Mapping[str, str]] = {}  # flag ─► kind of output: see ``fit_job.KINDS``
 
     def problems(self) -> Iterator[str]:
         sources, targets = self.paths(self.inputs), self.paths(self.outputs)
@@ -406,8 +406,9 @@ class JobRequest(SessionRequest):
         """The input in the field ``name`` is a folder of a Delta, Iceberg or Hudi table."""
         path, flag = getattr(self, name), as_flag(name)
         return RequestError(
-            f"{flag} {path} is of a table of {TABLE_FORMATS[lake]}, whose folder also has files that no longer count: "
-            f"name the table of the catalog ({flag} catalog.database.table), or read the folder with --format {lake}"
+            f"{flag} {path} belongs to a table of {TABLE_FORMATS[lake]}, whose folder also has files that no longer "
+            f"count: name the table of the catalog ({flag} catalog.database.table), or read the folder with --format "
+            f"{lake}"
         )
 
     def no_columns(self, name: str, absent: Sequence[str], columns: Sequence[str], csv: bool) -> RequestError:
@@ -491,7 +492,7 @@ class FitRequest(CallsRequest, RatingsRequest):
     user_features: str | None = flag("path of side features of the users: one line per user, any columns", group=INPUT)
     item_features: str | None = flag("path of side features of the items: one line per item, any columns", group=INPUT)
     report: bool = flag("draw report.html, the fit in pictures (default: yes)", default=True, group=OUTPUT)
-    config: str | None = flag("TOML file with any of these flags as keys; flags win", group=OUTPUT)
+    config: str | None = flag("TOML file with any of these flags as keys; the command line has priority", group=OUTPUT)
 
     main = ("ratings", "output", "user_col", "item_col", "label_col", "threshold", "holdout", "max_error", "predict",
             "predictions")  # fmt: skip

@@ -67,7 +67,7 @@ class Job(Generic[Request]):
     ) -> int:  # fmt: skip
         """Run the job and return its exit code. The last line on stderr, after Spark stopped, says what went wrong.
 
-        ``runtime`` is where it runs if the request does not say. ``ship_package``: the workers lack this package.
+        ``runtime`` is where it runs if the request names none. ``ship_package``: the workers lack this package.
         """
         job = replace(self, name=name or self.name, packages=self.packages + (PACKAGE,) * ship_package)
         with Ending() as ending:
@@ -125,7 +125,7 @@ class Chosen(NamedTuple):
 
 
 def choose(request: requests.SessionRequest, default: str) -> Chosen:
-    """The runtime of a request, or the ``default`` if it does not say. Refuses a runtime that cannot work."""
+    """The runtime of a request, or the ``default`` if it names none. Refuses a runtime that cannot work."""
     wanted = getattr(request, "runtime", None) or default
     if wanted == SPARK or not isinstance(request, requests.JobRequest):
         if find_spec("pyspark") is None:

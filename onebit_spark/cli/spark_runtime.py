@@ -22,16 +22,9 @@ from onebit_spark.input import tables
 from onebit_spark.input.ratings import Columns, RatingCounts, check_pairs, not_deterministic, total_of
 from onebit_spark.input.spark_ratings import SplitCounts, check_split, matching, missing, quoted, split_off, with_weight
 from onebit_spark.map import MOST_POINTS
+from onebit_spark.ml import scoring
 from onebit_spark.ml.recommend import ranking
-from onebit_spark.ml.scoring import (
-    CheckedRatings,
-    certify,
-    check_request,
-    checked_ratings,
-    measure,
-    predicted_pairs,
-    sketch_of,
-)
+from onebit_spark.ml.scoring import CheckedRatings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder, table_format
 from onebit_spark.predictor.predictor import CertificateRequest, seen_in_fit
@@ -197,13 +190,13 @@ class SparkRuntime:
     def judged_by(
         self, model: OneBitCompletionModel, table: DataFrame, threshold: float | None, request: CertificateRequest
     ) -> CheckedRatings:
-        check_request(model.factors, table, request)
-        return checked_ratings(model.factors, table, threshold)
+        scoring.check_request(model.factors, table, request)
+        return scoring.checked_ratings(model.factors, table, threshold)
 
     def measure(self, model: OneBitCompletionModel, on: CheckedRatings) -> dict[str, Any]:
-        figures = measure(model.factors, on.ratings, on.columns.threshold, on.counts)[0]
+        figures = scoring.measure(model.factors, on.ratings, on.columns.threshold, on.counts)[0]
         known = model.fitted
-        asked = None if known is None else sketch_of(on.ratings, on.columns, on.counts.n, known.limit)
+        asked = None if known is None else scoring.sketch_of(on.ratings, on.columns, on.counts.n, known.limit)
         return figures | {"warning": None if asked is None else seen_in_fit(known, asked)}
 
     def ranking(
@@ -215,7 +208,7 @@ class SparkRuntime:
         self, model: OneBitCompletionModel, on: CheckedRatings, request: CertificateRequest,
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
-        return certify(model.factors, model.fitted, on, request, freshness)
+        return scoring.certify(model.factors, model.fitted, on, request, freshness)
 
     def certified(self, model: OneBitCompletionModel, certificates: Sequence[Certificate]) -> OneBitCompletionModel:
         return model.withCertificates(certificates)
@@ -235,7 +228,7 @@ class SparkRuntime:
 
     def predict(self, model: OneBitCompletionModel, pairs: DataFrame, n: int, target: Target) -> None:
         """Write user, item, score, std, probability, prediction, and the calls that were certified."""
-        predicted, label = predicted_pairs(model.factors, pairs, n), F.col("prediction")
+        predicted, label = scoring.predicted_pairs(model.factors, pairs, n), F.col("prediction")
         label = label > 0 if model.info.label_coding == "boolean" else label.cast("int")
         ids = [F.col(quoted(column)) for column in pairs.columns]
         calls = (made.alias(call) for call, made in model.calls(F.col("score"), F.col("std")).items())

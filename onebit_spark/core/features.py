@@ -316,10 +316,9 @@ class SideFeatures:
             if numbers.ndim != 2:
                 raise ValueError(f"{name} must have lines and columns, not the shape {numbers.shape}")
             given = pa.table({str(place): column for place, column in enumerate(numbers.T)})
-        table = given
-        if table.num_rows != len(rated):
-            raise ValueError(f"{name} must have {len(rated):,} lines, one per row or column, not {table.num_rows:,}")
-        return cls.over(table, rated)
+        if given.num_rows != len(rated):
+            raise ValueError(f"{name} must have {len(rated):,} lines, one per row or column, not {given.num_rows:,}")
+        return cls.over(given, rated)
 
 
 SideTables = dict[Side, SideFeatures]  # of the sides that have any

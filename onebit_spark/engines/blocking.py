@@ -259,7 +259,7 @@ class Storage:
         return frame.sparkSession.read.schema(schema).parquet(place.uri), place.delete
 
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """The frame, computed now. It remains as long as a plan reads it: see ``plans.TemporaryFolders``."""
+        """The frame, computed now. It remains as long as a plan reads it: see ``frames.TemporaryFolders``."""
         if self.folder is None:
             return on_executors(frame)
         folder = self.folder.sibling(f"{self.folder.name}-model")
@@ -535,7 +535,7 @@ class BlockedSide:
 class Blocking:
     """Makes both orientations of the ratings, and keeps them until ``release`` is closed."""
 
-    session: SparkSession  # a working session (``plans.working_session``)
+    session: SparkSession  # a working session (``frames.working_session``)
     storage: Storage  # where tables are kept
     release: ExitStack  # deletes what was cached
     plans: dict[Side, SidePlan]  # how the rows of each side are divided

@@ -554,7 +554,7 @@ def _opened(path: str) -> DataFile:
 def _row_groups(footers: list[dict[str, Any]]) -> list[RowGroup]:
     """The row groups of all files, in the order of the files; none if a file cannot be read."""
     if problem := next((each["problem"] for each in footers if "problem" in each), None):
-        log.info("ratings: Spark reads the files, for Arrow cannot: %s", problem)
+        log.info("ratings: Spark reads the files, because Arrow cannot: %s", problem)
         return []
     return [RowGroup(*group) for each in sorted(footers, key=lambda each: each["file"]) for group in each["groups"]]
 

@@ -30,25 +30,9 @@ from onebit_spark.input import spark_ratings
 from onebit_spark.input.ratings import INTEGRAL, TABLE_BYTES, Batches, Columns, RatingCounts, joined
 from onebit_spark.platform.frames import arrow_udf, collect_in_parts
 from onebit_spark.platform.sessions import as_bytes, described, driver_limits
+from onebit_spark.predictor import predictor
 from onebit_spark.predictor.fitted_model import FittedModel
-from onebit_spark.predictor.predictor import (
-    CALIBRATING,
-    NOT_KNOWN,
-    OUTPUTS,
-    SAMPLE,
-    CertificateRequest,
-    ModelSide,
-    Predictor,
-    calibrated,
-    certificates_of,
-    count_by_level,
-    diagnosed,
-    figures_of,
-    fresh_to,
-    scored_table,
-    sums_of,
-    with_rates,
-)
+from onebit_spark.predictor.predictor import OUTPUTS, SAMPLE, CertificateRequest, ModelSide, Predictor
 
 SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
 
@@ -119,10 +103,10 @@ class SparkFactors:
         """
         joined, prefix = self._joined(dataset, factor_columns(self.info.kind, self.info.config.intercepts))
         factors = f"{prefix}_user", f"{prefix}_item"
-        predictor = Predictor.of(self.info)
+        scorer = Predictor.of(self.info)
 
         def score(users: pa.Array, items: pa.Array) -> pa.Array:
-            return predictor.score_lines((users, items))
+            return scorer.score_lines((users, items))
 
         scoring = arrow_udf(score, [joined.schema[name].dataType for name in factors], SCORED)
         return joined.withColumn(f"{prefix}_scored", scoring(*factors)), prefix
@@ -147,10 +131,10 @@ class SparkFactors:
             raise RequestError("the model was saved by a version without random draws: fit it again")
         certified = [] if info.draw_narrowing is None else [CERTIFIED]
         joined, prefix = self._joined(dataset, [*factor_columns(info.kind, info.config.intercepts), *certified])
-        predictor = Predictor.of(info)
+        scorer = Predictor.of(info)
 
         def draw(users: pa.Array, items: pa.Array, keys: pa.Array) -> pa.Array:
-            return predictor.sample_lines((users, items), keys, seed)
+            return scorer.sample_lines((users, items), keys, seed)
 
         ids = (F.col(spark_ratings.quoted(self.columns[who])).cast(info.id_types[who]) for who in SIDE_OF)
         factors = f"{prefix}_user", f"{prefix}_item"
@@ -205,7 +189,7 @@ def scored_ratings(
 
 def _scored_lines(info: ModelInfo, table: pa.Table) -> pa.Table:
     lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])
-    return scored_table(info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
+    return predictor.scored_table(info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
 
 
 def _asked(factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
@@ -253,19 +237,19 @@ def measure(
     """
     info, group, exact = factors.info, None if by is None else F.col(spark_ratings.quoted(by)).cast("string"), True
     if counts.n <= COLLECT_LIMIT:
-        sums = sums_of(scored_ratings(factors, ratings, threshold, counts.n, group))
+        sums = predictor.sums_of(scored_ratings(factors, ratings, threshold, counts.n, group))
     else:
         exact, frame = False, _by_spark(factors, _asked(factors, ratings, threshold, group))
         parts = -(-counts.n * SCORED_BYTES // driver_limits(factors.spark).result)
 
         def summed(batches: Batches) -> dict[str, Any]:
             tables = joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)
-            each = (sums_of(_scored_lines(info, table), exact=False) for table in tables)
+            each = (predictor.sums_of(_scored_lines(info, table), exact=False) for table in tables)
             return reduce(lambda one, two: {name: one[name] + two[name] for name in one}, each)
 
         sums = collect_in_parts(frame, parts, F.xxhash64("score", "std"), summed)
-    figures = with_rates(figures_of(sums, exact), info, counts.n, counts.positives, threshold)
-    return figures, count_by_level(info, sums, by)
+    figures = predictor.with_rates(predictor.figures_of(sums, exact), info, counts.n, counts.positives, threshold)
+    return figures, predictor.count_by_level(info, sums, by)
 
 
 def diagnose(
@@ -273,12 +257,12 @@ def diagnose(
 ) -> dict[str, Any]:
     """The figures that a report shows, of all ratings or of a sample: see ``OneBitCompletionModel.diagnose``."""
     scored, sampled = _scored(factors, ratings, SAMPLE, counts)
-    return diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
+    return predictor.diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
 
 
 def calibrate(factors: SparkFactors, ratings: DataFrame) -> Calibration:
     """The map from score and spread to probability that is likeliest on these ratings, which must not be fitted."""
-    return calibrated(_scored(factors, ratings, CALIBRATING)[0])
+    return predictor.calibrated(_scored(factors, ratings, predictor.CALIBRATING)[0])
 
 
 def _scored(
@@ -331,7 +315,7 @@ def certify(
     if freshness is None:
         freshness = check_fresh(fitted, on)
     figures, counts = measure(factors, on.ratings, on.columns.threshold, on.counts, request.by)
-    return figures, certificates_of(factors.info, counts, request, freshness)
+    return figures, predictor.certificates_of(factors.info, counts, request, freshness)
 
 
 def check_request(factors: SparkFactors, ratings: DataFrame, request: CertificateRequest) -> None:
@@ -343,8 +327,8 @@ def check_request(factors: SparkFactors, ratings: DataFrame, request: Certificat
 
 def check_fresh(fitted: CellSketch | None, on: CheckedRatings) -> dict[str, Any]:
     if fitted is None:
-        return NOT_KNOWN
-    return fresh_to(fitted, sketch_of(on.ratings, on.columns, on.counts.n, fitted.limit))
+        return predictor.NOT_KNOWN
+    return predictor.fresh_to(fitted, sketch_of(on.ratings, on.columns, on.counts.n, fitted.limit))
 
 
 def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST) -> CellSketch:

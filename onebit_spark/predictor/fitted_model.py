@@ -85,18 +85,11 @@ class _Ratings(NamedTuple):
 
 
 def load(path: str | os.PathLike[str]) -> FittedModel:
-    """The model of a folder on this machine, without Spark.
+    """The model of a folder on this machine, without Spark. It is read once, into memory.
 
-    Parameters
-    ----------
-    path : str or path
-        What ``jobs/fit.py``, ``OneBitCompletionModel.save`` or ``FittedModel.save`` wrote, in this or an earlier
-        version. It is read once, into memory.
-
-    Raises
-    ------
-    RequestError
-        There is no model, or it is damaged, newer than this package, or on another machine (hdfs://, s3://).
+    ``jobs/fit.py``, ``OneBitCompletionModel.save`` or ``FittedModel.save`` wrote the folder, in this or an earlier
+    version. A RequestError says if there is no model, or if it is damaged, newer than this package, or on another
+    machine (hdfs://, s3://).
     """
     info, users, items, certificate, params, fitted = read_model(path)
     cold_start, max_error = params.get("coldStartStrategy", "prior"), params.get("maxError")
@@ -110,7 +103,7 @@ class FittedModel:
 
     It predicts what ``OneBitCompletionModel.transform`` predicts. The methods change nothing, so threads may share it.
 
-    Parameters
+    Attributes
     ----------
     info : ModelInfo
         Settings, counts and history of the fit: the content of ``metadata.json``.
@@ -120,19 +113,9 @@ class FittedModel:
         Upper limits on the error rate: the content of ``certificate.json``.
     cold_start : {"prior", "drop", "nan"}
         Pairs with an unknown id: predicted from the prior, left out, or NaN. The Param ``coldStartStrategy``.
-    max_error : float, optional
-        The certified error rate of ``answered``. Default: the first that was requested. The Param ``maxError``.
-    params : dict
-        All Params of the folder. ``save`` writes them again.
-    fitted : CellSketch, optional
-        Which cells were fitted, so that ``certify`` can refuse their ratings.
-    history : sequence of Iteration
-        One entry per iteration of a fit in this process. A folder keeps ``objective_history`` of it.
-    shape : (int, int), optional
-        The shape of the matrix, after ``fit_arrays``. The ids are then the numbers of the rows and columns.
-    min_precision : str, optional
-        The certified precision of ``positive``, such as "0.8", of ``negative``, such as "negative:0.99", or of both,
-        separated by a comma. Default: the first that were requested. The Param ``minPrecision``.
+    max_error, min_precision
+        Which certified error rate ``answered`` has, and which precisions ``positive`` and ``negative``, such as
+        "0.8,negative:0.99". Default: the first that were requested. The Params ``maxError`` and ``minPrecision``.
 
     Notes
     -----
@@ -147,10 +130,10 @@ class FittedModel:
     certificate: dict[str, Any]
     cold_start: str = "prior"
     max_error: float | None = None
-    params: dict[str, Any] = field(default_factory=dict)
-    fitted: CellSketch | None = None
-    history: Sequence[Iteration] = ()
-    shape: tuple[int, int] | None = None
+    params: dict[str, Any] = field(default_factory=dict)  # all Params of the folder, which ``save`` writes again
+    fitted: CellSketch | None = None  # which cells were fitted, so that ``certify`` can refuse their ratings
+    history: Sequence[Iteration] = ()  # of a fit in this process; a folder keeps ``objective_history`` of it
+    shape: tuple[int, int] | None = None  # of the matrix, after ``fit_arrays``
     min_precision: str | None = None
 
     def __post_init__(self) -> None:
@@ -556,7 +539,7 @@ class FittedModel:
 
     @cached_property
     def _axes(self) -> Axes:
-        """Those of the fit. A model of an earlier version has the axes of its rows."""
+        """The axes of the fit. A model of an earlier version has those of its rows."""
         known = self.info.position_axes
         return Axes.of_posteriors(self.users.known, self.items.known) if known is None else known
 
@@ -565,7 +548,7 @@ class FittedModel:
     def scored(
         self, rows: Numbers, cols: Numbers, positive: NDArray[np.bool_], groups: pa.ChunkedArray | None = None
     ) -> pa.Table:
-        """Ratings at positions of the two sides, with what the model says: see ``scored_table``."""
+        """Ratings at positions of the two sides, with their predictions: see ``scored_table``."""
         none = pa.nulls(len(rows), pa.string())
         columns = {"positive": positive, "unknown_user": rows < 0, "unknown_item": cols < 0}
         lines = {**columns, "group": none if groups is None else groups, **self.predicted(rows, cols)}
@@ -608,7 +591,7 @@ class FittedModel:
         return replace(self, certificate=with_certificates(self.certificate, certificates, instead_of))
 
     def _sketch(self, given: _Ratings) -> CellSketch:
-        """Of the cells of ratings, up to the limit of the model's own sketch."""
+        """The sketch of the cells of ratings, up to the limit of the model's own sketch."""
         return CellSketch.of(cell_hashes(*given.ids), HIGHEST if self.fitted is None else self.fitted.limit)
 
     def calibrate(self, users: Any, items: Any = None, labels: ArrayLike | None = None) -> FittedModel:
@@ -793,11 +776,8 @@ class FittedModel:
 
     def _explained(self, features: Any, who: Who) -> model_info.IdLines:
         """The means that side features explain, Wᵀf (ids × D)."""
-        table, column, kind = (
-            arrow_table(features, f"the {who} features"),
-            self.info.columns[who],
-            self.side(who).ids.type,
-        )
+        table, column = arrow_table(features, f"the {who} features"), self.info.columns[who]
+        kind = self.side(who).ids.type
         coding = model_info.coding_of(self.info, who)
         spelt = {name.lower(): name for name in (column, *coding.columns)}
         named = table.rename_columns([spelt.get(name.lower(), name) for name in table.column_names])
@@ -853,7 +833,7 @@ class FittedModel:
 
 
 def _posterior(side: ModelSide, n: int | None) -> RowPosterior:
-    """Of the ids of a side, or of the ids 0, …, n − 1."""
+    """The posterior of the ids of a side, or of the ids 0, …, n − 1."""
     return side.known if n is None else side.at(side.positions(pa.array(np.arange(n))), implicit=True)
 
 

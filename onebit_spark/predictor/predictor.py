@@ -399,8 +399,8 @@ def _family(kind: pa.DataType) -> tuple[Any, ...]:
 def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
     """Ratings with their predictions: the columns of ``lines`` but ``prediction``, and more.
 
-    ``right`` is whether the prediction is the label; ``z``, the signed confidence, has a level among the thresholds of
-    each call. The lines have OUTPUTS, ``positive``, ``unknown_user``, ``unknown_item`` and ``group``, a string or null.
+    ``right`` is whether the prediction is the label; ``z``, the signed confidence, has a level for each
+    call, the highest that makes it. The lines have OUTPUTS, ``positive``, ``unknown_user``, ``unknown_item`` and ``group``, a string or null.
     """
     score, std, label, positive = (lines[name].to_numpy() for name in ("score", "std", "prediction", "positive"))
     z = Predictor.of(info).confidence(score, std)
@@ -410,15 +410,10 @@ def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
             "right": (label > 0) == positive,
             **{name: lines[name] for name in ("unknown_user", "unknown_item", "score", "std", "probability")},
             "z": z,
-            **levels_of(info.thresholds, z),
+            **{f"level_{call}": known.level(TOWARDS[call](z)) for call, known in info.thresholds.items()},
             "group": lines["group"],
         }
     )
-
-
-def levels_of(thresholds: prediction.Thresholds, z: DoubleArray) -> dict[str, NDArray[np.int16]]:
-    """For every call, the highest level that makes it for pairs of these signed confidences."""
-    return {f"level_{call}": known.level(TOWARDS[call](z)) for call, known in thresholds.items()}
 
 
 SCORE_BINS = 1 << 16  # of the scores of ratings that come in parts, equally wide in tanh(score/2)
@@ -571,7 +566,7 @@ def calibrated(scored: pa.Table) -> Calibration:
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
 KEPT_OUT = {"checked": True, "reason": "a coin for every cell kept these ratings out of this very fit"}
-NOT_KNOWN = {"checked": False, "reason": "the model does not say which ratings it was fitted on"}
+NOT_KNOWN = {"checked": False, "reason": "the model does not record which ratings it was fitted on"}
 
 
 def fresh_to(known: CellSketch | None, asked: CellSketch) -> dict[str, Any]:
@@ -585,12 +580,12 @@ def fresh_to(known: CellSketch | None, asked: CellSketch) -> dict[str, Any]:
     if compared.stale:
         raise RequestError(
             f"these ratings certify nothing: {compared.share:.1%} of them are of cells that the model was fitted on, "
-            f"and of fresh ratings about {compared.expected:.1%} would be ({compared.looked_at:,} were looked at). "
+            f"and of fresh ratings about {compared.expected:.1%} would be ({compared.looked_at:,} were compared). "
             "Give ratings that it has not seen, or hold some out of the fit"
         )
     figures: dict[str, Any] = {name: getattr(compared, name) for name in ("share", "expected", "looked_at")}
     if not known.complete:
-        reason = "the model does not say all that it was fitted on"
+        reason = "the model records only some of the ratings that it was fitted on"
     elif compared.looked_at < ENOUGH:
         reason = f"only {compared.looked_at} of the ratings can be compared with those of the fit"
     elif not compared.conclusive:

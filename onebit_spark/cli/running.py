@@ -284,11 +284,8 @@ def spark_session(
 
 def _silence(spark: SparkSession) -> None:
     """Stop Spark's logging, if its JVM is ours and still runs."""
-    from onebit_spark.platform.sessions import is_connect, log_nothing
-
-    with suppress(Exception):
-        if not is_connect(spark):
-            log_nothing(spark)
+    with suppress(Exception):  # Spark Connect has no SparkContext
+        spark.sparkContext.setLogLevel("OFF")
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------

@@ -423,18 +423,12 @@ class FittedModel:
         self, ids: Any = None, n: int = 10, who: Who = "user", *, z: float | None = None,
         seen: Any = None, answered_only: bool = False,
     ) -> pa.Table:  # fmt: skip
-        """The best items of users (``who`` = "user"), or the best users of items.
+        """The best items of users (``who`` = "user"), or the best users of items, ranked by probability.
 
-        Parameters
-        ----------
-        ids : ids, optional
-            Who gets recommendations. Unknown ids are left out, with a warning. Default: all that the model knows.
-        z : float, optional
-            Rank by score − z·std. Default: by probability.
-        seen : (user ids, item ids) or table, optional
-            Pairs that are not recommended. A table has the columns of the fit.
-        answered_only : bool
-            List only pairs that the model answers. No certificate is about the lists (docs/predictions.md).
+        ``ids`` are by default all that the model knows. Unknown ones are left out, with a warning. With ``z`` the order
+        is that of score − z·std. The pairs of ``seen``, (user ids, item ids) or a table with the columns of the fit,
+        are not recommended. With ``answered_only`` only pairs are listed that the model answers; no certificate is
+        about the lists (docs/predictions.md).
 
         Returns
         -------
@@ -564,15 +558,10 @@ class FittedModel:
         was fitted on are refused, as far as it knows them. ``terms`` are δ and the number of settings that were
         compared.
 
-        Parameters
-        ----------
-        max_error : sequence of float
-            Requested error rates among the answered pairs (docs/MATH.md, §10): ``selective``.
-        groups : array_like, optional
-            One value per rating. Certify within each group as well; the groups share δ.
-        min_precision : float, str or sequence
-            Requested precisions among the pairs that are called positive, such as 0.9, or negative, such as
-            "negative:0.99" (§10.6): ``precision``.
+        ``max_error`` requests error rates among the answered pairs (docs/MATH.md, §10): ``selective``.
+        ``min_precision`` requests precisions among the pairs that are called positive, such as 0.9, or negative, such
+        as "negative:0.99" (§10.6): ``precision``. ``groups`` has one value per rating: certify within each group as
+        well; the groups share δ.
         """
         by, terms = None if groups is None else "group", terms or Terms()
         request = CertificateRequest(terms, tuple(max_error), by, min_precision)
@@ -700,23 +689,15 @@ class FittedModel:
     ) -> FittedModel:  # fmt: skip
         """A model that also knows these users (or items), without a refit (docs/MATH.md, §8.3).
 
-        An id that the model already knows is replaced. The new model has no certificates.
+        ``users``, ``items`` and ``labels`` are all ratings of the new ids; or ``users`` is one table with the columns
+        of the fit. Ratings of unknown partners are ignored; a warning counts the ids that have no others and are not
+        folded in. Without ratings the model stays as it is. An id that the model already knows is replaced. The new
+        model has no certificates.
 
-        Parameters
-        ----------
-        users, items : ids
-            All ratings of the new users (or items); or one table with the columns of the fit. Ratings of unknown
-            partners are ignored; a warning counts the ids that have no others and are not folded in. Without ratings
-            the model stays as it is.
-        labels : array_like
-            ±1, 0/1 or booleans; with a threshold any numbers.
-        threshold : float, optional
-            A label strictly above it is positive. Default: as in the fit.
-        only_new : bool
-            The new model knows only the new users, and all items. No factor table is copied, so a request is answered
-            in milliseconds however large the model is.
-        features : table, optional
-            Side features of the new ids, if the model was fitted with such features.
+        Labels are ±1, 0/1 or booleans; with a ``threshold`` (default: that of the fit) any numbers, and those strictly
+        above it are positive. ``features`` are side features of the new ids, if the model was fitted with such
+        features. With ``only_new`` the new model knows only the new users, and all items. Then no factor table is
+        copied, so a request is answered in milliseconds however large the model is.
         """
         given, own = self._ratings(users, items, labels, "fold in", who, threshold), self.side(who)
         if not len(given.rows) and not only_new:

@@ -399,8 +399,9 @@ def _family(kind: pa.DataType) -> tuple[Any, ...]:
 def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
     """Ratings with their predictions: the columns of ``lines`` but ``prediction``, and more.
 
-    ``right`` is whether the prediction is the label; ``z``, the signed confidence, has a level for each
-    call, the highest that makes it. The lines have OUTPUTS, ``positive``, ``unknown_user``, ``unknown_item`` and ``group``, a string or null.
+    ``right`` is whether the prediction is the label; ``z``, the signed confidence, has a level for each call, the
+    highest that makes it. The lines have OUTPUTS, ``positive``, ``unknown_user``, ``unknown_item`` and ``group``, a
+    string or null.
     """
     score, std, label, positive = (lines[name].to_numpy() for name in ("score", "std", "prediction", "positive"))
     z = Predictor.of(info).confidence(score, std)
@@ -527,10 +528,11 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     sums = sums_of(scored)
     figures, reliability = figures_of(sums), prediction.Reliability.of_sums(sums["reliability"])
     edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
-    counts = {
-        name: np.bincount(place[chosen], minlength=len(edges)).tolist()
-        for name, chosen in (("positive", positive), ("negative", ~positive))
-    }
+    classes = {"positive": positive, "negative": ~positive}
+
+    def by_class(bins: Numbers) -> dict[str, list[int]]:
+        return {name: np.bincount(bins[chosen], minlength=bins.max() + 1).tolist() for name, chosen in classes.items()}
+
     return {
         "source": source,
         "fitted": fitted,
@@ -538,12 +540,9 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
         "error": float(np.count_nonzero(wrong) / n),
         "calibration_error": reliability.error,
         "reliability": reliability.as_dict(),
-        "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **counts},
+        "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **by_class(place)},
         "risk_coverage": {"share": (answered / n).tolist(), "error": (errors / answered).tolist()},
-        "calls": {
-            name: np.bincount(signed[chosen], minlength=signed.max() + 1).tolist()
-            for name, chosen in (("positive", positive), ("negative", ~positive))
-        },
+        "calls": by_class(signed),
         **{name: figure for name, figure in figures.items() if name.endswith(("precision", "recall"))},
     }
 

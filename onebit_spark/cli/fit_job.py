@@ -71,11 +71,11 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
 def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
     folder = request.execution.checkpoint_dir
     if folder is None:
-        return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume goes on."
+        return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume continues it."
     checkpoints = complete_checkpoints(Location(runtime.session, folder))
     if not checkpoints:
         return f"There is no checkpoint in {folder} yet: the same command starts from the beginning."
-    return f"The checkpoint {checkpoints[-1].uri} is complete: to go on from it, run the same command with --resume."
+    return f"The checkpoint {checkpoints[-1].uri} is complete: to continue from it, run the same command with --resume."
 
 
 def columns_of(request: RatingsRequest) -> Columns:

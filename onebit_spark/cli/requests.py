@@ -377,7 +377,7 @@ class JobRequest(SessionRequest):
         group=SPARK,
     )
     option: dict[str, str] = flag(
-        "option of the reader, such as sep=; CSV is RFC 4180 (repeatable)", default=dict, group=INPUT
+        "option of the reader, such as 'sep=;' (repeatable); CSV follows RFC 4180", default=dict, group=INPUT
     )
     overwrite: bool = flag("replace an earlier output of this job", default=False, group=OUTPUT)
 
@@ -636,7 +636,7 @@ class TuneRequest(RatingsRequest):
         max_iter="largest number of iterations of a fit",
         seed="seed of the folds and of the fits",
     )
-    worker_limit: int = flag("most ratings that one worker fits; more are fitted by all workers", default=5_000_000)
+    worker_limit: int = flag("most ratings that one worker fits alone; all workers fit more", default=5_000_000)
 
     main = ("ratings", "output", "grid", "folds", "user_col", "item_col", "label_col", "threshold", "worker_limit",
             "overwrite")  # fmt: skip

@@ -431,11 +431,11 @@ class Execution(Settings):
         param=None,
     )
     checkpoint_dir: str | None = setting(
-        None, "folder for checkpoints, from which a killed fit can go on", group=RESUMING
+        None, "folder for checkpoints, from which a killed fit can continue", group=RESUMING
     )
     checkpoint_interval: int = setting(10, "iterations between two checkpoints", check=at_least(1), group=RARE)
     resume: bool = setting(
-        False, "go on from a checkpoint in {checkpoint_dir}, if there is one", check=YES_OR_NO, group=RESUMING
+        False, "continue from a checkpoint in {checkpoint_dir}, if there is one", check=YES_OR_NO, group=RESUMING
     )
 
     def problems(self) -> list[Problem]:

@@ -296,13 +296,9 @@ def fit_table(
     columns = Columns(user_col, item_col, label_col, threshold, weight_col)
     source = ArrowRatings(_opened(ratings, "the ratings", options), columns)
     given: dict[Who, Any] = {"user": user_features, "item": item_features}
-    features = {
-        who: checked_features(
-            _opened(table, f"the {who} features", options), columns.roles[who], source.id_types[who], who
-        )
-        for who, table in given.items()
-        if table is not None
-    }
+    opened = {who: _opened(each, f"the {who} features", options) for who, each in given.items() if each is not None}
+    ids, types = columns.ids, source.id_types
+    features = {who: checked_features(table, ids[who], types[who], who) for who, table in opened.items()}
     nothing = f"holdout={holdout} holds no rating out: give more ratings, or choose a larger share"
     to_fit, kept = source.divided(None if holdout is None else Holdout(holdout, config.seed), nothing)
     fit = TableFit(

@@ -332,8 +332,7 @@ def _objective(info: ModelInfo, axes: Axes) -> None:
     axes.plot(at[shown], above[shown], color=BLUE, marker="o", markersize=3, linewidth=1.5)
     if np.count_nonzero(shown):
         axes.set_yscale("log")
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("objective above its last value")
+    axes.set(xlabel="iteration", ylabel="objective above its last value")
     axes.locator_params(axis="x", integer=True)
 
 
@@ -342,8 +341,7 @@ def _spectrum(info: ModelInfo, axes: Axes) -> None:
     colours = [BLUE if k < info.effective_rank else ORANGE for k in range(len(scale))]
     axes.bar(np.arange(1, len(scale) + 1), scale, color=colours)
     axes.set_yscale("log" if scale[-1] < 0.05 * scale[0] else "linear")
-    axes.set_xlabel("factor, largest first")
-    axes.set_ylabel("scale of a factor")
+    axes.set(xlabel="factor, largest first", ylabel="scale of a factor")
     axes.locator_params(axis="x", integer=True)
 
 

@@ -56,14 +56,9 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
         return _change(who, united, united.count())
     model, table, weighted = factors.on_driver(), given.table(), given.columns.weight is not None
     own, partners = model.side(who), model.side(PARTNER[who])
-    folded = model.folded_rows(
-        who,
-        one_array(table[COLUMN_OF[who]].cast(own.ids.type)),
-        partners.positions(table[COLUMN_OF[PARTNER[who]]]),
-        table[LABEL].to_numpy(),
-        table[WEIGHT].to_numpy() if weighted else None,
-        means,
-    )
+    ids = one_array(table[COLUMN_OF[who]].cast(own.ids.type))
+    others, weights = partners.positions(table[COLUMN_OF[PARTNER[who]]]), table[WEIGHT].to_numpy() if weighted else None
+    folded = model.folded_rows(who, ids, others, table[LABEL].to_numpy(), weights, means)
     side = own.with_rows(*folded)
     return _change(who, side_frame(factors, who, side.table), len(side.ids))
 

@@ -58,7 +58,7 @@ from onebit_spark.platform.files import MODEL, VECTORS, Location, explained, rep
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.fitted_model import who_problems
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
-from onebit_spark.predictor.predictor import CertificateRequest, ModelSide, with_certificates
+from onebit_spark.predictor.predictor import OUTPUTS, CertificateRequest, ModelSide, with_certificates
 from onebit_spark.report import REPORT, page_of
 
 
@@ -143,13 +143,9 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return scored.select("*", *columns).drop(*factors, f"{prefix}_scored")
 
     def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
-        named = [
-            (self.getScoreCol(), scored["score"]),
-            (self.getStdCol(), scored["std"]),
-            (self.getProbabilityCol(), scored["probability"]),
-            (self.getPredictionCol(), scored["prediction"]),
-            (self.getRawPredictionCol(), scored["score"]),
-        ]
+        own = self.getScoreCol(), self.getStdCol(), self.getProbabilityCol(), self.getPredictionCol()
+        named = list(zip(own, (scored[field] for field in OUTPUTS), strict=True))
+        named.append((self.getRawPredictionCol(), scored["score"]))
         names, calls = self.callColumns(), self.calls(scored["score"], scored["std"])
         named += [(names[call], made) for call, made in calls.items()]
         return [(name, column) for name, column in named if name]

@@ -402,12 +402,5 @@ def spark_validation(
 def estimator_of(config: FitConfig, columns: Columns, settings: int = 1) -> OneBitCompletion:
     from onebit_spark.estimator import OneBitCompletion
 
-    return OneBitCompletion(
-        userCol=columns.user,
-        itemCol=columns.item,
-        labelCol=columns.label,
-        threshold=columns.threshold,
-        weightCol=columns.weight,
-        certificateGrid=settings,
-        **by_param(config),
-    )
+    names = {f"{role}Col": name for role, name in columns.roles.items()}
+    return OneBitCompletion(**names, threshold=columns.threshold, certificateGrid=settings, **by_param(config))

@@ -160,12 +160,8 @@ def read_block(cell: dict[str, Any]) -> PlacedBlock:
         gc.freeze()
     rows, columns = read_ascending(cell["rows"]), read_ascending(cell["columns"])
     weights = cell_array(cell["weights"], np.float32)
-    ratings = RatingBlock(
-        cell_array(cell["pointers"], np.int64),
-        cell_array(cell["codes"], np.int32),
-        len(columns),
-        weights if len(weights) else None,
-    )
+    pointers, codes = cell_array(cell["pointers"], np.int64), cell_array(cell["codes"], np.int32)
+    ratings = RatingBlock(pointers, codes, len(columns), weights if len(weights) else None)
     return PlacedBlock(cell["block"].as_py(), rows, columns, ratings, cell["checksum"].as_py())
 
 

@@ -359,13 +359,9 @@ def checked_counts(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -
 
 def rating_lines(df: DataFrame, columns: Columns, *further: str) -> DataFrame:
     """(user, item, positive), the weights if there are any, and ``further`` columns, of ratings that were checked."""
-    return df.select(
-        F.col(quoted(columns.user)).alias(USER),
-        F.col(quoted(columns.item)).alias(ITEM),
-        positive(df, columns.label, columns.threshold).alias(LABEL),
-        *_weight(columns),
-        *map(quoted, further),
-    )
+    ids = (F.col(quoted(name)).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM)))
+    label = positive(df, columns.label, columns.threshold).alias(LABEL)
+    return df.select(*ids, label, *_weight(columns), *map(quoted, further))
 
 
 def unchecked_ratings(df: DataFrame, columns: Columns) -> DataFrame:
@@ -660,24 +656,19 @@ def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> 
     """Validate and count all ratings, and those that ``split_off`` holds out, in one pass."""
     held_out = coin(columns, fraction, seed)
     parts = zip(HASH_PARTS, fingerprint(df, columns), strict=True)
-    totals = count_ratings(
-        df,
-        columns,
-        {
-            "held_n": F.count_if(held_out),
-            "held_above": F.count_if(held_out & positive(df, columns.label, columns.threshold)),
-            **{f"held_{name}": F.sum(F.when(held_out, part)) for name, part in parts},
-            **text_sizes(df, columns),
-        },
-    )
+    further = {
+        "held_n": F.count_if(held_out),
+        "held_above": F.count_if(held_out & positive(df, columns.label, columns.threshold)),
+        **{f"held_{name}": F.sum(F.when(held_out, part)) for name, part in parts},
+    }
+    totals = count_ratings(df, columns, {**further, **text_sizes(df, columns)})
     whole = checked_counts(df, columns, totals)
     held = {name: totals[f"held_{name}"] for name in HASH_PARTS}
     rest = fingerprint_of({name: totals[name] - held[name] for name in HASH_PARTS})
     n, size = totals["held_n"], bytes_per_rating(df, columns, totals["text"] / whole.n)
+    kept = RatingCounts(n, totals["held_above"], whole.coding, fingerprint_of(held))
     return SplitCounts(
-        whole,
-        RatingCounts(n, totals["held_above"], whole.coding, fingerprint_of(held)),
-        SizeEstimate(whole.n - n, size, rest, columns.weight is not None, totals["id_bytes"]),
+        whole, kept, SizeEstimate(whole.n - n, size, rest, columns.weight is not None, totals["id_bytes"])
     )
 
 

@@ -451,14 +451,9 @@ class FittedModel:
         best = best_of(asking.known, rows, others.known, n, self.predictor.ranking(z, floor), pairs)
         row, rank = np.nonzero(best.present)
         outputs = self.predictor.outputs(best.score[best.present], best.variance[best.present])
-        return pa.table(
-            {
-                who: asking.ids.take(pa.array(rows[row])),
-                "rank": pa.array(rank + 1),
-                PARTNER[who]: others.ids.take(pa.array(best.partner[best.present])),
-                **{name: outputs[name] for name in ("score", "std", "probability")},
-            }
-        )
+        ids, partners = asking.ids.take(pa.array(rows[row])), others.ids.take(pa.array(best.partner[best.present]))
+        figures = {name: outputs[name] for name in ("score", "std", "probability")}
+        return pa.table({who: ids, "rank": pa.array(rank + 1), PARTNER[who]: partners, **figures})
 
     # ---- positions ---------------------------------------------------------------------------------------------------
 

@@ -138,13 +138,8 @@ class Predictor:
         scales, n = self.scales, len(states)
         if self.narrowing is not None:
             priors = {side: scales.unseen(side) for side in SIDES}
-            return {
-                side: (
-                    np.repeat(prior.mean, n, axis=0),
-                    np.repeat(self.narrowing * prior.precision**-0.5, n, axis=0),
-                )
-                for side, prior in priors.items()
-            }
+            laws = {side: (prior.mean, self.narrowing * prior.precision**-0.5) for side, prior in priors.items()}
+            return {side: (np.repeat(mean, n, axis=0), np.repeat(std, n, axis=0)) for side, (mean, std) in laws.items()}
         moments, rank = scales.moments, len(scales.factor)
         assert moments is not None, "q(γ) is known once the first γ step is done"
         u = uniforms(states ^ SCALE_STREAM, rank + 3)

@@ -120,7 +120,7 @@ def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[t
         yield f"{seen['error']:.1%}", f"of {seen['source']} predicted wrongly"
         n_positive, n_negative = (sum(seen["scores"][label]) for label in ("positive", "negative"))
         off_majority = (n_negative if info.majority > 0 else n_positive) / (n_positive + n_negative)
-        yield f"{off_majority:.1%}", "of the same ratings are wrong if the majority class is always predicted"
+        yield f"{off_majority:.1%}", "of the same ratings are predicted wrongly by the majority class alone"
         if off_majority < SKEWED and "average_precision" in seen:
             yield rare_class(seen, n_positive / (n_positive + n_negative))
         yield f"{seen['calibration_error']:.3f}", "average error of the probabilities"

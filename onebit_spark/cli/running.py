@@ -284,8 +284,10 @@ def spark_session(
 
 def _silence(spark: SparkSession) -> None:
     """Stop Spark's logging, if its JVM is ours and still runs."""
+    from onebit_spark.platform.sessions import log_nothing
+
     with suppress(Exception):  # Spark Connect has no SparkContext
-        spark.sparkContext.setLogLevel("OFF")
+        log_nothing(spark)
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------

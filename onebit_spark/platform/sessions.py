@@ -123,6 +123,10 @@ def broadcast(spark: SparkSession, value: V) -> Broadcast[V]:
     return spark.sparkContext.broadcast(value)
 
 
+def log_nothing(spark: SparkSession) -> None:
+    spark.sparkContext.setLogLevel("OFF")
+
+
 def own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """Another session of the same application, with the user's time zone and these settings."""
     own = spark.newSession()

@@ -33,9 +33,10 @@ from record import provenance
 from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays, load
-from onebit_spark.core.model_info import factor_table
+from onebit_spark.core.model_info import SIDE_OF, factor_table
 from onebit_spark.core.posterior import RowPosterior, packed_size
 from onebit_spark.core.prediction import Calibration, log_loss, reliability
+from onebit_spark.engines.spark_engine import factor_frame, factor_schema
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 
@@ -121,7 +122,9 @@ def random_model(
         sides.append(RowPosterior(location, packed, "covariance", True).with_implicit())
     info = replace(like.info, n_users=n, n_items=n, parameters={**like.info.parameters, "covariance": covariance})
     ids = pa.array(np.arange(n, dtype=np.int32))
-    model = OneBitCompletionModel.from_tables(spark, info, *(factor_table(ids, side) for side in sides))
+    tables = {who: factor_table(ids, side) for who, side in zip(SIDE_OF, sides, strict=True)}
+    frames = (factor_frame(spark, table, factor_schema(info, who, table.column_names)) for who, table in tables.items())
+    model = OneBitCompletionModel(info, *frames)
     model.save(f"{folder}/{covariance}")
     return OneBitCompletionModel.load(f"{folder}/{covariance}")
 

@@ -8,36 +8,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onebit_spark.certificate.certificates import Certificate
-    from onebit_spark.core.config import FitConfig, Terms
-    from onebit_spark.core.solver import NotConverged
-    from onebit_spark.errors import FitFailed, RequestError
-    from onebit_spark.estimator import OneBitCompletion
-    from onebit_spark.in_process import fit_arrays, fit_table
-    from onebit_spark.model import OneBitCompletionModel
-    from onebit_spark.predictor.fitted_model import FittedModel, load
+    from onebit_spark.certificate.certificates import Certificate as Certificate
+    from onebit_spark.core.config import FitConfig as FitConfig
+    from onebit_spark.core.config import Terms as Terms
+    from onebit_spark.core.solver import NotConverged as NotConverged
+    from onebit_spark.errors import FitFailed as FitFailed
+    from onebit_spark.errors import RequestError as RequestError
+    from onebit_spark.estimator import OneBitCompletion as OneBitCompletion
+    from onebit_spark.in_process import fit_arrays as fit_arrays
+    from onebit_spark.in_process import fit_table as fit_table
+    from onebit_spark.model import OneBitCompletionModel as OneBitCompletionModel
+    from onebit_spark.predictor.fitted_model import FittedModel as FittedModel
+    from onebit_spark.predictor.fitted_model import load as load
 
     Fit = FittedModel  # names of earlier versions
     ServedModel = FittedModel
 
 __version__ = "0.2.0"
-
-__all__ = [
-    "Certificate",
-    "Fit",
-    "FitConfig",
-    "FitFailed",
-    "FittedModel",
-    "NotConverged",
-    "OneBitCompletion",
-    "OneBitCompletionModel",
-    "RequestError",
-    "ServedModel",
-    "Terms",
-    "fit_arrays",
-    "fit_table",
-    "load",
-]
 
 _MODULES = {
     "Certificate": "certificate.certificates",
@@ -55,6 +42,7 @@ _MODULES = {
 }
 
 _ALIASES = {"Fit": "FittedModel", "ServedModel": "FittedModel"}  # names of earlier versions
+__all__ = [*_MODULES, *_ALIASES]
 _REMOVED = {"plan": "it is in a checkout, benchmarks/paper/planning.py"}
 
 

@@ -99,7 +99,7 @@ the fit.
 
 
 def warm_up(spark: SparkSession) -> float:
-    """Fit a few ratings in both ways, so that neither fit has to wait for the compiler. The seconds that it took."""
+    """Fit a few ratings in both ways, before the compiler can delay a fit. Returns the seconds."""
     began = time.perf_counter()
     pairs = [(f"user-{row}", f"item-{col}", 1 if (row + col) % 3 else -1) for row in range(8) for col in range(8)]
     few = spark.createDataFrame(pairs, "user string, item string, label int")
@@ -109,7 +109,7 @@ def warm_up(spark: SparkSession) -> float:
 
 
 def agreement(driver: Path, blocks: Path) -> str:
-    """What became of the same fit in two ways, and how long each took, in words."""
+    """Compare the same fit in two ways, in words, and the seconds that each took."""
     infos = [json.loads((model / "metadata.json").read_text(encoding="utf-8")) for model in (driver, blocks)]
     first, second = (info["objective_history"][-1] for info in infos)
     apart = abs(first - second) / abs(first)

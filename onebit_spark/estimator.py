@@ -105,13 +105,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         problems = self.problems()
         if self._initial is not None:
-            chosen = {
-                "certificatePriorSplit": self.getCertificatePriorSplit(),
-                "checkpointDir": self.getCheckpointDir(),
-            }
-            problems += [
-                f"{name} does not go with an initial model" for name, value in chosen.items() if value is not None
-            ]
+            excluded = "certificatePriorSplit", "checkpointDir"
+            given = [name for name in excluded if self.isDefined(name) and self.getOrDefault(name) is not None]
+            problems += [f"{name} does not go with an initial model" for name in given]
         refuse(problems)
         model = fit_ratings(
             dataset, self.columns(), self.fitConfig(), self.execution(), self.certificateTerms(), self._features,
@@ -138,11 +134,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         return self._set_given(**params)
 
     def fitConfig(self) -> FitConfig:
-        """What to fit, as a ``FitConfig``."""
         return self._chosen(FitConfig)
 
     def execution(self) -> Execution:
-        """How the fit is run."""
         return self._chosen(Execution)
 
     def certificateTerms(self) -> Terms:
@@ -151,13 +145,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
 
     def columns(self) -> Columns:
         """The input columns, and how a number becomes a label."""
-        return Columns(
-            self.getUserCol(),
-            self.getItemCol(),
-            self.getRatingCol() or self.getLabelCol(),
-            self.getThreshold(),
-            self.getWeightCol() or None,
-        )
+        label = self.getRatingCol() or self.getLabelCol()
+        return Columns(self.getUserCol(), self.getItemCol(), label, self.getThreshold(), self.getWeightCol() or None)
 
     def problems(self) -> list[str]:
         """All problems with the Params, in words; an empty list if there are none."""

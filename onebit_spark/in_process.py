@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import NARROWING, certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
+from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems
 from onebit_spark.core.engine import Engine
@@ -25,18 +26,7 @@ from onebit_spark.core.features import SideFeatures
 from onebit_spark.core.hashes import CellSketch, merged_sketch
 from onebit_spark.core.id_index import HeldIds
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import (
-    SIDE_OF,
-    FitFeatures,
-    ModelInfo,
-    Who,
-    align_factors,
-    digest,
-    give_features,
-    prior_row,
-    scale_fields,
-    side_table,
-)
+from onebit_spark.core.model_info import SIDE_OF, FitFeatures, ModelInfo, Who
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.solver import Iteration, PhaseTimer
@@ -60,8 +50,6 @@ from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, wa
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
 from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, diagnosed
-
-LABELS_AT_ONCE = 2**16
 
 
 def fit_arrays(
@@ -90,25 +78,15 @@ def fit_arrays(
         Row and column of each rating, from 0 on.
     labels : array_like
         ±1, 0/1 or booleans.
-    config : FitConfig, optional
-        The settings.
     shape : (int, int), optional
         Numbers of rows and columns. Rows and columns without ratings do not change the fit.
     weights : array_like, optional
         A weight per rating, which multiplies κ (docs/MATH.md, §16). A rating of weight 0 is left out. Default: all 1.
-    threads : int, optional
-        Number of threads. Default: all cores.
-    device : {"cpu", "cuda"}
-        Where the fit runs. On a GPU it needs CuPy, and it is the same fit up to rounding (docs/SCALING.md).
-    certify : Terms, optional
-        Compute certificates on these terms.
-    on_iteration : callable, optional
-        Called after every iteration with an ``Iteration``.
     row_features, col_features : array_like of numbers or pyarrow.Table, optional
         Side features, one line per row or column of the shape (docs/MATH.md, §15). They are standardised; nan counts
         as the mean. A table may have columns of numbers, booleans, strings and arrays of them.
-    initial_model : FittedModel, optional
-        Start from the posterior of this model instead of the spectral start: see ``fit_table``.
+    config, threads, device, certify, on_iteration, initial_model
+        See ``fit_table``.
 
     Raises
     ------
@@ -163,7 +141,7 @@ def _side(fit: CertifiedFit[Any], engine: Engine[Any], side: Side, info: ModelIn
         numbers = np.flatnonzero(rated)
         lines, drawn = lines.take(numbers), None if drawn is None else drawn.take(numbers)
         measured = measured[numbers]
-    prior = prior_row(fit.scales, side, *info.table_form, precision=lines.location.dtype.name)
+    prior = model_info.prior_row(fit.scales, side, *info.table_form, precision=lines.location.dtype.name)
     return ModelSide(pa.array(numbers), lines, prior, drawn, measured)
 
 
@@ -171,9 +149,7 @@ def _label_coding(labels: NDArray[Any]) -> Coding:
     """How the labels are coded. Both classes occur, so some label is −1, 0 or False."""
     if labels.dtype == bool:
         return "boolean"
-    parts = (labels[lo : lo + LABELS_AT_ONCE] for lo in range(0, len(labels), LABELS_AT_ONCE))
-    smallest = next(least for part in parts if (least := part.min()) <= 0)
-    return "binary" if smallest == 0 else "signed"
+    return "binary" if labels.min() == 0 else "signed"
 
 
 def info_of_fit(
@@ -213,7 +189,7 @@ def info_of_fit(
         converged=fit.converged,
         reason=fit.reason,
         effective_rank=len(factors_in_use(row_norms, col_norms, n_users, n_items)),
-        **scale_fields(scales),
+        **model_info.scale_fields(scales),
         side_features=features or None,
         draw_narrowing=None if fit.drawn is None else NARROWING,
         confidences=None if kept is None else {**kept.pop("answered"), **kept},
@@ -230,7 +206,7 @@ def unrated_tables(
 ) -> dict[Side, pa.Table]:
     tables = {}
     for side, coding in fit.codings.items():
-        prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
+        prior, weights = model_info.prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
         std = None if fit.axes is None else fit.axes.spreads(side, prior)
         lines = features[side].unrated_lines(prior, coding, weights, info.draw_narrowing, std)
         if lines is not None:
@@ -320,21 +296,17 @@ def fit_table(
     columns = Columns(user_col, item_col, label_col, threshold, weight_col)
     source = ArrowRatings(_opened(ratings, "the ratings", options), columns)
     given: dict[Who, Any] = {"user": user_features, "item": item_features}
-    features = {
-        who: checked_features(
-            _opened(table, f"the {who} features", options), columns.roles[who], source.id_types[who], who
-        )
-        for who, table in given.items()
-        if table is not None
-    }
+    opened = {who: _opened(each, f"the {who} features", options) for who, each in given.items() if each is not None}
+    ids, types = columns.ids, source.id_types
+    features = {who: checked_features(table, ids[who], types[who], who) for who, table in opened.items()}
     nothing = f"holdout={holdout} holds no rating out: give more ratings, or choose a larger share"
-    read = source.divided(None if holdout is None else Holdout(holdout, config.seed), nothing)
+    to_fit, kept = source.divided(None if holdout is None else Holdout(holdout, config.seed), nothing)
     fit = TableFit(
         config, certify, columns, source.id_types, features, execution, threads=threads, initial=initial_model
     )
     timer.end("survey")
-    model: FittedModel = fit.model(read.to_fit, on_iteration, timer)
-    if (kept := read.kept) is None:
+    model: FittedModel = fit.model(to_fit, on_iteration, timer)
+    if kept is None:
         return model
     scored = model.scored(model.users.positions(kept.users), model.items.positions(kept.items), kept.positive)
     _, certificates = model.certified(scored, CertificateRequest(certify or Terms()), KEPT_OUT)
@@ -408,8 +380,6 @@ class Backend(NamedTuple):
 
 @dataclass(frozen=True)
 class TableFit:
-    """A fit of ratings by their ids: its settings, checked."""
-
     config: FitConfig
     terms: Terms | None
     columns: Columns
@@ -445,7 +415,8 @@ class TableFit:
 
         with ExitStack() as release:
             if self.execution.checkpoint_dir:
-                digests = {str(who): digest(table, self.columns.ids[who]) for who, table in self.features.items()}
+                ids = self.columns.ids
+                digests = {str(who): model_info.digest(table, ids[who]) for who, table in self.features.items()}
                 split = None if self.terms is None else self.terms.prior_split
                 subject = subject_of(self.config, counts, split, digests)
                 stored = backend.spark, self.execution.checkpoint_dir, subject, backend.load, backend.save
@@ -453,7 +424,7 @@ class TableFit:
                 earlier = release.enter_context(folder.claimed(self.execution.resume))
             sketch: CellSketch = ratings.sketch()  # before the memory is full of blocks
             engine = release.enter_context(opening)
-            features = give_features(engine.features, self.features, self.columns.ids, engine.ids)
+            features = model_info.give_features(engine.features, self.features, self.columns.ids, engine.ids)
             if earlier is not None:
                 start = resumed(earlier, self.config, partial(backend.adopt, engine))
             elif self.initial is not None:
@@ -475,7 +446,7 @@ def _made(
     def made(who: Who) -> ModelSide:
         side = SIDE_OF[who]
         rows = [engine.runner.lines(each) for each in fit.tables(side)]
-        return ModelSide.of(side_table(engine.ids[side].values, rows, newcomers.get(side)), info, who)
+        return ModelSide.of(model_info.side_table(engine.ids[side].values, rows, newcomers.get(side)), info, who)
 
     params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
     return FittedModel(info, made("user"), made("item"), certificate, params=params, fitted=fitted)
@@ -490,4 +461,5 @@ def _write(model: FittedModel, uri: str) -> None:
 def _adopted(engine: Engine[Any], model: FittedModel, who: Who, prior: RowPosterior, precision: str) -> Any:
     """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
     side = SIDE_OF[who]
-    return engine.runner.table(side, align_factors(model.side(who).table, engine.ids[side].values, prior, precision))
+    factors = model_info.align_factors(model.side(who).table, engine.ids[side].values, prior, precision)
+    return engine.runner.table(side, factors)

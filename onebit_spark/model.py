@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.ml import Model
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -44,36 +44,26 @@ from onebit_spark.certificate.certificates import (
 from onebit_spark.core.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.core.model_info import METADATA, ModelInfo, Who, feature_effects, plain_columns
 from onebit_spark.core.prediction import TOWARDS, Call
-from onebit_spark.engines.spark_engine import collected_factors, factor_frame, factor_schema
+from onebit_spark.engines.spark_engine import collected_factors, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.input.spark_ratings import case_folding, missing
+from onebit_spark.ml import scoring
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
 from onebit_spark.ml.positions import next_questions, positions
 from onebit_spark.ml.recommend import ranking, recommend
-from onebit_spark.ml.scoring import (
-    SparkFactors,
-    calibrate,
-    called,
-    certify,
-    check_request,
-    checked_ratings,
-    diagnose,
-    sketch_of,
-)
+from onebit_spark.ml.scoring import SparkFactors
 from onebit_spark.platform.files import MODEL, VECTORS, Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.fitted_model import who_problems
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
-from onebit_spark.predictor.predictor import CertificateRequest, ModelSide, with_certificates
+from onebit_spark.predictor.predictor import OUTPUTS, CertificateRequest, ModelSide, with_certificates
 from onebit_spark.report import REPORT, page_of
 
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """How the fit went."""
-
     objectiveHistory: list[float]  # The objective after each iteration. It is minimised.
     totalIterations: int
     converged: bool  # whether the stopping rule held
@@ -115,18 +105,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
             if actual != expected:
                 raise RequestError(f"damaged model folder: {who}s/ should have the columns {expected}, not {actual}")
 
-    @classmethod
-    def from_tables(
-        cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table,
-        certificates: Iterable[Certificate] = (),
-    ) -> Self:  # fmt: skip
-        """A model from factor tables in this process. Spark sends them to the executors with every job."""
-        user_frame, item_frame = (
-            factor_frame(spark, table, factor_schema(info, side, table.column_names))
-            for side, table in (("user", users), ("item", items))
-        )
-        return cls(info, user_frame, item_frame, certificate_document(item.as_dict() for item in certificates))
-
     @property
     def factors(self) -> SparkFactors:
         """The factor tables, and how pairs are scored by them."""
@@ -165,14 +143,9 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return scored.select("*", *columns).drop(*factors, f"{prefix}_scored")
 
     def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
-        """The output columns that are not omitted, in order."""
-        named = [
-            (self.getScoreCol(), scored["score"]),
-            (self.getStdCol(), scored["std"]),
-            (self.getProbabilityCol(), scored["probability"]),
-            (self.getPredictionCol(), scored["prediction"]),
-            (self.getRawPredictionCol(), scored["score"]),
-        ]
+        own = self.getScoreCol(), self.getStdCol(), self.getProbabilityCol(), self.getPredictionCol()
+        named = list(zip(own, (scored[field] for field in OUTPUTS), strict=True))
+        named.append((self.getRawPredictionCol(), scored["score"]))
         names, calls = self.callColumns(), self.calls(scored["score"], scored["std"])
         named += [(names[call], made) for call, made in calls.items()]
         return [(name, column) for name, column in named if name]
@@ -187,7 +160,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         negative (``minPrecision``), for what is certified.
         """
         certified = (call for call in TOWARDS if ungrouped_certificates(self.certificate, call))
-        return {call: called(self.info, call, self._threshold(call), score, std) for call in certified}
+        return {call: scoring.called(self.info, call, self._threshold(call), score, std) for call in certified}
 
     def _threshold(self, call: Call) -> float:
         return calling_threshold(self.certificate, call, self.getMaxError(), self.getMinPrecision())
@@ -219,25 +192,13 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def recommendForAllUsers(
         self, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None, answeredOnly: bool = False
     ) -> DataFrame:
-        """The best items of each user.
+        """The best items of each user: the user and ``recommendations``, an array of structs with the best first.
 
-        Parameters
-        ----------
-        numItems : int
-            Items per user.
-        z : float, optional
-            Rank by score − z·std instead of the probability. This prefers items that the model is sure of.
-        excludeSeen : DataFrame, optional
-            Ratings, or other pairs of ids, that are not recommended.
-        answeredOnly : bool
-            List only pairs for which ``answered`` is true. This gives no guarantee for the lists: the certificate is
-            about pairs drawn like the held-out ratings, and the best pairs are not drawn like them.
-
-        Returns
-        -------
-        DataFrame
-            User and ``recommendations``, an array of structs with the best first: the item, ``rating`` (the score),
-            ``std`` and ``probability``.
+        A struct has the item, ``rating`` (the score), ``std`` and ``probability``. The items are ranked by probability;
+        with ``z`` by score − z·std, which prefers items that the model is sure of. The pairs of ``excludeSeen``, such
+        as the ratings of the fit, are not recommended. With ``answeredOnly`` only pairs are listed for which
+        ``answered`` is true. This gives no guarantee for the lists: the certificate is about pairs drawn like the
+        held-out ratings, and the best pairs are not drawn like them.
         """
         return self._recommended("user", numItems, z, excludeSeen, answeredOnly)
 
@@ -292,22 +253,10 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         self, ratings: DataFrame, who: Literal["user", "item"] = "user", threshold: float | None = None,
         features: DataFrame | None = None,
     ) -> OneBitCompletionModel:  # fmt: skip
-        """A model that also knows the users (or the items) in ``ratings``, without a refit (docs/MATH.md, §8.3).
+        """A model that also knows the users (or the items) in ``ratings``: see ``FittedModel.fold_in``.
 
-        An id that the model already knows is replaced. The new model has no certificates.
-
-        Parameters
-        ----------
-        ratings : DataFrame
-            All ratings of the new users, with the columns of the fit, that of the weights included. Ratings of items
-            that the model does not know are ignored; a warning counts the users that have no others and are not folded
-            in. Without ratings, the result is this model.
-        who : {"user", "item"}
-            Whether users or items are added.
-        threshold : float, optional
-            A label strictly above it is positive. Default: as in the fit.
-        features : DataFrame, optional
-            Side features of the new users or items, if the model was fitted with such features.
+        ``ratings`` are all ratings of the new users, with the columns of the fit, that of the weights included.
+        ``features`` are side features of the new ids, if the model was fitted with such features.
         """
         refuse(who_problems(who))
         given = NewRatings.of(self.factors, ratings, self.info.threshold if threshold is None else threshold)
@@ -317,22 +266,10 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         self, ratings: DataFrame, threshold: float | None = None, userFeatures: DataFrame | None = None,
         itemFeatures: DataFrame | None = None,
     ) -> OneBitCompletionModel:  # fmt: skip
-        """This model after new ratings, without a refit (docs/MATH.md, §8.6).
+        """This model after new ratings, at most 2,000,000, without a refit: see ``FittedModel.update``.
 
-        The ratings may be of users and items that the model does not know, of known ones, or of both. What the model
-        knew of them is the prior; then both sides of the new ratings are updated in turn. All other users and items
-        stay as they are, and so does the number of factors: fit again from time to time. The new model has no
-        certificates. See docs/streaming.md for ratings that arrive as a stream.
-
-        Parameters
-        ----------
-        ratings : DataFrame
-            New ratings only, at most 2,000,000, with the columns of the fit. A rating that was fitted before counts
-            once more. Without ratings, the result is this model.
-        threshold : float, optional
-            A label strictly above it is positive. Default: as in the fit.
-        userFeatures, itemFeatures : DataFrame, optional
-            Side features of new users and new items, if the model was fitted with such features.
+        ``ratings`` are the new ratings only, with the columns of the fit. docs/streaming.md is about ratings that
+        arrive as a stream.
         """
         given: dict[Who, DataFrame | None] = {"user": userFeatures, "item": itemFeatures}
         features = {who: frame for who, frame in given.items() if frame is not None}
@@ -342,20 +279,14 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def _with_ratings(self, given: NewRatings, changes: Changes) -> Self:
         """The model with other factors, which was fitted on these ratings, too."""
         before = self.fitted
-        sketch = sketch_of(given.frame, given.columns, given.n, HIGHEST if before is None else before.limit)
+        sketch = scoring.sketch_of(given.frame, given.columns, given.n, HIGHEST if before is None else before.limit)
         return self.changed(**changes).fittedOn(merged_sketch(before, sketch))
 
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
-        """A model that also knows the users (or the items) in ``features``, from their side features alone.
+        """A model that also knows these users (or items), from their side features alone (``setUserFeatures``).
 
-        Ids that the model already knows do not change. The new model has no certificates.
-
-        Parameters
-        ----------
-        features : DataFrame
-            One line per id, with the columns that the model was fitted with (``setUserFeatures``).
-        who : {"user", "item"}
-            Whose features they are.
+        ``features`` has one line per id. Ids that the model already knows do not change. The new model has no
+        certificates.
         """
         refuse(who_problems(who))
         new, learnt = fold_in_features(self.factors, features, who), self.info.side_features or {}
@@ -386,20 +317,11 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         self, ratings: DataFrame, source: str = "held-out ratings", *, fitted: bool = False,
         counts: RatingCounts | None = None,
     ) -> OneBitCompletionModel:  # fmt: skip
-        """This model with the figures of its report, measured on ``ratings``.
+        """This model with the figures of its report, measured on ``ratings``: see ``FittedModel.diagnose``.
 
-        Parameters
-        ----------
-        ratings : DataFrame
-            Ratings with the columns of the fit.
-        source : str
-            What these ratings are, in words, for the report.
-        fitted : bool
-            Whether the model was fitted to them. Then the report warns that the figures are too good.
-        counts : RatingCounts, optional
-            The count of the ratings, if they were checked before.
+        ``counts`` is the count of the ratings, if they were checked before.
         """
-        return self.changed(diagnostics=diagnose(self.factors, ratings, source, fitted, counts))
+        return self.changed(diagnostics=scoring.diagnose(self.factors, ratings, source, fitted, counts))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with a probability that agrees with the frequencies in ``ratings`` (docs/MATH.md, §8.4).
@@ -407,7 +329,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         The ratings must not have been fitted. Score, std and prediction do not change. The probability is above ½
         exactly where the score is above 0.
         """
-        return self.changed(calibration=asdict(calibrate(self.factors, ratings)))
+        return self.changed(calibration=asdict(scoring.calibrate(self.factors, ratings)))
 
     def certify(
         self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,
@@ -415,27 +337,18 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     ) -> OneBitCompletionModel:  # fmt: skip
         """This model with an upper limit on the error rate of its predictions: see ``headline``.
 
-        It holds with probability 1 − δ, for pairs drawn like ``ratings`` (docs/MATH.md, §9.2). Earlier certificates
-        from ratings that the model had not seen are replaced.
+        It holds with probability 1 − δ, for pairs drawn like ``ratings`` (docs/MATH.md, §9.2), which have the columns
+        of the fit. Ratings that were fitted are refused, and those of weight 0 do not count. Earlier certificates from
+        ratings that the model had not seen are replaced. ``certificateGrid`` settings were compared on these ratings.
 
-        Parameters
-        ----------
-        ratings : DataFrame
-            Ratings that the model has not seen, with the columns of the fit. Those of weight 0 do not count. Ratings
-            that were fitted are refused.
-        maxError : float or sequence of float
-            Also answer only pairs of which at most this share is wrong: see ``certifySelective``.
-        delta : float
-            δ.
-        by : str, optional
-            A column of ``ratings``. Certify within each of its groups as well; the groups share δ.
-        certificateGrid : int
-            Number of models or settings that were compared on these ratings.
-        minPrecision : float, str or sequence
-            Precisions, such as 0.9 for positives, "negative:0.99" for negatives. The model then has columns
-            ``positive`` and ``negative``; at least these shares of the pairs that it calls so are (§10.6). The requests
-            share δ. The Param ``minPrecision`` selects one for each column; by default it is the first. If a precision
-            cannot be met, no pair is called so. The thresholds of groups are reported but not applied.
+        ``maxError`` requests error rates among answered pairs: see ``certifySelective``. ``minPrecision`` requests
+        precisions among called pairs (§10.6), such as 0.9 for positives or "negative:0.99". The model then has columns
+        ``positive`` and ``negative``; at least these shares of the pairs that it calls so are. The Param
+        ``minPrecision`` selects one of several for each column; by default it is the first. If a precision cannot be
+        met, no pair is called so.
+
+        The requests share δ, and with a column ``by``, within each of whose groups they are certified as well, so do
+        the groups. The thresholds of groups are reported but not applied.
         """
         request = CertificateRequest.of(maxError, delta, by, certificateGrid, minPrecision)
         return self.withCertificates(self._certified(ratings, request), OF_PREDICTIONS)
@@ -447,13 +360,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """This model with a column ``answered``. Where it is true, at most ``maxError`` of the predictions are wrong.
 
         This holds with probability 1 − δ, for pairs drawn like ``ratings`` (docs/MATH.md, §10). Earlier selective
-        certificates are replaced. The other parameters are those of ``certify``.
-
-        Parameters
-        ----------
-        maxError : float or sequence of float
-            Requested error rates. They share δ. The Param ``maxError`` selects one of them; by default it is the first.
-            If a rate cannot be met, nothing is answered. The thresholds of groups are reported but not applied.
+        certificates are replaced. Several error rates share δ; the Param ``maxError`` selects one, by default the
+        first. If a rate cannot be met, nothing is answered. The other parameters are those of ``certify``.
         """
         request = CertificateRequest.of(maxError, delta, by, certificateGrid)
         if not request.max_error:
@@ -462,30 +370,16 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return self.withCertificates(selective, [SELECTIVE])
 
     def ranking(self, ratings: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None) -> dict[str, Any]:
-        """How many positive ratings the lists of ``recommendForAllUsers(n)`` find.
+        """How many positive ratings the lists of ``recommendForAllUsers(n)`` find: see ``FittedModel.ranking``.
 
-        Parameters
-        ----------
-        ratings : DataFrame
-            Ratings that were not fitted, with the columns of the fit. The positive ones are relevant.
-        n : int
-            Length of the lists.
-        excludeSeen : DataFrame, optional
-            The ratings that were fitted. The model does not keep them. Their pairs are neither listed nor relevant.
-            Without them, lists consist largely of fitted items, so the figures are too low.
-
-        Returns
-        -------
-        dict
-            See ``FittedModel.ranking``. The names of the figures are those of Spark's ``RankingEvaluator``.
+        ``ratings`` were not fitted, and have the columns of the fit. ``excludeSeen`` are the ratings that were fitted.
         """
-        on, *seen = (checked_ratings(self.factors, each) for each in (ratings, excludeSeen) if each is not None)
+        on, *seen = (scoring.checked_ratings(self.factors, each) for each in (ratings, excludeSeen) if each is not None)
         return ranking(self.factors, on, n, seen[0] if seen else None)
 
     def _certified(self, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
-        """The certificates that ratings with the columns of the fit give."""
-        check_request(self.factors, ratings, request)
-        return certify(self.factors, self.fitted, checked_ratings(self.factors, ratings), request)[1]
+        scoring.check_request(self.factors, ratings, request)
+        return scoring.certify(self.factors, self.fitted, scoring.checked_ratings(self.factors, ratings), request)[1]
 
     def withCertificates(self, certificates: Sequence[Certificate], insteadOf: Sequence[str] = ()) -> Self:
         """This model with more certificates, without those of some names; and then without those of groups."""

@@ -120,7 +120,7 @@ def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[t
         yield f"{seen['error']:.1%}", f"of {seen['source']} predicted wrongly"
         n_positive, n_negative = (sum(seen["scores"][label]) for label in ("positive", "negative"))
         off_majority = (n_negative if info.majority > 0 else n_positive) / (n_positive + n_negative)
-        yield f"{off_majority:.1%}", "of the same ratings are wrong if the majority class is always predicted"
+        yield f"{off_majority:.1%}", "of the same ratings are predicted wrongly by the majority class alone"
         if off_majority < SKEWED and "average_precision" in seen:
             yield rare_class(seen, n_positive / (n_positive + n_negative))
         yield f"{seen['calibration_error']:.3f}", "average error of the probabilities"
@@ -234,8 +234,6 @@ MOST_FEATURES, LONGEST_NAME = 14, 28
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot of the page."""
-
     title: str
     caption: str
     alt: str  # what it shows, for those who do not see it
@@ -263,7 +261,6 @@ class Plot:
 
 
 def plots(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> Iterator[Plot]:
-    """All plots for which the model has data."""
     history = info.objective_history
     yield Plot(
         "Convergence",
@@ -335,8 +332,7 @@ def _objective(info: ModelInfo, axes: Axes) -> None:
     axes.plot(at[shown], above[shown], color=BLUE, marker="o", markersize=3, linewidth=1.5)
     if np.count_nonzero(shown):
         axes.set_yscale("log")
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("objective above its last value")
+    axes.set(xlabel="iteration", ylabel="objective above its last value")
     axes.locator_params(axis="x", integer=True)
 
 
@@ -345,8 +341,7 @@ def _spectrum(info: ModelInfo, axes: Axes) -> None:
     colours = [BLUE if k < info.effective_rank else ORANGE for k in range(len(scale))]
     axes.bar(np.arange(1, len(scale) + 1), scale, color=colours)
     axes.set_yscale("log" if scale[-1] < 0.05 * scale[0] else "linear")
-    axes.set_xlabel("factor, largest first")
-    axes.set_ylabel("scale of a factor")
+    axes.set(xlabel="factor, largest first", ylabel="scale of a factor")
     axes.locator_params(axis="x", integer=True)
 
 

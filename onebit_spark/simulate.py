@@ -55,35 +55,20 @@ def simulate(
     switch: float = 0.1,
     seed: int = 0,
 ) -> Simulation:
-    """Draw M, choose round(fraction·m1·m2) of its cells without replacement, and label them::
+    """Draw M (m1 × m2), choose round(fraction·m1·m2) of its cells without replacement, and label them::
 
         Y_l = sign(M_{i_l, j_l} + Z_l) B_l
 
     One seed gives one M, one order of the cells and one draw of the noise for all kinds of noise, fractions and switch
     levels of a type. So these can be compared on the same random numbers. M has rank r, unless ±1 columns of a very
-    short matrix are equal by chance.
+    short matrix are equal by chance. ``kind`` is the type of M, then the type of the noise:
 
-    Parameters
-    ----------
-    kind : {"A1", "A2", "A3", "B1", "B2", "B3"}
-        Type of M, then type of the noise:
-
-        - A: r random columns of ±1; each other column is one of them, chosen at random, times a random sign.
-        - B: M = L Rᵀ, where the entries of L (m1×r) and R (m2×r) are N(0, 1).
-        - 1: no noise (B = 1, Z = 0).
-        - 2: switch noise, P(B = −1) = ``switch``.
-        - 3: logistic noise, Z ~ Logistic, so that P(Y = 1) = σ(M). The paper calls A3 a switch noise "with probability
-          e/(1+e) ≈ .73"; that is the probability of *keeping* the label.
-    rank : int
-        r.
-    shape : (int, int)
-        m1 and m2.
-    fraction : float
-        Share of the cells that is observed.
-    switch : float
-        Probability of a switched label, at most ½. Only noise 2 uses it.
-    seed : int
-        Seed of all random numbers.
+    - A: r random columns of ±1; each other column is one of them, chosen at random, times a random sign.
+    - B: M = L Rᵀ, where the entries of L (m1×r) and R (m2×r) are N(0, 1).
+    - 1: no noise (B = 1, Z = 0).
+    - 2: switch noise, P(B = −1) = ``switch``, which is at most ½.
+    - 3: logistic noise, Z ~ Logistic, so that P(Y = 1) = σ(M). The paper calls A3 a switch noise "with probability
+      e/(1+e) ≈ .73"; that is the probability of *keeping* the label.
     """
     _check(kind, rank, shape, fraction, switch)
     (m1, m2), n_cells = shape, shape[0] * shape[1]

@@ -73,16 +73,9 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
             setattr(self, name, arguments.arguments[name])
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit the labels ``y`` of the pairs ``X``.
+        """Fit the labels ``y``, of two classes, of the pairs ``X``: users and items.
 
-        Parameters
-        ----------
-        X : array, DataFrame or Arrow table of shape (n, 2)
-            Users and items.
-        y : array_like of shape (n,)
-            Labels of two classes.
-        sample_weight : array_like of shape (n,), optional
-            Weights. A rating of weight 2 counts as two; one of weight 0 is left out (docs/MATH.md, §16).
+        A rating of ``sample_weight`` 2 counts as two; one of weight 0 is left out (docs/MATH.md, §16).
         """
         self.classes_, codes = _classes(y)
         ids = arrow_ids(self._columns(X, y, reset=True))

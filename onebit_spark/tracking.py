@@ -39,23 +39,10 @@ def log_iteration(iteration: Iteration) -> None:
 
 
 def log_model(folder: str | os.PathLike[str], name: str = "model", registered_model_name: str | None = None) -> Any:
-    """Log a fitted model: its settings, figures, certificates and report, and the model itself.
+    """Log the fitted model of a folder on this machine: its settings, figures, certificates and report, and itself.
 
-    The model has a signature and an input example, pairs of ids that it knows.
-
-    Parameters
-    ----------
-    folder : str or path
-        The folder of the model, on this machine.
-    name : str
-        Its name in the run.
-    registered_model_name : str, optional
-        Register the model under this name.
-
-    Returns
-    -------
-    mlflow.models.model.ModelInfo
-        Where it is: ``model_uri`` is for ``mlflow.pyfunc.load_model``.
+    The model has a signature and an input example, pairs of ids that it knows. ``name`` is its name in the run; under
+    ``registered_model_name`` it is registered. The ``model_uri`` of the result is for ``mlflow.pyfunc.load_model``.
     """
     served = load(folder)
     mlflow.log_params({key: value for key, value in served.info.parameters.items() if value is not None})
@@ -117,7 +104,6 @@ class ServedPairs:
         return self.model.predictions(*(pairs[column] for column in self.columns)).to_pandas()
 
     def example(self) -> pd.DataFrame:
-        """A few pairs of ids that the model knows."""
         n = min(EXAMPLES, len(self.model.users.ids), len(self.model.items.ids))
         ids = (side.ids.slice(0, n).to_pandas() for side in (self.model.users, self.model.items))
         return pd.DataFrame(dict(zip(self.columns, ids, strict=True)))

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.compiled import sources
 from onebit_spark.core.config import AUTO, FitConfig, Terms, available_cores, by_param
 from onebit_spark.core.hashes import cell_hashes, fold_hashes
+from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.prediction import log_loss
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import RequestError
@@ -254,8 +255,6 @@ def on_workers(spark: SparkSession, work: Callable[[Task], TaskResult]) -> Calla
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Ratings of a matrix, each with its row and column."""
-
     rows: NDArray[np.int32]
     cols: NDArray[np.int32]
     labels: NDArray[np.int8]  # ±1
@@ -293,14 +292,13 @@ def fit_fold(sample: Sample, held_out: NDArray[np.bool_], config: FitConfig, thr
         warnings.simplefilter("ignore", NotConverged)
         sides = train.rows, train.cols, train.labels
         fit = fit_arrays(*sides, config, train.shape, weights=train.weights, threads=threads)
-    return {
-        "errors": int(np.count_nonzero(fit.predict(test.rows, test.cols) != test.labels)),
-        "n": len(test),
-        "log_loss": log_loss(test.labels, fit.probability(test.rows, test.cols)),
-        "iterations": len(fit.history),
-        "converged": fit.converged,
-        "effective_rank": fit.effective_rank,
-    }
+    errors = int(np.count_nonzero(fit.predict(test.rows, test.cols) != test.labels))
+    return _result(fit.info, errors, len(test), log_loss(test.labels, fit.probability(test.rows, test.cols)))
+
+
+def _result(info: ModelInfo, errors: int, n: int, loss: float) -> TaskResult:
+    end = {"iterations": info.iterations, "converged": info.converged, "effective_rank": info.effective_rank}
+    return {"errors": errors, "n": n, "log_loss": loss, **end}
 
 
 # ---- cross-validation on both runtimes -------------------------------------------------------------------------------
@@ -308,8 +306,6 @@ def fit_fold(sample: Sample, held_out: NDArray[np.bool_], config: FitConfig, thr
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Ratings in folds, and how they are fitted."""
-
     counts: RatingCounts  # of all ratings
     n_folds: int
     seed: int  # of the folds
@@ -334,7 +330,7 @@ def local_validation(
 ) -> Iterator[CrossValidation]:
     """Cross-validation in this process. Up to ``worker_limit`` ratings, fits run side by side with one core each."""
     source = ArrowRatings(table, columns)
-    ratings = source.divided().to_fit
+    ratings, _ = source.divided()
     sample, fold = folded_sample(ratings, n_folds, seed)
     alone = ratings.counts.n <= worker_limit
 
@@ -395,15 +391,7 @@ def spark_validation(
         model = estimator_of(FitConfig(**task["config"]), columns).fit(folded.where(~test).drop(FOLD))
         kept = checked_ratings(model.factors, folded.where(test), columns.threshold)
         figures, _ = measure(model.factors, kept.ratings, columns.threshold, kept.counts)
-        info = model.info
-        return {
-            "errors": figures["n_wrong"],
-            "n": figures["n"],
-            "log_loss": figures["log_loss"],
-            "iterations": info.iterations,
-            "converged": info.converged,
-            "effective_rank": info.effective_rank,
-        }
+        return _result(model.info, figures["n_wrong"], figures["n"], figures["log_loss"])
 
     try:
         yield CrossValidation(counts, n_folds, seed, on_the_cluster, 1, "all workers together", fit_all)
@@ -414,12 +402,5 @@ def spark_validation(
 def estimator_of(config: FitConfig, columns: Columns, settings: int = 1) -> OneBitCompletion:
     from onebit_spark.estimator import OneBitCompletion
 
-    return OneBitCompletion(
-        userCol=columns.user,
-        itemCol=columns.item,
-        labelCol=columns.label,
-        threshold=columns.threshold,
-        weightCol=columns.weight,
-        certificateGrid=settings,
-        **by_param(config),
-    )
+    names = {f"{role}Col": name for role, name in columns.roles.items()}
+    return OneBitCompletion(**names, threshold=columns.threshold, certificateGrid=settings, **by_param(config))

@@ -84,3 +84,13 @@ def info_of(fit, id_types):
         seconds={"fit": 0.5},
         scale_moments=scales.moments.as_dict(),
     )
+
+
+def model_of(spark, info, users, items):
+    """A model on Spark, from factor tables in this process."""
+    from onebit_spark.engines.spark_engine import factor_frame, factor_schema
+    from onebit_spark.model import OneBitCompletionModel
+
+    tables = {"user": users, "item": items}
+    schemas = {who: factor_schema(info, who, table.column_names) for who, table in tables.items()}
+    return OneBitCompletionModel(info, *(factor_frame(spark, tables[who], schemas[who]) for who in tables))

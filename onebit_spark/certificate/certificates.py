@@ -27,7 +27,7 @@ from onebit_spark.errors import RequestError, refuse
 NARROWING = 64**-0.5  # t^{−½}: spreads of a learnt prior divided by those of its fit (``certified_fit``)
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("holdout", "prior_split", "seeger")  # the headline is the first of these that was asked for
-OF_PREDICTIONS = ("holdout", "selective", "precision")  # of what a model says of pairs; the others are about draws
+OF_PREDICTIONS = ("holdout", "selective", "precision")  # about the predictions; the others are about draws
 SKEWED = 0.15  # below this error of the majority class, the headline is not the error rate alone
 
 GIBBS = "Gibbs: the sign of a fresh random draw of the score, as `sample` makes it"
@@ -141,9 +141,8 @@ def prior_split_certificate(
 ) -> Certificate:
     """Seeger's with a prior that was learnt from the ratings A, on the n other ratings B (docs/MATH.md, §9.5).
 
-    Given A, the prior is fixed and B is an independent i.i.d. sample. ρ may depend on A and B, because the bound holds
-    for all ρ at once. So the Gibbs risk is that of draws on B, and KL is the divergence from the learnt prior. Anything
-    may be tuned on A. The size of A is declared in advance.
+    The Gibbs risk is that of draws on B, and KL is the divergence from the learnt prior. Anything may be tuned on A.
+    The size of A is declared in advance.
     """
     if draws.unseen_by is None:
         raise ValueError(
@@ -170,8 +169,8 @@ def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float
 def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
     """The certificate for ratings that were held out by a coin per cell (docs/MATH.md, §9.2).
 
-    It is about the ratings of the held-out cells. If cells are rated more than once (``repeated``), popular cells weigh
-    more, and the ratings of other cells may be different. Then the sentence says so.
+    If cells are rated more than once (``repeated``), popular cells weigh more, and the ratings of other cells may be
+    different. Then the sentence says that it is about the held-out cells.
     """
     note = " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
     return replace(item, over=KEPT_CELLS, statement=item.statement + (note if repeated else ""))
@@ -222,18 +221,15 @@ def _stated(seen: float | None, **fields: Any) -> Certificate:
 
 # ---- held-out ratings: a fixed sequence of thresholds ----------------------------------------------------------------
 
-# Selective certificates and certified precisions (docs/MATH.md, §10): on which pairs is at most a share r of the calls
-# wrong, and how many are they?
+# Selective certificates and certified precisions: on which pairs is at most a share r of the calls wrong?
 #
 #     call        made where    wrong where                      request
 #     answered    |z| ≥ t       the prediction is not the label  an error rate r
 #     positive     z ≥ t        the label is negative            a precision π = 1 − r
 #     negative    −z ≥ t        the label is positive            a precision π = 1 − r
 #
-# R(t) is the share of wrong ones among the calls of level t. Of the n_t held-out ratings that level t calls, k_t are
-# wrong. R(t) ≤ r holds with confidence 1 − δ if P(Binomial(n_t, r) ≤ k_t) ≤ δ. The test begins at a high level, goes
-# down one by one, stops at the first that fails, and keeps the last that passed. One δ is enough for all levels: only
-# the first one with R(t) > r can pass wrongly. Several requests and groups share δ.
+# Of the n_t held-out ratings that level t calls, k_t are wrong. The test P(Binomial(n_t, r) ≤ k_t) ≤ δ begins at a high
+# level, goes down one by one, stops at the first that fails, and keeps the last that passed (docs/MATH.md, §10.3).
 
 SELECTIVE, PRECISION = "selective", "precision"
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"
@@ -339,8 +335,7 @@ def first_level(shares: Sequence[float], n: int, request: float, delta: float, c
 
     It is the highest level that should call min(10·fewest, √(n·class_share·fewest)) ratings. With five times
     ``fewest``, the test fails by chance too often: if R(t) = r/2 there, it passes in 70% of the cases, and in 93% with
-    ten times. The model is also less confident on held-out ratings than on fitted ones, so fewer are called than
-    expected. Of a rare class, only about n·class_share calls can be right.
+    ten times. Of a rare class, only about n·class_share calls can be right.
     """
     fewest = fewest_answered(request, delta)
     wanted = max(fewest, min(START * fewest, math.sqrt(n * class_share * fewest)))
@@ -569,8 +564,8 @@ def held_out_certificates(
 ) -> list[Certificate]:
     """``holdout``, then ``selective`` and ``precision`` for each request; then all for each group (MATH.md, §10.4).
 
-    The counts are of ratings that the model has not seen. The groups share δ, separately for the three names. A group
-    that is too small is left out. This is decided by its number of ratings, never by its errors.
+    The groups share δ, separately for the three names. A group that is too small is left out. This is decided by its
+    number of ratings, never by its errors.
     """
     whole = counts.whole["answered"]
     certificates = [holdout_certificate(whole.errors, whole.n, terms, whole.majority_error)]

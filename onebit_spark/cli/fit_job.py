@@ -14,35 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from onebit_spark import __version__
 from onebit_spark.certificate.certificates import PRECISION, SELECTIVE, SKEWED, headlines, kept_by_coin
+from onebit_spark.cli import requests
 from onebit_spark.cli.progress import Clock, Progress
-from onebit_spark.cli.requests import (
-    FitRequest,
-    JobRequest,
-    PredictRequest,
-    RatingsRequest,
-    Target,
-    as_flag,
-    command_of,
-    exists_already,
-    is_csv,
-)
+from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, RatingsRequest, Target
 from onebit_spark.cli.running import failures_after
 from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.errors import RequestError, counted
 from onebit_spark.input.ratings import INTEGRAL, Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
-from onebit_spark.platform.files import (
-    MAP,
-    METRICS,
-    MODEL,
-    PREDICTED,
-    RENAMING,
-    TABLES,
-    Location,
-    OutputKind,
-    explained,
-)
+from onebit_spark.platform import files
+from onebit_spark.platform.files import Location, OutputKind
 from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest
 from onebit_spark.report import REPORT, rare_class
 
@@ -52,7 +34,7 @@ if TYPE_CHECKING:
 Runtime = Any  # a LocalRuntime or a SparkRuntime
 InputTable = Any  # an ArrowTable or a DataFrame
 MOST_STATEMENTS = 40  # certificates of groups that are printed
-KINDS = {"model": MODEL, "figures": METRICS, "map": MAP}
+KINDS = {"model": files.MODEL, "figures": files.METRICS, "map": files.MAP}
 
 
 def fit(runtime: Runtime, request: FitRequest) -> None:
@@ -69,7 +51,7 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
                 "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
                 "version": __version__,
                 "input": request.ratings,
-                "command": command_of("fit", request),
+                "command": requests.command_of("fit", request),
                 "seconds": dict(clock.seconds),
             }
             model = runtime.changed(model, diagnostics={**(model.info.diagnostics or {}), "job": job})
@@ -89,11 +71,11 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
 def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
     folder = request.execution.checkpoint_dir
     if folder is None:
-        return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume goes on."
+        return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume continues it."
     checkpoints = complete_checkpoints(Location(runtime.session, folder))
     if not checkpoints:
         return f"There is no checkpoint in {folder} yet: the same command starts from the beginning."
-    return f"The checkpoint {checkpoints[-1].uri} is complete: to go on from it, run the same command with --resume."
+    return f"The checkpoint {checkpoints[-1].uri} is complete: to continue from it, run the same command with --resume."
 
 
 def columns_of(request: RatingsRequest) -> Columns:
@@ -156,7 +138,7 @@ def check_id_types(
     """Refuse ids of another type than ``expected`` (column ─► type). Integers of different widths are accepted."""
     given = runtime.types(table, tuple(expected))
     problems = [
-        f"column {column!r} of {as_flag(name)} is of type {given[column]}, but was {wanted} in the fit"
+        f"column {column!r} of {requests.as_flag(name)} is of type {given[column]}, but was {wanted} in the fit"
         for column, wanted in expected.items()
         if given[column] != wanted and not (given[column] in INTEGRAL and wanted in INTEGRAL)
     ]
@@ -170,11 +152,10 @@ def check_id_types(
 
 
 def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
-    """Refuse outputs of a request that may not be overwritten, or that cannot be created."""
     for name, what in request.outputs.items():
         if path := getattr(request, name):
-            kind = TABLES[what][is_csv(path)] if what in TABLES else KINDS[what]
-            refuse_output(spark, as_flag(name), path, kind, request.overwrite)
+            kind = files.TABLES[what][requests.is_csv(path)] if what in files.TABLES else KINDS[what]
+            refuse_output(spark, requests.as_flag(name), path, kind, request.overwrite)
     if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
         writable(spark, "--checkpoint-dir", request.execution.checkpoint_dir, inside=True)
     if isinstance(request, FitRequest | PredictRequest) and request.output_table and spark is not None:
@@ -186,7 +167,7 @@ def refuse_output(spark: SparkSession | None, flag: str, path: str, kind: Output
     target = writable(spark, flag, path)
     if target.exists():
         if not overwrite:
-            raise RequestError(exists_already(flag, path))
+            raise RequestError(requests.exists_already(flag, path))
         if kind.is_file and target.is_folder():
             raise RequestError(f"{flag} {path} is a folder: name a file")
         kind.check(target, f"{flag} {path}")
@@ -197,8 +178,8 @@ def _refuse_table(spark: SparkSession, table: str, overwrite: bool) -> None:
     """Refuse a table for predictions that exists and may not be overwritten, or cannot be created."""
     if spark.catalog.tableExists(table):
         if not overwrite:
-            raise RequestError(exists_already("--output-table", table))
-        if not set(spark.table(table).columns) >= PREDICTED:
+            raise RequestError(requests.exists_already("--output-table", table))
+        if not set(spark.table(table).columns) >= files.PREDICTED:
             raise RequestError(
                 f"--output-table {table} is not a table of predictions, and nothing else is overwritten: "
                 "choose another name, or drop it yourself"
@@ -217,11 +198,11 @@ def writable(spark: SparkSession | None, flag: str, path: str, inside: bool = Fa
             above = above.parent
     except RequestError as error:
         raise RequestError(f"{flag}: {error}") from error
-    if above.is_folder() and above.scheme not in RENAMING:
+    if above.is_folder() and above.scheme not in files.RENAMING:
         return target  # an object store has no folder to try
     trial = above / f".{target.name}.trial-{uuid.uuid4().hex[:8]}"
     try:
-        with explained(""):
+        with files.explained(""):
             trial.write_bytes(b"")
             trial.delete()
     except RequestError:

@@ -33,20 +33,10 @@ from onebit_spark.input.ratings import (
 )
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
 from onebit_spark.platform.files import Location, table_format
+from onebit_spark.predictor import predictor
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, replaced_folder
-from onebit_spark.predictor.predictor import (
-    CALIBRATING,
-    SAMPLE,
-    CertificateRequest,
-    calibrated,
-    diagnosed,
-    figures_of,
-    fresh_to,
-    seen_in_fit,
-    sums_of,
-    with_rates,
-)
+from onebit_spark.predictor.predictor import SAMPLE, CertificateRequest
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 
@@ -131,9 +121,9 @@ class LocalRuntime:
     def ratings(self, table: ArrowTable, columns: Columns, request: FitRequest) -> LocalRatings:
         timer, source = PhaseTimer(), ArrowRatings(table, columns, request.certify_by)
         part = None if request.holdout is None else Holdout(request.holdout, request.fit_config.seed)
-        read = source.divided(part, request.nothing_held_out)
+        divided = source.divided(part, request.nothing_held_out)
         timer.end("survey")
-        return LocalRatings(read.to_fit, read.kept, source.id_types, timer)
+        return LocalRatings(*divided, source.id_types, timer)
 
     def fit(
         self, ratings: LocalRatings, columns: Columns, request: FitRequest, features: Mapping[Who, ArrowTable],
@@ -175,8 +165,8 @@ class LocalRuntime:
         return ratings.kept()
 
     def measure(self, model: FittedModel, on: KeptRatings) -> dict[str, Any]:
-        figures = _with_rates(model, on, figures_of(sums_of(_scored(model, on))))
-        return figures | {"warning": seen_in_fit(model.fitted, _sketch(model, on))}
+        figures = _with_rates(model, on, predictor.figures_of(predictor.sums_of(_scored(model, on))))
+        return figures | {"warning": predictor.seen_in_fit(model.fitted, _sketch(model, on))}
 
     def ranking(self, model: FittedModel, on: KeptRatings, n: int, seen: KeptRatings | None) -> dict[str, Any]:
         known = None if seen is None else (seen.users, seen.items, seen.positive)
@@ -187,7 +177,7 @@ class LocalRuntime:
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
         if freshness is None:
-            freshness = fresh_to(model.fitted, _sketch(model, on))
+            freshness = predictor.fresh_to(model.fitted, _sketch(model, on))
         figures, certificates = model.certified(_scored(model, on), request, freshness)
         return _with_rates(model, on, figures), certificates
 
@@ -195,7 +185,8 @@ class LocalRuntime:
         return model.with_certificates(certificates)
 
     def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
-        return self.changed(model, calibration=asdict(calibrated(_scored(model, on.sample(CALIBRATING)))))
+        scored = _scored(model, on.sample(predictor.CALIBRATING))
+        return self.changed(model, calibration=asdict(predictor.calibrated(scored)))
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
         """The model with the figures of its report: of the held-out ratings, or else of the fitted ones."""
@@ -203,7 +194,7 @@ class LocalRuntime:
         n = ratings.to_fit.counts.n if kept is None else kept.counts.n
         scored = _scored_in_fit(model, ratings.to_fit) if kept is None else _scored(model, kept.sample(SAMPLE))
         source = f"a sample of {source}" if n > SAMPLE else source
-        return self.changed(model, diagnostics=diagnosed(scored, source, kept is None))
+        return self.changed(model, diagnostics=predictor.diagnosed(scored, source, kept is None))
 
     def changed(self, model: FittedModel, **info: Any) -> FittedModel:
         return replace(model, info=replace(model.info, **info))
@@ -249,12 +240,11 @@ class LocalRuntime:
         _write(iter([table.rename_columns({who: model.info.columns[who]})]), target)
 
     def mapped(self, model: FittedModel, anchors: Mapping[Any, int]) -> tuple[pa.Table, pa.Table]:
-        """The tables of a map."""
         return model.positions("user", 2, anchors), model.positions("item", 2, anchors)
 
 
 def _write(lines: Iterator[pa.Table], target: Target) -> None:
-    """As a CSV file, or as a folder of one Parquet file. It appears whole or not at all."""
+    """Write a CSV file, or a folder of one Parquet file, which appears whole or not at all."""
     path, first = target.path, next(lines)
     assert path is not None
     if is_csv(path):
@@ -279,16 +269,14 @@ def _scored(model: FittedModel, on: KeptRatings) -> pa.Table:
 
 def _scored_in_fit(model: FittedModel, ratings: CollectedRatings) -> pa.Table:
     block = ratings.ratings
-    places = np.arange(block.n_ratings)
-    if len(places) > SAMPLE:
-        places = np.sort(np.random.default_rng(0).choice(block.n_ratings, SAMPLE, replace=False))
+    places = predictor.sampled(block.n_ratings)
     rows = np.searchsorted(block.row_pointers, places, side="right") - 1
     codes = block.codes[places]
     return model.scored(rows, (codes >> 1).astype(np.int64), (codes & 1).astype(bool))
 
 
 def _with_rates(model: FittedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
-    return with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
+    return predictor.with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
 
 
 def _sketch(model: FittedModel, on: KeptRatings) -> CellSketch:

@@ -8,14 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from onebit_spark.cli.fit_job import (
-    Runtime,
-    check_id_types,
-    further_statements,
-    print_summary,
-    read_features,
-    refuse_outputs,
-)
+from onebit_spark.cli import fit_job
+from onebit_spark.cli.fit_job import Runtime, print_summary
 from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PositionsRequest, PredictRequest, Target
 from onebit_spark.core.model_info import Who
@@ -27,19 +21,19 @@ from onebit_spark.report import rare_class
 
 
 def predict(runtime: Runtime, request: PredictRequest) -> None:
-    refuse_outputs(runtime.session, request)
+    fit_job.refuse_outputs(runtime.session, request)
     clock, target = Clock(), Target.of(request)
     asked = "pairs" if request.pairs else "exclude_seen" if request.exclude_seen else None
     pairs, n = None, 0
     with clock("reading"):
         model = runtime.load(request.model)
         user, item = model.info.columns["user"], model.info.columns["item"]
-        for who, features in read_features(runtime, request, {"user": user, "item": item}).items():
+        for who, features in fit_job.read_features(runtime, request, {"user": user, "item": item}).items():
             model = runtime.with_featured_ids(model, features, who)
         if asked:
             pairs = runtime.table(request, asked, (user, item))
             expected = {user: model.info.id_types["user"], item: model.info.id_types["item"]}
-            check_id_types(runtime, request, asked, pairs, expected)
+            fit_job.check_id_types(runtime, request, asked, pairs, expected)
             n = runtime.count_pairs(pairs, (user, item))
     with clock("predicting"):
         if request.top is None:
@@ -53,7 +47,7 @@ def predict(runtime: Runtime, request: PredictRequest) -> None:
 
 
 def positions(runtime: Runtime, request: PositionsRequest) -> None:
-    refuse_outputs(runtime.session, request)
+    fit_job.refuse_outputs(runtime.session, request)
     clock, target = Clock(), Target(request.output, None, request.overwrite, "positions")
     who: Who = "user" if request.who == "user" else "item"
     with clock("reading"):
@@ -78,7 +72,7 @@ def positions(runtime: Runtime, request: PositionsRequest) -> None:
 
 
 def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
-    refuse_outputs(runtime.session, request)
+    fit_job.refuse_outputs(runtime.session, request)
     clock = Clock()
     wanted = CertificateRequest(request.terms, request.max_error, request.certify_by, request.min_precision)
     with clock("reading"):
@@ -110,7 +104,7 @@ def _judged_by(
     weight = [columns["weight"]] if "weight" in columns else []
     needed = tuple(dict.fromkeys((columns["user"], columns["item"], columns["label"], *by)))
     table = runtime.table(request, name, needed, weight)
-    check_id_types(runtime, request, name, table, {columns[who]: types[who] for who in ("user", "item")})
+    fit_job.check_id_types(runtime, request, name, table, {columns[who]: types[who] for who in ("user", "item")})
     return runtime.judged_by(model, table, request.labels.threshold, wanted)
 
 
@@ -138,7 +132,7 @@ def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
         yield from ranking_summary(figures["ranking"])
     if "certificate" in figures:
         yield figures["certificate"]["statement"]
-        yield from further_statements(figures["certificates"])
+        yield from fit_job.further_statements(figures["certificates"])
 
 
 def ranking_summary(figures: dict[str, Any]) -> Iterator[str]:

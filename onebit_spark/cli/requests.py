@@ -377,12 +377,12 @@ class JobRequest(SessionRequest):
         group=SPARK,
     )
     option: dict[str, str] = flag(
-        "option of the reader, such as sep=; CSV is RFC 4180 (repeatable)", default=dict, group=INPUT
+        "option of the reader, such as 'sep=;' (repeatable); CSV follows RFC 4180", default=dict, group=INPUT
     )
     overwrite: bool = flag("replace an earlier output of this job", default=False, group=OUTPUT)
 
     inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[Mapping[str, str]] = {}  # flag ─► kind of output: see ``runtime.KINDS``
+    outputs: ClassVar[Mapping[str, str]] = {}  # flag ─► kind of output: see ``fit_job.KINDS``
 
     def problems(self) -> Iterator[str]:
         sources, targets = self.paths(self.inputs), self.paths(self.outputs)
@@ -406,8 +406,9 @@ class JobRequest(SessionRequest):
         """The input in the field ``name`` is a folder of a Delta, Iceberg or Hudi table."""
         path, flag = getattr(self, name), as_flag(name)
         return RequestError(
-            f"{flag} {path} is of a table of {TABLE_FORMATS[lake]}, whose folder also has files that no longer count: "
-            f"name the table of the catalog ({flag} catalog.database.table), or read the folder with --format {lake}"
+            f"{flag} {path} belongs to a table of {TABLE_FORMATS[lake]}, whose folder also has files that no longer "
+            f"count: name the table of the catalog ({flag} catalog.database.table), or read the folder with --format "
+            f"{lake}"
         )
 
     def no_columns(self, name: str, absent: Sequence[str], columns: Sequence[str], csv: bool) -> RequestError:
@@ -491,7 +492,7 @@ class FitRequest(CallsRequest, RatingsRequest):
     user_features: str | None = flag("path of side features of the users: one line per user, any columns", group=INPUT)
     item_features: str | None = flag("path of side features of the items: one line per item, any columns", group=INPUT)
     report: bool = flag("draw report.html, the fit in pictures (default: yes)", default=True, group=OUTPUT)
-    config: str | None = flag("TOML file with any of these flags as keys; flags win", group=OUTPUT)
+    config: str | None = flag("TOML file with any of these flags as keys; the command line has priority", group=OUTPUT)
 
     main = ("ratings", "output", "user_col", "item_col", "label_col", "threshold", "holdout", "max_error", "predict",
             "predictions")  # fmt: skip
@@ -635,7 +636,7 @@ class TuneRequest(RatingsRequest):
         max_iter="largest number of iterations of a fit",
         seed="seed of the folds and of the fits",
     )
-    worker_limit: int = flag("most ratings that one worker fits; more are fitted by all workers", default=5_000_000)
+    worker_limit: int = flag("most ratings that one worker fits alone; all workers fit more", default=5_000_000)
 
     main = ("ratings", "output", "grid", "folds", "user_col", "item_col", "label_col", "threshold", "worker_limit",
             "overwrite")  # fmt: skip

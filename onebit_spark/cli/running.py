@@ -30,21 +30,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from onebit_spark.cli.requests import (
-    TABLE_FORMATS,
-    EvaluateRequest,
-    FitRequest,
-    JobRequest,
-    PositionsRequest,
-    PredictRequest,
-    RatingsRequest,
-    SessionRequest,
-    TuneRequest,
-    as_flag,
-    is_table_name,
-    parse,
-    under_spark_submit,
-)
+from onebit_spark.cli import requests
 from onebit_spark.core.config import FitConfig, Terms, available_memory
 from onebit_spark.errors import FitFailed, RequestError, reason_of
 
@@ -60,7 +46,7 @@ log = logging.getLogger("onebit_spark")
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
-Request = TypeVar("Request", bound=SessionRequest)
+Request = TypeVar("Request", bound=requests.SessionRequest)
 
 
 @dataclass(frozen=True)
@@ -81,11 +67,11 @@ class Job(Generic[Request]):
     ) -> int:  # fmt: skip
         """Run the job and return its exit code. The last line on stderr, after Spark stopped, says what went wrong.
 
-        ``runtime`` is where it runs if the request does not say. ``ship_package``: the workers lack this package.
+        ``runtime`` is where it runs if the request names none. ``ship_package``: the workers lack this package.
         """
         job = replace(self, name=name or self.name, packages=self.packages + (PACKAGE,) * ship_package)
         with Ending() as ending:
-            request = parse(job.request, job.name, argv)
+            request = requests.parse(job.request, job.name, argv)
             logging.basicConfig(format="%(message)s")
             log.setLevel(logging.WARNING if request.quiet else logging.INFO)
             for talkative in ("py4j", "matplotlib"):
@@ -138,10 +124,10 @@ class Chosen(NamedTuple):
     reason: str
 
 
-def choose(request: SessionRequest, default: str) -> Chosen:
-    """The runtime of a request, or the ``default`` if it does not say. Refuses a runtime that cannot work."""
+def choose(request: requests.SessionRequest, default: str) -> Chosen:
+    """The runtime of a request, or the ``default`` if it names none. Refuses a runtime that cannot work."""
     wanted = getattr(request, "runtime", None) or default
-    if wanted == SPARK or not isinstance(request, JobRequest):
+    if wanted == SPARK or not isinstance(request, requests.JobRequest):
         if find_spec("pyspark") is None:
             raise RequestError(f"this job needs {NO_SPARK}; --runtime local does without")
         return Chosen(SPARK, "as requested")
@@ -158,7 +144,7 @@ def choose(request: SessionRequest, default: str) -> Chosen:
 
 
 def cluster_named() -> Iterator[str]:
-    if under_spark_submit():
+    if requests.under_spark_submit():
         yield "spark-submit started this process"
     for name in ("SPARK_REMOTE", "HADOOP_CONF_DIR"):
         if os.environ.get(name):
@@ -170,7 +156,7 @@ def cluster_named() -> Iterator[str]:
         yield f"PYSPARK_SUBMIT_ARGS names the master {master[1]}"
 
 
-def needs_spark(request: JobRequest) -> Iterator[str]:
+def needs_spark(request: requests.JobRequest) -> Iterator[str]:
     """What of a request only Spark can do, in words."""
     from onebit_spark.predictor.model_folder import REMOTE
 
@@ -179,44 +165,44 @@ def needs_spark(request: JobRequest) -> Iterator[str]:
     for name, path in request.paths(name for name in INPUTS if hasattr(request, name)).items():
         yield from _unreadable(request, name, path)
     here = request.paths(name for name in LOCAL_ONLY if hasattr(request, name))
-    if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
+    if isinstance(request, requests.FitRequest) and request.execution.checkpoint_dir:
         here["--checkpoint-dir"] = request.execution.checkpoint_dir
     for name, path in here.items():
         if REMOTE.match(path):
             yield f"{name} {path} is not on this machine"
-    if isinstance(request, FitRequest | PredictRequest) and request.output_table:
+    if isinstance(request, requests.FitRequest | requests.PredictRequest) and request.output_table:
         yield f"--output-table {request.output_table} is a table of a catalog"
-    if not isinstance(request, FitRequest):
+    if not isinstance(request, requests.FitRequest):
         return
     execution = request.execution
     if execution.exchange not in ("auto", "driver"):
         yield f"--exchange {execution.exchange} fits on executors"
     for name in ("row_blocks", "col_blocks"):
         if getattr(execution, name) is not None:
-            yield f"{as_flag(name)} divides the ratings for executors"
+            yield f"{requests.as_flag(name)} divides the ratings for executors"
     if execution.driver_ratings == 0:
         yield "--driver-ratings 0 fits on executors"
 
 
-def _unreadable(request: JobRequest, name: str, path: str) -> Iterator[str]:
+def _unreadable(request: requests.JobRequest, name: str, path: str) -> Iterator[str]:
     from onebit_spark.input.tables import format_of, option_problems
     from onebit_spark.predictor.model_folder import REMOTE
 
-    if is_table_name(path) and not Path(path).exists():
+    if requests.is_table_name(path) and not Path(path).exists():
         yield f"{name} {path} is a table of a catalog"
         return
     if re.search(r"\{.*\}", path) or (REMOTE.match(path) and re.search(r"[*?\[]", path)):
         yield f"{name} {path} is a pattern that Spark expands"
     format = request.format or format_of(path).name
-    if format in TABLE_FORMATS:
+    if format in requests.TABLE_FORMATS:
         yield f"--format {format} is read by Spark"
     elif request.format is not None or request.option:
         yield from option_problems(format, request.option)
 
 
-def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
+def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
     """Why the ratings do not fit the memory. Whatever else is wrong with them is left to the job."""
-    if not isinstance(request, RatingsRequest):
+    if not isinstance(request, requests.RatingsRequest):
         return
     from onebit_spark.engines.decide import driver_exchange
     from onebit_spark.input.ratings import SizeEstimate
@@ -233,8 +219,8 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
             ids = id_text_bytes(table, (request.user_col, request.item_col), rows)
     if rows is None:
         return
-    most = request.execution.driver_ratings if isinstance(request, FitRequest) else None
-    form = request.fit_config.form if isinstance(request, FitRequest) else FitConfig().form
+    most = request.execution.driver_ratings if isinstance(request, requests.FitRequest) else None
+    form = request.fit_config.form if isinstance(request, requests.FitRequest) else FitConfig().form
     size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.labels.weight_col is not None, id_bytes=ids)
     limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
     try:
@@ -272,7 +258,7 @@ def spark_session(
     if remote:
         check_reachable(remote)
         builder = builder.remote(remote)
-    elif not under_spark_submit():
+    elif not requests.under_spark_submit():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if _LOG4J.is_file() and log_level is None:
             options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} {java_options}".strip()
@@ -280,7 +266,7 @@ def spark_session(
         builder = builder.config("spark.ui.showConsoleProgress", "false")
         # Over TCP a delayed acknowledgement costs each Python task some 40 ms.
         builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
-    if log_level is None and under_spark_submit() and not remote and not logging_is_configured():
+    if log_level is None and requests.under_spark_submit() and not remote and not logging_is_configured():
         log_level = "warn"
     if log_level is not None and not remote:
         builder = builder.config("spark.log.level", log_level.upper())
@@ -298,11 +284,10 @@ def spark_session(
 
 def _silence(spark: SparkSession) -> None:
     """Stop Spark's logging, if its JVM is ours and still runs."""
-    from onebit_spark.platform.sessions import is_connect, log_nothing
+    from onebit_spark.platform.sessions import log_nothing
 
-    with suppress(Exception):
-        if not is_connect(spark):
-            log_nothing(spark)
+    with suppress(Exception):  # Spark Connect has no SparkContext
+        log_nothing(spark)
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
@@ -492,8 +477,7 @@ def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> Non
     fit_arrays(rows, cols, labels, short, weights=weights, certify=Terms(), device=device)
 
 
-def _warm_up(request: FitRequest, runtime: str) -> None:
-    """Compile the kernels of these settings, and import what the job imports."""
+def _warm_up(request: requests.FitRequest, runtime: str) -> None:
     with suppress(Exception):  # the fit itself reports what is wrong
         if request.execution.exchange in ("auto", "driver"):
             compile_ahead(request.fit_config, request.labels.weight_col is not None, request.execution.device)
@@ -505,12 +489,12 @@ def _warm_up(request: FitRequest, runtime: str) -> None:
 
 fit = Job(
     "fit.py",
-    FitRequest,
+    requests.FitRequest,
     work=lambda: _module("fit_job").fit,
     advice=lambda runtime, request: _module("fit_job").how_to_resume(runtime, request),
     warm_up=_warm_up,
 )
-predict = Job("predict.py", PredictRequest, work=lambda: _module("model_jobs").predict)
-positions = Job("positions.py", PositionsRequest, work=lambda: _module("model_jobs").positions)
-evaluate = Job("evaluate.py", EvaluateRequest, work=lambda: _module("model_jobs").evaluate)
-tune = Job("tune.py", TuneRequest, work=lambda: _module("tune_job").tune, needs_classic=True)
+predict = Job("predict.py", requests.PredictRequest, work=lambda: _module("model_jobs").predict)
+positions = Job("positions.py", requests.PositionsRequest, work=lambda: _module("model_jobs").positions)
+evaluate = Job("evaluate.py", requests.EvaluateRequest, work=lambda: _module("model_jobs").evaluate)
+tune = Job("tune.py", requests.TuneRequest, work=lambda: _module("tune_job").tune, needs_classic=True)

@@ -18,31 +18,13 @@ from onebit_spark.core.model_info import Who
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
+from onebit_spark.input import tables
 from onebit_spark.input.ratings import Columns, RatingCounts, check_pairs, not_deterministic, total_of
 from onebit_spark.input.spark_ratings import SplitCounts, check_split, matching, missing, quoted, split_off, with_weight
-from onebit_spark.input.tables import (
-    EMPTY_CSV,
-    NOT_JSON,
-    Format,
-    Unreadable,
-    check_switches,
-    ending,
-    format_of,
-    is_data,
-    shared_name,
-    spark_csv,
-)
 from onebit_spark.map import MOST_POINTS
+from onebit_spark.ml import scoring
 from onebit_spark.ml.recommend import ranking
-from onebit_spark.ml.scoring import (
-    CheckedRatings,
-    certify,
-    check_request,
-    checked_ratings,
-    measure,
-    predicted_pairs,
-    sketch_of,
-)
+from onebit_spark.ml.scoring import CheckedRatings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder, table_format
 from onebit_spark.predictor.predictor import CertificateRequest, seen_in_fit
@@ -97,15 +79,15 @@ class SparkRuntime:
         check_pairs(counts, {column: pairs.where(absent[column]).take(3) for column in ids if counts[column]})
         return int(n)
 
-    def _format(self, request: JobRequest, name: str) -> Format:
+    def _format(self, request: JobRequest, name: str) -> tables.Format:
         """The format of an input: as given, or by its ending, or by the files in its folder."""
         path, files = getattr(request, name), list[str]()
         if request.format is not None:
-            return Format(request.format, {})
-        if ending(path) is None and not is_table_name(path):
+            return tables.Format(request.format, {})
+        if tables.ending(path) is None and not is_table_name(path):
             with suppress(RequestError):  # whatever is wrong with the path shows when it is read
                 files = list(_files_in(Location(self.session, path)))
-        return format_of(path, files)
+        return tables.format_of(path, files)
 
     def _opened(
         self, request: JobRequest, name: str, columns: Sequence[str], **more: str
@@ -116,7 +98,7 @@ class SparkRuntime:
             if format in FILES and (lake := table_format(self.session, getattr(request, name))):
                 raise request.is_lake_table(name, lake)
             table = self._loaded(getattr(request, name), format, {**implied, **request.option, **more})
-        except Unreadable as error:
+        except tables.Unreadable as error:
             raise RequestError(f"{as_flag(name)} {getattr(request, name)} {error}") from error
         if absent := [column for column in columns if not matching(table, column)]:
             raise request.no_columns(name, absent, table.columns, format == "csv")
@@ -124,8 +106,8 @@ class SparkRuntime:
 
     def _loaded(self, path: str, format: str, options: Mapping[str, str]) -> DataFrame:
         if format == "csv":
-            check_switches(options)
-            options = spark_csv(options)
+            tables.check_switches(options)
+            options = tables.spark_csv(options)
         try:
             table = self.session.read.format(format).options(**options).load(path)
             table = _of_one_header(table, path, options) if format == "csv" else table
@@ -136,15 +118,15 @@ class SparkRuntime:
                 if is_table_name(path) and self.session.catalog.tableExists(path):
                     return self.session.table(path)
                 kind = ", neither as a path nor as a table" if is_table_name(path) else ""
-                raise Unreadable(f"does not exist{kind}") from error
+                raise tables.Unreadable(f"does not exist{kind}") from error
             if "UNABLE_TO_INFER_SCHEMA" in str(error):
-                raise Unreadable(f"holds no {format} file: check the path and the format") from error
+                raise tables.Unreadable(f"holds no {format} file: check the path and the format") from error
             reason = f"cannot be read as {format} (check the format and its options): {reason_of(error)}"
-            raise Unreadable(reason) from error
+            raise tables.Unreadable(reason) from error
         if format == "json" and CORRUPT in table.columns:
-            raise Unreadable(NOT_JSON)
+            raise tables.Unreadable(tables.NOT_JSON)
         if format == "csv" and not table.columns:
-            raise Unreadable(EMPTY_CSV)
+            raise tables.Unreadable(tables.EMPTY_CSV)
         return table
 
     # ---- fits --------------------------------------------------------------------------------------------------------
@@ -208,13 +190,13 @@ class SparkRuntime:
     def judged_by(
         self, model: OneBitCompletionModel, table: DataFrame, threshold: float | None, request: CertificateRequest
     ) -> CheckedRatings:
-        check_request(model.factors, table, request)
-        return checked_ratings(model.factors, table, threshold)
+        scoring.check_request(model.factors, table, request)
+        return scoring.checked_ratings(model.factors, table, threshold)
 
     def measure(self, model: OneBitCompletionModel, on: CheckedRatings) -> dict[str, Any]:
-        figures = measure(model.factors, on.ratings, on.columns.threshold, on.counts)[0]
+        figures = scoring.measure(model.factors, on.ratings, on.columns.threshold, on.counts)[0]
         known = model.fitted
-        asked = None if known is None else sketch_of(on.ratings, on.columns, on.counts.n, known.limit)
+        asked = None if known is None else scoring.sketch_of(on.ratings, on.columns, on.counts.n, known.limit)
         return figures | {"warning": None if asked is None else seen_in_fit(known, asked)}
 
     def ranking(
@@ -226,7 +208,7 @@ class SparkRuntime:
         self, model: OneBitCompletionModel, on: CheckedRatings, request: CertificateRequest,
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
-        return certify(model.factors, model.fitted, on, request, freshness)
+        return scoring.certify(model.factors, model.fitted, on, request, freshness)
 
     def certified(self, model: OneBitCompletionModel, certificates: Sequence[Certificate]) -> OneBitCompletionModel:
         return model.withCertificates(certificates)
@@ -246,7 +228,7 @@ class SparkRuntime:
 
     def predict(self, model: OneBitCompletionModel, pairs: DataFrame, n: int, target: Target) -> None:
         """Write user, item, score, std, probability, prediction, and the calls that were certified."""
-        predicted, label = predicted_pairs(model.factors, pairs, n), F.col("prediction")
+        predicted, label = scoring.predicted_pairs(model.factors, pairs, n), F.col("prediction")
         label = label > 0 if model.info.label_coding == "boolean" else label.cast("int")
         ids = [F.col(quoted(column)) for column in pairs.columns]
         calls = (made.alias(call) for call, made in model.calls(F.col("score"), F.col("std")).items())
@@ -296,10 +278,10 @@ class SparkRuntime:
 
 
 def _files_in(folder: Location) -> Iterator[str]:
-    for name in filter(is_data, folder.names()):
+    for name in filter(tables.is_data, folder.names()):
         if "=" in name:
             yield from _files_in(folder / name)
-        elif ending(name) is not None or "." not in name or not (folder / name).is_folder():
+        elif tables.ending(name) is not None or "." not in name or not (folder / name).is_folder():
             yield name
 
 
@@ -318,8 +300,8 @@ def _of_one_header(table: DataFrame, path: str, options: Mapping[str, str]) -> D
         text = StructType([StructField(name, StringType()) for name in table.columns])
         plain = {**{key: value for key, value in options.items() if key.lower() != "header"}, "mode": "PERMISSIVE"}
         first = table.sparkSession.read.format("csv").schema(text).options(**plain).load(path).first()
-        if problem := shared_name([name or "" for name in first or ()]):
-            raise Unreadable(problem)
+        if problem := tables.shared_name([name or "" for name in first or ()]):
+            raise tables.Unreadable(problem)
     fields = [StructField(name, field.dataType) for name, field in zip(names, table.schema, strict=True)]
     reader = table.sparkSession.read.format("csv").schema(StructType(fields))
     return reader.options(**{**options, "enforceSchema": "false"}).load(path).toDF(*table.columns)

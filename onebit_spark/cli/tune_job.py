@@ -19,24 +19,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from onebit_spark import tuning
 from onebit_spark.cli.fit_job import Runtime, columns_of, print_summary, refuse_output, writable
 from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.cli.requests import TuneRequest
 from onebit_spark.core.config import AUTO, FitConfig, declared
 from onebit_spark.platform.files import TUNING, Location, continued_folder
-from onebit_spark.tuning import (
-    VARIED,
-    Score,
-    Task,
-    TaskResult,
-    choose,
-    local_validation,
-    plotted,
-    read_grid,
-    run_tasks,
-    score,
-    spark_validation,
-)
+from onebit_spark.tuning import VARIED, Score, Task, TaskResult
 
 TYPES = {str: pa.string(), float: pa.float64(), int: pa.int32(), bool: pa.bool_()}
 VARIED_COLUMNS = [(name, TYPES[declared(FitConfig)[name].kind]) for name in VARIED]
@@ -49,23 +38,23 @@ SCORE_COLUMNS = [*((name, pa.float64()) for name in FIGURES), ("chosen", pa.bool
 
 
 def tune(runtime: Runtime, request: TuneRequest) -> None:
-    configs = [replace(request.fit_config, **varied) for varied in read_grid(request.grid)]
+    configs = [replace(request.fit_config, **varied) for varied in tuning.read_grid(request.grid)]
     spark, columns, seed = runtime.session, columns_of(request), request.fit_config.seed
     there = writable(spark, "--output", request.output)
     killed = (there / "tasks").exists() and not (there / "model").exists()
     refuse_output(spark, "--output", request.output, TUNING, request.overwrite or killed)
     ratings = runtime.table(request, "ratings", columns.names)
-    validate = local_validation if spark is None else spark_validation
+    validate = tuning.local_validation if spark is None else tuning.spark_validation
     with (
         validate(ratings, columns, request.folds, seed, request.worker_limit) as validation,
         continued_folder(spark, request.output, TUNING, request.overwrite) as folder,
     ):
         tasks = validation.tasks(configs)
         with TaskProgress(len(tasks), "tuning", quiet=request.quiet) as progress:
-            results = run_tasks(tasks, validation.work, folder / "tasks", progress.advance, validation.at_once)
+            results = tuning.run_tasks(tasks, validation.work, folder / "tasks", progress.advance, validation.at_once)
         folds = [results[first : first + request.folds] for first in range(0, len(results), request.folds)]
-        scores = [score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
-        chosen = choose(scores)
+        scores = [tuning.score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
+        chosen = tuning.choose(scores)
         _write_results(folder, tasks, results, scores, chosen)
         runtime.save(validation.fit_all(chosen.config, len(configs)), (folder / "model").uri, overwrite=True)
     n, resources = validation.counts.n, validation.resources
@@ -111,6 +100,6 @@ def _write_results(
         pq.write_table(pa.Table.from_pylist(rows, pa.schema([*VARIED_COLUMNS, *columns])), content)
         (folder / name).delete()
         (folder / name / "part-00000.parquet").write_bytes(content.getvalue())
-    if (plot := plotted(scores, chosen, in_words)) is not None:
+    if (plot := tuning.plotted(scores, chosen, in_words)) is not None:
         (folder / "tuning.png").write_bytes(plot)
     (folder / "best.toml").write_text(as_toml(chosen.config, len(scores)))

@@ -14,6 +14,7 @@ from onebit_spark.core.compiled import inner, jit
 IntArray = NDArray[np.integer]
 Sums = NDArray[np.int64] | NDArray[np.float64]  # sums of weights, or counts if all weights are 1
 
+RANGE = 1 << 15  # ratings that a thread takes at a time, about
 EVEN_ROWS = 4096  # a statistic of fewer rows takes less time than the calls that compute it
 MAX_COLUMNS = 2**30  # a code holds the column's position and the label bit in one signed 32-bit integer
 
@@ -146,23 +147,20 @@ class RatingBlock:
         pointers, codes, weights = _transpose(self.row_pointers, self.codes, self.weights, self.n_columns)
         return RatingBlock(pointers, codes, self.n_rows, weights)
 
-    @cached_property
-    def ranges(self) -> list[tuple[int, int]]:
-        return self.row_ranges()
-
     @property
     def even_ranges(self) -> list[tuple[int, int]]:
         """Ranges with ``EVEN_ROWS`` rows each, for work on rows alone."""
         edges = [*range(0, self.n_rows, EVEN_ROWS), self.n_rows]
         return list(pairwise(edges))
 
-    def row_ranges(self, target: int = 1 << 15) -> list[tuple[int, int]]:
-        """Consecutive ranges of rows with about ``target`` ratings each. A row counts as at least 8 ratings.
+    @cached_property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Consecutive ranges of rows with about ``RANGE`` ratings each. A row counts as at least 8 ratings.
 
         The ranges (first row, last row + 1), and so the sums over them, do not depend on the number of threads.
         """
         work = np.concatenate([[0], np.cumsum(np.maximum(self.row_counts, 8))])
-        cuts = np.searchsorted(work, np.arange(target, int(work[-1]), target))
+        cuts = np.searchsorted(work, np.arange(RANGE, int(work[-1]), RANGE))
         edges = np.unique(np.concatenate([[0], cuts, [self.n_rows]]))
         return [(int(lo), int(hi)) for lo, hi in pairwise(edges)]
 

@@ -313,7 +313,6 @@ class FitConfig(Settings):
 
     @property
     def chooses_kappa(self) -> bool:
-        """Whether κ is to be chosen on a part of the ratings."""
         return self._loss.chooses_kappa if self.likelihood_weight is None else self.likelihood_weight == AUTO
 
     @property
@@ -432,11 +431,11 @@ class Execution(Settings):
         param=None,
     )
     checkpoint_dir: str | None = setting(
-        None, "folder for checkpoints, from which a killed fit can go on", group=RESUMING
+        None, "folder for checkpoints, from which a killed fit can continue", group=RESUMING
     )
     checkpoint_interval: int = setting(10, "iterations between two checkpoints", check=at_least(1), group=RARE)
     resume: bool = setting(
-        False, "go on from a checkpoint in {checkpoint_dir}, if there is one", check=YES_OR_NO, group=RESUMING
+        False, "continue from a checkpoint in {checkpoint_dir}, if there is one", check=YES_OR_NO, group=RESUMING
     )
 
     def problems(self) -> list[Problem]:
@@ -455,7 +454,6 @@ CUDA_LOSS = "logistic"  # the loss that they are made for
 
 
 def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
-    """All that keeps this fit from the device that it asks for."""
     if execution.device != "cuda":
         return []
     problems = []

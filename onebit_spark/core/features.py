@@ -1,12 +1,9 @@
 """Features of rows: the set of partners that a row has rated, and tables that describe the rows.
 
-**Implicit features**: the set of columns that a row has rated informs about the row, whatever its labels.
-
-    L_i ~ N(p_i, diag γ),     p_i = |Ω_i|^{−½} Σ_{j∈Ω_i} w_j,     w_jk ~ N(0, γ_k/ρ)
-
-Ω_i are the *different* columns that row i has rated. The same holds for the columns, with coefficients of the rows. So
-every row and every column has vectors of length K, side by side in ``RowPosterior.implicit``. Three of them concern the
-prior means of the rows that rate it, three its own prior mean p_i:
+**Implicit features** (docs/MATH.md, §13): row i has the prior mean p_i = |Ω_i|^{−½} Σ w_j, over the *different* columns
+Ω_i that it has rated. The same holds for the columns, with coefficients of the rows. So every row and every column has
+vectors of length K, side by side in ``RowPosterior.implicit``. Three of them concern the prior means of the rows that
+rate it, three its own prior mean p_i:
 
     w    its coefficient                             r    its residual |Ω_i|^{−½}(E L_i − p_i)
     z    the preconditioned gradient                 s    |Ω_i|^{−½} times the change of p_i for a step along z
@@ -17,26 +14,15 @@ F_ij = |Ω_i|^{−½}, a half step sums these over the partners of each row:
 
     p_i = (Fw)_i,   s_i = |Ω_i|^{−½}(Fz)_i,   q_i = |Ω_i|^{−½}(Fd)_i,   z_i = (Σ_{j∈Ω_i} r_j − ρ w_i) / (|Ω_i| + ρ)
 
-So implicit features need no pass of their own. Given the means M = E[L], the coefficients W solve a ridge regression in
-which γ cancels. They move to the best point in the span of the gradient Z and the last step D. The driver computes it
-from Gram matrices of these vectors (docs/MATH.md, §13), and no step raises the objective::
-
-    [A; B] = (YᵀY + ρXᵀX)⁺ (YᵀR − ρXᵀW),     R = M − FW,     X = [Z D],     Y = FX = [S Q]
+So implicit features need no pass of their own. The driver computes the best step in the span of z and d from Gram
+matrices of these vectors (``CoefStep``), and no step raises the objective::
 
     w ─► w + [z d][A; B],     d ─► [z d][A; B]          on the rated side
     r ─► r − [s q][A; B]                                on the rating side
 
-**Side features**: what is known of a row besides its ratings, such as an age, a genre or a skill (docs/MATH.md, §15).
-
-    x_i ~ N(m + Wᵀf_i + p_i, diag γ),     W_·k ~ N(0, (γ_k/ρ) I)
-
-x_i are the D coordinates of row i, including the intercept, f_i its p side features as numbers (``FeatureCoding``), and
-m the mean of the intercepts. W solves a ridge regression, too. With G = Σ f_i f_iᵀ over the rows with ratings and
-d_i = E x_i − (m + Wᵀf_i + p_i), after the step of the implicit features,
-
-    W ─► W + ω (G + ρI)⁻¹ (Σ f_i d_iᵀ − ρW),     0 < ω < 2
-
-never raises the objective. A half step sums Σ f_i d_iᵀ (p × D numbers) along with its other statistics.
+**Side features** (§15): what is known of a row besides its ratings, such as an age, a genre or a skill, as numbers f_i
+(``FeatureCoding``). They add Wᵀf_i to its prior mean. A half step sums Σ f_i d_iᵀ (p × D numbers) along with its other
+statistics, where d_i is the distance of E x_i from its prior mean, and ``FeatureRidge`` moves W.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -129,10 +115,9 @@ def prior_means(block: RatingBlock, partners: RowPosterior) -> NDArray[np.float6
 def newcomer_means(
     block: RatingBlock, partners: RowPosterior, centre: NDArray[np.float64], typical: float
 ) -> NDArray[np.float64]:
-    """p_i of new rows, whose ratings are treated as the first of a ``typical`` number n̄.
+    """p_i of new rows, whose ratings are treated as the first of a ``typical`` number n̄ (docs/MATH.md, §13).
 
-    The n̄ − |Ω_i| further ratings are expected to be average ones. So p_i = n̄^{−½} Σ w_j + (1 − |Ω_i|/n̄) p̄ if |Ω_i| < n̄,
-    where ``centre`` is p̄, the mean of p over all ratings (docs/MATH.md, §13).
+    ``centre`` is p̄, the mean of p over all ratings, which the n̄ − |Ω_i| further ratings are expected to have.
     """
     means, counts = prior_means(block, partners), block.distinct_counts[:, None]
     begun = means * np.sqrt(counts / typical) + (1.0 - counts / typical) * centre
@@ -331,10 +316,9 @@ class SideFeatures:
             if numbers.ndim != 2:
                 raise ValueError(f"{name} must have lines and columns, not the shape {numbers.shape}")
             given = pa.table({str(place): column for place, column in enumerate(numbers.T)})
-        table = given
-        if table.num_rows != len(rated):
-            raise ValueError(f"{name} must have {len(rated):,} lines, one per row or column, not {table.num_rows:,}")
-        return cls.over(table, rated)
+        if given.num_rows != len(rated):
+            raise ValueError(f"{name} must have {len(rated):,} lines, one per row or column, not {given.num_rows:,}")
+        return cls.over(given, rated)
 
 
 SideTables = dict[Side, SideFeatures]  # of the sides that have any

@@ -35,8 +35,6 @@ NEWTON_STEPS = 60
 
 @dataclass(frozen=True)
 class Gauge:
-    """Maps of both sides, and the moments after them."""
-
     rows: SideMoments
     cols: SideMoments
     row_map: RowMap

@@ -75,14 +75,13 @@ def hashed(values: pa.ChunkedArray | pa.Array, seeds: NDArray[np.uint64]) -> NDA
     elif pa.types.is_decimal(kind):
         unscaled = _unscaled(array)
         if kind.precision <= MOST_LONG_DIGITS:
-            return _hashed_longs(np.array(unscaled, np.int64), seeds)
+            return _hashed_numbers(np.array(unscaled, np.int64), seeds)
         sizes = ((8 + (number + (number < 0)).bit_length()) // 8 for number in unscaled)
         shortest = (number.to_bytes(size, "big", signed=True) for number, size in zip(unscaled, sizes, strict=True))
         array = pa.array(list(shortest), pa.binary())
     if pa.types.is_primitive(array.type):  # also dates, times and durations
-        if array.type.bit_width == 64:
-            return _hashed_longs(array.view(pa.int64()).to_numpy(), seeds)
-        return _hashed_ints(array.view(pa.int32()).to_numpy(), seeds)
+        kind = pa.int64() if array.type.bit_width == 64 else pa.int32()
+        return _hashed_numbers(array.view(kind).to_numpy(), seeds)
     text = array.cast(pa.large_binary())
     _, offsets, data = text.buffers()
     places = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
@@ -101,7 +100,7 @@ def _unscaled(decimals: pa.Array) -> list[int]:
 
 
 def weight_hashes(weights: NDArray[np.float32]) -> NDArray[np.int64]:
-    return _hashed_ints(weights.view(np.int32), np.full(len(weights), SPARK_SEED)).view(np.int64)
+    return _hashed_numbers(weights.view(np.int32), np.full(len(weights), SPARK_SEED)).view(np.int64)
 
 
 def hash_sums(
@@ -126,18 +125,14 @@ def _sums(hashes, label, of_weights):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _hashed_ints(values, seeds):  # type: ignore[no-untyped-def]
+def _hashed_numbers(values, seeds):  # type: ignore[no-untyped-def]
+    """The hashes of integers of 32 or of 64 bits."""
     hashes = np.empty(len(values), np.uint64)
     for k in range(len(values)):
-        hashes[k] = _hash_int(np.uint64(np.uint32(values[k])), seeds[k])
-    return hashes
-
-
-@jit
-def _hashed_longs(values, seeds):  # type: ignore[no-untyped-def]
-    hashes = np.empty(len(values), np.uint64)
-    for k in range(len(values)):
-        hashes[k] = _hash_long(np.uint64(np.int64(values[k])), seeds[k])
+        if values.itemsize == 8:
+            hashes[k] = _hash_long(np.uint64(np.int64(values[k])), seeds[k])
+        else:
+            hashes[k] = _hash_int(np.uint64(np.uint32(values[k])), seeds[k])
     return hashes
 
 
@@ -257,8 +252,6 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class CellSketch:
-    """The cells whose hash is at most ``limit``, with their numbers of ratings."""
-
     limit: int  # largest hash that is kept
     hashes: NDArray[np.int64]  # hashes of the cells, ascending
     ratings: NDArray[np.int64]  # number of ratings of each cell
@@ -295,11 +288,10 @@ class CellSketch:
         return replace(self, limit=limit, hashes=self.hashes[:n], ratings=self.ratings[:n])
 
     def compared(self, other: CellSketch) -> Comparison:
-        """Compare the ratings of another sketch with the cells of this one.
+        """Compare the ratings of another sketch with the cells of this one (docs/MATH.md, §9.7).
 
         A fresh rating falls on a known cell with a probability near 1 − N₁/n, where N₁ of the n ratings here are alone
-        in their cell. The standard error accounts for the sampling of the share and of N₁ (Esty, 1983). Where no cell
-        is repeated, it allows for one repeat that was missed by chance.
+        in their cell. Where no cell is repeated, the standard error allows for one repeat that was missed by chance.
         """
         known, asked = self.up_to(other.limit), other.up_to(self.limit)
         looked_at, n = asked.n_ratings, known.n_ratings

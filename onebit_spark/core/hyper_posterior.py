@@ -121,11 +121,7 @@ class HyperPosterior(Hierarchy[Any]):
         return RowPrior(mean, np.concatenate([[own], self.factor])[None, :])
 
     def unseen(self, side: Side) -> RowPrior:
-        """The prior of a row without ratings.
-
-        Implicit features give each rated row a prior mean p_i. For a row without ratings p_i is unknown. So the prior
-        has the mean of the p_i, and their variance in addition to γ, both over the ratings (docs/MATH.md, §13).
-        """
+        """The prior of a row without ratings, with the mean and the variance of the unknown p_i (docs/MATH.md, §13)."""
         prior = self.row_prior(side)
         explained = None if self.moments is None else self.moments.implicit_moments(side)
         if explained is None:

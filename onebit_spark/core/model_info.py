@@ -498,7 +498,6 @@ class FitFeatures:
 
     @classmethod
     def of(cls, table: pa.Table, column: str, ids: pa.Array, whose: str) -> FitFeatures:
-        """From a checked table of features and the ids with ratings."""
         known = one_array(table[column]).cast(ids.type)
         places = IdIndex(known).find(ids)
         rated = table.take(pa.array(places[places >= 0]))

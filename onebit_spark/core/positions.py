@@ -1,12 +1,9 @@
 """Positions of rows, intercepts and slopes of columns, and their standard deviations (docs/MATH.md, §17).
 
-With L̃ = (b, L) and R̃ = (1, R), or L and R without intercepts, a score is d + L̃·R̃, and only such products are
-determined. The axes are fixed by the scores. With Σ = Cov L̃ over the rated rows, B = mean R̃R̃ᵀ over the rated columns
-and Σ^{½}BΣ^{½} = V diag(λ) Vᵀ::
+With L̃ = (b, L) and R̃ = (1, R), or L and R without intercepts, a score is d + L̃·R̃. With Σ = Cov L̃ over the rated
+rows, B = mean R̃R̃ᵀ over the rated columns and Σ^{½}BΣ^{½} = V diag(λ) Vᵀ::
 
     position t = VᵀΣ^{−½}(L̃ − mean)      slope a = VᵀΣ^{½}R̃      intercept c = d + mean·R̃      score = c + a·t
-
-Positions have mean 0 and unit covariance. λ_d/Σλ is the share of the scores' variance that dimension d explains.
 """
 
 from __future__ import annotations
@@ -56,7 +53,6 @@ class Axes:
 
     @classmethod
     def of_posteriors(cls, rows: RowPosterior, cols: RowPosterior) -> Axes:
-        """From the posteriors of rated rows and columns."""
         axes = cls.of(gram(rows.location), gram(cols.location), rows.has_intercept)
         return axes.towards(axes.cubes(rows.location))
 

@@ -93,7 +93,6 @@ class RowPosterior:
 
     @property
     def column_norms(self) -> NDArray[np.float64]:
-        """‖E L_k‖ for every factor."""
         return np.asarray(np.linalg.norm(self.mean, axis=0), np.float64)
 
     @property
@@ -325,11 +324,6 @@ class RowMap:
         whole = np.eye(rank + 1)
         whole[1:, 1:] = self.matrix[-rank:, -rank:]
         return whole
-
-    def applied(self, posterior: RowPosterior) -> RowPosterior:
-        mapped = posterior.copy()
-        self.apply_to(mapped, 0, mapped.n_rows)
-        return mapped
 
     def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
         """Map rows lo … hi−1 in place. The result of a row depends bit for bit on that row alone."""

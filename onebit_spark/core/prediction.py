@@ -537,10 +537,9 @@ def error_rate(labels: ArrayLike, scores: ArrayLike) -> float:
 
 
 def error_interval(errors: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact (Clopper–Pearson) two-sided interval of an error probability, from k errors in n trials.
+    """The exact two-sided interval of an error probability, from k errors in n trials (Clopper and Pearson, 1934).
 
-    With a = 1 − confidence it is [p₋, p₊] where P(Bin(n, p₋) ≥ k) = a/2 and P(Bin(n, p₊) ≤ k) = a/2:
-    p₋ = Beta⁻¹(a/2; k, n−k+1) and p₊ = Beta⁻¹(1−a/2; k+1, n−k), or 0 and 1 if k = 0 or k = n.
+    p₋ = Beta⁻¹(a/2; k, n−k+1) and p₊ = Beta⁻¹(1−a/2; k+1, n−k) with a = 1 − confidence, or 0 and 1 if k = 0 or k = n.
     """
     if n < 1:
         raise ValueError(f"an interval needs at least one trial, got n = {n}")

@@ -85,7 +85,6 @@ class ScalePosterior:
     log_normaliser = _of_prior("log_normaliser")  # −(½gS + KL + (m/2) E[log γ]): the scales' part of −objective (§2.2)
 
     def quantile(self, u: DoubleArray) -> DoubleArray:
-        """Quantiles of γ_1 … γ_K at ``u`` (n × K). Uniform numbers give random draws."""
         return self.prior.quantile(self.second_moment, self.count, u)
 
 
@@ -169,14 +168,8 @@ PRIORS: dict[str, type[ScalePrior]] = {prior.name: prior for prior in (Gamma, In
 
 # ---- modified Bessel functions K_ν(z), in logarithms and in ratios ---------------------------------------------------
 
-# With the Gamma prior, q(γ) is a generalised inverse Gaussian of order α − m/2, which is hundreds of millions on a
-# large matrix (docs/MATH.md, §5.3). K_ν has two regimes, split by w = √(ν² + z²):
-#
-# - w ≥ 25: the uniform (Debye/Olver) expansion, DLMF 10.41. With t = ν/w its terms u_k(t)/ν^k are p_k(t²)/w^k, p_k a
-#   polynomial, so nothing is singular at ν = 0 and one expansion serves every order and argument;
-# - w < 25: the trapezoidal rule on K_ν(z) = ∫_0^∞ e^{−z cosh t} cosh(νt) dt. The integrand is even, positive and decays
-#   doubly exponentially, so the rule converges exponentially and, in logs, never overflows.
-#
+# K_ν has two regimes, split by w = √(ν² + z²) (docs/MATH.md, §5.3): the uniform (Debye/Olver) expansion where w ≥ 25,
+# else the trapezoidal rule on K_ν(z) = ∫_0^∞ e^{−z cosh t} cosh(νt) dt, whose integrand decays doubly exponentially.
 # Both are accurate from z = 1e−100, where `scipy.special.kve` overflows, to z = 1e100, and for |ν| ≤ 1e9.
 
 Kernel = Callable[[DoubleArray, DoubleArray], DoubleArray]

@@ -1,9 +1,8 @@
 """What to ask next: the columns whose answers say most about a row (docs/MATH.md, §17).
 
 The score of column j is u ~ N(μ_j, v_j) under the posterior N(m, C) of the row. The mutual information of the answer
-and the row is h(E σ(u)) − E h(σ(u)), where h is the entropy of a coin. Only the row's part of the variance is in v_j:
-what is uncertain about the column is not learnt from one row. A list is greedy. Each question changes C as its answer
-would: C ─► C − ω Cx xᵀC/(1 + ω xᵀCx) with ω = E σ'(u), which does not depend on the answer.
+and the row is h(E σ(u)) − E h(σ(u)), where h is the entropy of a coin. A list is greedy: each question changes C as its
+answer would, C ─► C − ω Cx xᵀC/(1 + ω xᵀCx) with ω = E σ'(u).
 """
 
 from __future__ import annotations

@@ -137,10 +137,9 @@ class Split:
     """Chooses every rating, cell, row or column with the probability ``fraction``, not by its labels.
 
     One random number per rating, of the seed, the row and the position in the row, makes the chosen ratings A and the
-    others B independent samples from one distribution, as a learnt prior requires (docs/MATH.md, §9.5). One per cell,
-    of the row and the column, keeps all ratings of a cell together, so that no rating of B is predicted from another
-    one of its cell (§14). The rows that a smaller fraction chooses are among those of a larger one, and a cell is
-    chosen in them if it is chosen among all ratings.
+    others B independent samples (docs/MATH.md, §9.5). One per cell keeps all ratings of a cell together (§14). The rows
+    that a smaller fraction chooses are among those of a larger one, and a cell is chosen in them if it is chosen among
+    all ratings.
     """
 
     seed: int
@@ -200,8 +199,7 @@ MOST_PER_RATING = 16  # with so few ratings, more draws hardly improve the bound
 class Draws:
     """Draws that estimate the Gibbs risk ∫ r_n dρ: how often a draw from the posterior errs (docs/MATH.md, §9.3).
 
-    For every rating, ``per_rating`` fresh pairs (L_i, R_j) are drawn from ρ. A draw with y·u ≤ 0 is an error. Given the
-    ratings and ρ, the draws are independent Bernoulli trials with mean ∫ r_n dρ.
+    For every rating, ``per_rating`` fresh pairs (L_i, R_j) are drawn from ρ. A draw with y·u ≤ 0 is an error.
 
     u = b_i + d_j + L_i·R_j is drawn in two steps: x_i = [b_i, L_i] from N(M_i, V_i), then u given x_i. The latter is
     normal with mean b_i + E[d_j] + L_i·E[R_j] and variance x'ᵀ V_j x', where x' = [1, L_i] multiplies [d_j, R_j].

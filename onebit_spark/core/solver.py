@@ -61,8 +61,6 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Outcome(Generic[H]):
-    """The end of a fit."""
-
     hierarchy: H  # the prior of the rows, with q(γ) and q(μ)
     history: list[Iteration]
     converged: bool  # whether the stopping rule held (docs/MATH.md, §7.4)
@@ -255,7 +253,6 @@ class _Alternation(Generic[P, H]):
 
 
 def _how_far(history: Sequence[Iteration], tol: float) -> str:
-    """A sentence on how far the fit is from convergence."""
     if len(history) <= WINDOW:
         return f"at least {WINDOW + 1} iterations are needed to tell"
     fall, change = recent_fall(history), history[-1].change
@@ -287,8 +284,6 @@ def without_directions(posterior: RowPosterior) -> RowPosterior:
 
 
 class PhaseTimer:
-    """Seconds of the phases of a fit."""
-
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()

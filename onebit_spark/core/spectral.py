@@ -3,12 +3,9 @@
     D_r^{−½} Y D_c^{−½} ≈ U Σ Vᵀ,   L = t·D_r^{−½} U (FΣ)^{½},   R = t·D_c^{−½} V (FΣ)^{½},   t² = n / (2 Σ_k f_k σ_k²)
 
 Y is the sparse matrix of signs (repeated cells are summed), and D are the numbers of ratings. With weights, a rating
-counts as w_l ratings in Y, D, n and the keys below (§16). With this t the mean margin y_l·u_l over the n ratings is ½,
-because Σ_l y_l u_l = t² tr((FΣ)^{½}Uᵀ D_r^{−½}Y D_c^{−½} V(FΣ)^{½}) = t² Σ_k f_k σ_k². So no pass over the ratings is
-needed. f_k = (1 − σ_+²/σ_k²)² shrinks factors that are hardly above σ_+, the smallest computed singular value, which is
-beyond the K wanted ones and estimates the edge of the noise. A column of noise then starts so small that the prior
-switches it off at once. At full size it would survive in a worse optimum (hinge, type B with noise 3: rank 5, and an
-objective that is 6% higher).
+counts as w_l ratings in Y, D, n and the keys below (§16). f_k = (1 − σ_+²/σ_k²)² shrinks factors that are hardly above
+σ_+, the edge of the noise. A column of noise then starts so small that the prior switches it off at once. At full size
+it would survive in a worse optimum (hinge, type B with noise 3: rank 5, and an objective that is 6% higher).
 
 The subspace iteration starts from a random matrix. Its line for column j is a hash of the seed, the number of ratings
 of j and the number of positive ratings of j, but not of the position of j. If too few columns differ in these counts,

@@ -160,12 +160,8 @@ def read_block(cell: dict[str, Any]) -> PlacedBlock:
         gc.freeze()
     rows, columns = read_ascending(cell["rows"]), read_ascending(cell["columns"])
     weights = cell_array(cell["weights"], np.float32)
-    ratings = RatingBlock(
-        cell_array(cell["pointers"], np.int64),
-        cell_array(cell["codes"], np.int32),
-        len(columns),
-        weights if len(weights) else None,
-    )
+    pointers, codes = cell_array(cell["pointers"], np.int64), cell_array(cell["codes"], np.int32)
+    ratings = RatingBlock(pointers, codes, len(columns), weights if len(weights) else None)
     return PlacedBlock(cell["block"].as_py(), rows, columns, ratings, cell["checksum"].as_py())
 
 
@@ -259,7 +255,7 @@ class Storage:
         return frame.sparkSession.read.schema(schema).parquet(place.uri), place.delete
 
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """The frame, computed now. It remains as long as a plan reads it: see ``plans.TemporaryFolders``."""
+        """The frame, computed now. It remains as long as a plan reads it: see ``frames.TemporaryFolders``."""
         if self.folder is None:
             return on_executors(frame)
         folder = self.folder.sibling(f"{self.folder.name}-model")
@@ -477,8 +473,6 @@ class SidePlan:
 
 @dataclass(frozen=True)
 class BlockedSide:
-    """One orientation of the ratings."""
-
     # The cached blocks, a few in a partition. If tables are stored: with the routes to the blocks of the other side,
     # and where Spark's hash partitioning sends their keys.
     blocks: DataFrame
@@ -537,7 +531,7 @@ class BlockedSide:
 class Blocking:
     """Makes both orientations of the ratings, and keeps them until ``release`` is closed."""
 
-    session: SparkSession  # a working session (``plans.working_session``)
+    session: SparkSession  # a working session (``frames.working_session``)
     storage: Storage  # where tables are kept
     release: ExitStack  # deletes what was cached
     plans: dict[Side, SidePlan]  # how the rows of each side are divided
@@ -639,7 +633,6 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
 
 
 def placement_of(ids: NumberedIds, n: int, n_blocks: int) -> Placement:
-    """The placement of the rows of a side, from its heavy rows alone."""
     many = ids.frame.where(F.col("n") > n / (HEAVY * n_blocks)).select("number", "n").toArrow().sort_by("number")
     return placement_by_counts(many["number"].to_numpy(), many["n"].to_numpy(), n, n_blocks)
 

@@ -58,7 +58,7 @@ def driver_exchange(
                 f"exchange=driver cannot work: {needs}, and the driver's Python can take {_size(limits.memory)}: "
                 "choose exchange=auto, or give the driver more memory"
             )
-        return Exchange("driver", f"as asked; {needs} of the driver's memory")
+        return Exchange("driver", f"as requested; {needs} of the driver's memory")
     table, largest = ids * form.row_bytes, min(BROADCAST_BYTES, limits.heap // 4)
     if table > largest:
         large = f"the factors of {ids:,} ids take {_size(table)}"
@@ -91,7 +91,7 @@ def executor_exchange(wanted: str, ids: tuple[int, int], form: Form, limits: Dri
             "(0 is no limit)"
         )
     if wanted != "auto":
-        return Exchange(wanted, f"as asked; {needs}")
+        return Exchange(wanted, f"as requested; {needs}")
     # Bytes of factors that every Python worker may be sent: on one machine, as many as its memory holds for the driver
     # and all workers. A shuffle would send each row once for each block that refers to it, through one disk.
     whole = int(limits.memory / (DRIVER_COPIES + WORKER_COPIES * cores)) if limits.local else BROADCAST_BYTES
@@ -140,6 +140,6 @@ def decide(
 
 
 def _size(n_bytes: float) -> str:
-    """In MB, or in GB where there are many."""
+    """A size in MB, or in GB if it is large."""
     mb = n_bytes / 2**20
     return f"{mb:,.0f} MB" if mb < 10_000 else f"{mb / 1024:,.0f} GB"

@@ -86,7 +86,6 @@ class ThreadRunner:
         return int(np.count_nonzero(self.counts(side)))
 
     def n_rows(self, side: Side) -> int:
-        """Number of rows."""
         return self.ratings[side].n_rows
 
     def counts(self, side: Side) -> NDArray[np.int64]:
@@ -99,7 +98,6 @@ class ThreadRunner:
 
     @property
     def positives(self) -> int:
-        """Number of positive ratings."""
         return int(self.ratings["rows"].row_positives.sum())
 
     @property
@@ -144,7 +142,6 @@ class ThreadRunner:
         return table
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
-        """Both posteriors at the start of a fit."""
         return start_posteriors(self, config, loss)
 
     def grown(self, posteriors: dict[Side, Any], config: FitConfig, loss: Loss) -> dict[Side, Any]:
@@ -178,7 +175,6 @@ class ThreadRunner:
 
 
 def local_engine(ratings: RatingBlock, threads: int | None = None) -> Engine[Any]:
-    """The engine of this process, on its cores."""
     return Engine(ThreadRunner(ratings, threads))
 
 
@@ -191,7 +187,6 @@ Finish = Callable[[Array], RowPosterior]
 
 
 def start_posteriors(runner: Any, config: FitConfig, loss: Loss) -> dict[Side, Any]:
-    """The tables of both posteriors."""
     matrix, finish = StartTables(runner), partial(_initial_posterior, config, loss)
     tables = STARTS[config.start](matrix, config.factors, config.seed)
     return {side: matrix.posterior(side, table, finish, config.form) for side, table in zip(SIDES, tables, strict=True)}
@@ -294,7 +289,6 @@ class StartTables:
         return np.sum([part[1 + len(shape) :] for part in parts], axis=0).reshape(shape)
 
     def posterior(self, side: Side, table: Array | StoredRows, finish: Finish, form: Form) -> Any:
-        """The posterior that begins at these rows."""
         if not isinstance(table, StoredRows):
             return self._runner.table(side, finish(table))
         assert table.make is not None  # the last table of the start is not computed yet
@@ -333,7 +327,6 @@ class ResidualTables(StartTables):
 
 
 def _by_parts(rows: CountedRows, make: Callable[[CountedRows, slice], Array]) -> Array:
-    """A table that is computed in parts."""
     n, (first, *others) = len(rows.numbers), _parts(len(rows.numbers))
     start = make(rows.part(first), first)
     if not others:

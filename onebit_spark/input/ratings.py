@@ -449,8 +449,7 @@ class KeptRatings:
         )
 
 
-@dataclass(frozen=True)
-class DividedRatings:
+class DividedRatings(NamedTuple):
     to_fit: CollectedRatings
     kept: KeptRatings | None
 

@@ -43,19 +43,7 @@ from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql import types as T
 
 from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.hashes import HASH_PARTS, PART_BITS, SALT, CellSketch, limit_for
@@ -132,7 +120,7 @@ def quoted(name: str) -> str:
 def missing(table: DataFrame, name: str) -> Column:
     """Null, or NaN in a floating column."""
     value = F.col(quoted(name))
-    floating = isinstance(type_of(table, name), FloatType | DoubleType)
+    floating = isinstance(type_of(table, name), T.FloatType | T.DoubleType)
     return value.isNull() | F.isnan(value) if floating else value.isNull()
 
 
@@ -141,7 +129,7 @@ def case_folding(table: DataFrame) -> Callable[[str], str]:
     return str if table.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
 
 
-def matching(table: DataFrame, column: str) -> list[StructField]:
+def matching(table: DataFrame, column: str) -> list[T.StructField]:
     """The fields of this name. Whether case counts is a setting of the session."""
     refuse_other_frames(table)
     fields = [field for field in table.schema if field.name.lower() == column.lower()]
@@ -156,7 +144,7 @@ def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
     return column_count_problem(len(matching(table, column)), column, role, table.columns)
 
 
-def type_of(table: DataFrame, column: str) -> DataType:
+def type_of(table: DataFrame, column: str) -> T.DataType:
     """The type of a column, from the schema. Without a column "user", Spark takes ``col("user")`` for a function."""
     if problem := column_problem(table, column):
         raise RequestError(problem)
@@ -164,7 +152,6 @@ def type_of(table: DataFrame, column: str) -> DataType:
 
 
 def refuse_other_frames(table: DataFrame) -> None:
-    """Refuse what is no DataFrame of Spark, such as one of pandas."""
     if not hasattr(table, "sparkSession"):
         kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}".removeprefix("builtins ")
         raise RequestError(
@@ -174,7 +161,6 @@ def refuse_other_frames(table: DataFrame) -> None:
 
 
 def refuse_stream(table: DataFrame, what: str = "the ratings") -> None:
-    """Refuse a streaming DataFrame where a whole table is needed."""
     refuse_other_frames(table)
     if table.isStreaming:
         raise RequestError(
@@ -337,10 +323,10 @@ def cell_hash(df: DataFrame, columns: Columns) -> Column:
 def label_number(df: DataFrame, label_col: str) -> Column:
     """The label as a double. Text that is no number becomes null; true and false are 1 and 0."""
     column = F.col(quoted(label_col))
-    if isinstance(type_of(df, label_col), BooleanType):
+    if isinstance(type_of(df, label_col), T.BooleanType):
         return column.cast("int").cast("double")
     number = column.try_cast("double")
-    if not isinstance(type_of(df, label_col), StringType):
+    if not isinstance(type_of(df, label_col), T.StringType):
         return number
     word = F.lower(F.trim(column))
     return F.when(word == "true", F.lit(1.0)).when(word == "false", F.lit(0.0)).otherwise(number)
@@ -363,7 +349,7 @@ def check_columns(df: DataFrame, columns: Columns) -> None:
 
 
 def checked_counts(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -> RatingCounts:
-    boolean = isinstance(type_of(df, columns.label), BooleanType)
+    boolean = isinstance(type_of(df, columns.label), T.BooleanType)
 
     def examples(flag: str) -> str:
         return as_examples(df.where(_flags(df, columns)[flag]).select(*map(quoted, columns.names)).take(EXAMPLES))
@@ -373,13 +359,9 @@ def checked_counts(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -
 
 def rating_lines(df: DataFrame, columns: Columns, *further: str) -> DataFrame:
     """(user, item, positive), the weights if there are any, and ``further`` columns, of ratings that were checked."""
-    return df.select(
-        F.col(quoted(columns.user)).alias(USER),
-        F.col(quoted(columns.item)).alias(ITEM),
-        positive(df, columns.label, columns.threshold).alias(LABEL),
-        *_weight(columns),
-        *map(quoted, further),
-    )
+    ids = (F.col(quoted(name)).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM)))
+    label = positive(df, columns.label, columns.threshold).alias(LABEL)
+    return df.select(*ids, label, *_weight(columns), *map(quoted, further))
 
 
 def unchecked_ratings(df: DataFrame, columns: Columns) -> DataFrame:
@@ -388,7 +370,7 @@ def unchecked_ratings(df: DataFrame, columns: Columns) -> DataFrame:
     Where both ids are integers there is no hash: ``read_batch`` computes it.
     """
     integers = all(type_of(df, name).simpleString() in INTEGRAL for name in (columns.user, columns.item))
-    text = isinstance(type_of(df, columns.label), StringType | DecimalType)
+    text = isinstance(type_of(df, columns.label), T.StringType | T.DecimalType)
     return df.select(
         *(_id(df, name).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM))),
         (label_number(df, columns.label) if text else F.col(quoted(columns.label))).alias(LABEL),
@@ -404,7 +386,7 @@ def _weight(columns: Columns) -> list[Column]:
 def _id(df: DataFrame, name: str) -> Column:
     """The id; −0.0 is 0.0, as Spark's grouping and joins have it."""
     value = F.col(quoted(name))
-    if isinstance(type_of(df, name), FloatType | DoubleType):
+    if isinstance(type_of(df, name), T.FloatType | T.DoubleType):
         return F.when(value == 0, F.lit(0.0).cast(type_of(df, name))).otherwise(value)
     return value
 
@@ -461,7 +443,7 @@ class RatingFiles:
     types: Mapping[str, str]  # column ─► its type as Spark names it
     holdout: Holdout | None = None  # ratings that are left out
 
-    def mapped(self, spark: SparkSession, work: Callable[[Batches], Batches], schema: StructType) -> DataFrame | None:
+    def mapped(self, spark: SparkSession, work: Callable[[Batches], Batches], schema: T.StructType) -> DataFrame | None:
         """``work`` on the ratings of every task; None if the executors cannot read them.
 
         One small job opens all files on the executors and reads their footers.
@@ -542,7 +524,7 @@ def rating_files(ratings: DataFrame, columns: Columns) -> RatingFiles | None:
     if source.columns not in (None, columns):
         return None
     fields = {INSIDE[role]: matching(source.table, column)[0] for role, column in columns.roles.items()}
-    if not all(isinstance(f.dataType, DecimalType) or f.dataType.simpleString() in TYPES for f in fields.values()):
+    if not all(isinstance(f.dataType, T.DecimalType) or f.dataType.simpleString() in TYPES for f in fields.values()):
         return None
     files = parquet_files(source.table.select(*(quoted(field.name) for field in fields.values())))
     if not files or any(path.partition(":")[0] not in SCHEMES for path in files):
@@ -568,7 +550,7 @@ def _opened(path: str) -> DataFile:
 def _row_groups(footers: list[dict[str, Any]]) -> list[RowGroup]:
     """The row groups of all files, in the order of the files; none if a file cannot be read."""
     if problem := next((each["problem"] for each in footers if "problem" in each), None):
-        log.info("ratings: Spark reads the files, for Arrow cannot: %s", problem)
+        log.info("ratings: Spark reads the files, because Arrow cannot: %s", problem)
         return []
     return [RowGroup(*group) for each in sorted(footers, key=lambda each: each["file"]) for group in each["groups"]]
 
@@ -605,7 +587,7 @@ def text_sizes(df: DataFrame, columns: Columns) -> dict[str, Column]:
 def bytes_per_rating(df: DataFrame, columns: Columns, text: float) -> float:
     """Bytes of a rating on its way to the driver, of which its ids take ``text`` if they are text."""
     kinds = [field.dataType for field in unchecked_ratings(df, columns).schema]
-    widths = (WIDTHS.get(kind.simpleString(), 16 if isinstance(kind, DecimalType) else 8) for kind in kinds)
+    widths = (WIDTHS.get(kind.simpleString(), 16 if isinstance(kind, T.DecimalType) else 8) for kind in kinds)
     return text + sum(1 / 8 + (0 if _is_text(kind) else width) for kind, width in zip(kinds, widths, strict=True))
 
 
@@ -613,8 +595,8 @@ def _text_ids(df: DataFrame, columns: Columns) -> list[str]:
     return [name for name in (columns.user, columns.item) if _is_text(type_of(df, name))]
 
 
-def _is_text(kind: DataType) -> bool:
-    return isinstance(kind, StringType | BinaryType)
+def _is_text(kind: T.DataType) -> bool:
+    return isinstance(kind, T.StringType | T.BinaryType)
 
 
 def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_bytes: int) -> CollectedRatings:
@@ -665,8 +647,6 @@ def coin(columns: Columns, fraction: float, seed: int) -> Column:
 
 @dataclass(frozen=True)
 class SplitCounts:
-    """Ratings counted before they are divided."""
-
     whole: RatingCounts
     held_out: RatingCounts
     to_fit: SizeEstimate  # the others, so that they need not be counted again
@@ -676,24 +656,19 @@ def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> 
     """Validate and count all ratings, and those that ``split_off`` holds out, in one pass."""
     held_out = coin(columns, fraction, seed)
     parts = zip(HASH_PARTS, fingerprint(df, columns), strict=True)
-    totals = count_ratings(
-        df,
-        columns,
-        {
-            "held_n": F.count_if(held_out),
-            "held_above": F.count_if(held_out & positive(df, columns.label, columns.threshold)),
-            **{f"held_{name}": F.sum(F.when(held_out, part)) for name, part in parts},
-            **text_sizes(df, columns),
-        },
-    )
+    further = {
+        "held_n": F.count_if(held_out),
+        "held_above": F.count_if(held_out & positive(df, columns.label, columns.threshold)),
+        **{f"held_{name}": F.sum(F.when(held_out, part)) for name, part in parts},
+    }
+    totals = count_ratings(df, columns, {**further, **text_sizes(df, columns)})
     whole = checked_counts(df, columns, totals)
     held = {name: totals[f"held_{name}"] for name in HASH_PARTS}
     rest = fingerprint_of({name: totals[name] - held[name] for name in HASH_PARTS})
     n, size = totals["held_n"], bytes_per_rating(df, columns, totals["text"] / whole.n)
+    kept = RatingCounts(n, totals["held_above"], whole.coding, fingerprint_of(held))
     return SplitCounts(
-        whole,
-        RatingCounts(n, totals["held_above"], whole.coding, fingerprint_of(held)),
-        SizeEstimate(whole.n - n, size, rest, columns.weight is not None, totals["id_bytes"]),
+        whole, kept, SizeEstimate(whole.n - n, size, rest, columns.weight is not None, totals["id_bytes"])
     )
 
 
@@ -976,12 +951,12 @@ def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> Da
 
     The counting takes one shuffle of the ids.
     """
-    ids = [StructField(name, type_of(df, of)) for name, of in ((USER, columns.user), (ITEM, columns.item))]
-    numbers = [StructField("side", IntegerType()), StructField("n", LongType()), StructField("above", LongType())]
+    ids = [T.StructField(name, type_of(df, of)) for name, of in ((USER, columns.user), (ITEM, columns.item))]
+    numbers = schema_of("side int, n long, above long")
     cores = parallelism(df.sparkSession)
     n_parts = min(PARTS_PER_CORE * cores, max(cores, n // RATINGS_PER_PART))
     partial = bundles.select(*COUNTED).mapInArrow(CountIds(n_parts), PARTIAL)
-    return in_partitions(partial, n_parts, F.col("part")).mapInArrow(sum_counts, StructType([*ids, *numbers]))
+    return in_partitions(partial, n_parts, F.col("part")).mapInArrow(sum_counts, T.StructType([*ids, *numbers]))
 
 
 def _sides(groups: pa.Table) -> tuple[Ids, Ids]:

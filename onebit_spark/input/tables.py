@@ -101,8 +101,6 @@ def open_table(path: str, format: str | None = None, options: Mapping[str, str] 
     reader, format = _reader_of(path, format, options or {})
     try:
         fields = reader.schema()
-    except Unreadable:
-        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
         reason = f"cannot be read as {format} (check the format and its options): {in_one_line(error)}"
         raise Unreadable(reason) from error

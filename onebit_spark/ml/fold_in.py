@@ -15,36 +15,16 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.losses import OTHER
-from onebit_spark.core.model_info import (
-    PARTNER,
-    SIDE_OF,
-    IdLines,
-    Who,
-    coding_of,
-    factor_columns,
-    factor_table,
-    feature_means,
-    newcomer_rows,
-    plain_columns,
-    plain_lists,
-    prior_row,
-    read_factors,
-)
+from onebit_spark.core.model_info import PARTNER, SIDE_OF, IdLines, Who
 from onebit_spark.core.user_data import one_array
 from onebit_spark.engines.spark_engine import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
+from onebit_spark.input import spark_ratings
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, Columns
-from onebit_spark.input.spark_ratings import (
-    checked_counts,
-    collected_features,
-    count_ratings,
-    matching,
-    rating_lines,
-    with_weight,
-)
 from onebit_spark.ml.scoring import MOST_PAIRS, SparkFactors
 from onebit_spark.platform.frames import Batches, computed_once
 from onebit_spark.platform.sessions import parallelism
@@ -76,14 +56,9 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
         return _change(who, united, united.count())
     model, table, weighted = factors.on_driver(), given.table(), given.columns.weight is not None
     own, partners = model.side(who), model.side(PARTNER[who])
-    folded = model.folded_rows(
-        who,
-        one_array(table[COLUMN_OF[who]].cast(own.ids.type)),
-        partners.positions(table[COLUMN_OF[PARTNER[who]]]),
-        table[LABEL].to_numpy(),
-        table[WEIGHT].to_numpy() if weighted else None,
-        means,
-    )
+    ids = one_array(table[COLUMN_OF[who]].cast(own.ids.type))
+    others, weights = partners.positions(table[COLUMN_OF[PARTNER[who]]]), table[WEIGHT].to_numpy() if weighted else None
+    folded = model.folded_rows(who, ids, others, table[LABEL].to_numpy(), weights, means)
     side = own.with_rows(*folded)
     return _change(who, side_frame(factors, who, side.table), len(side.ids))
 
@@ -91,7 +66,7 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
 def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Changes:
     """The ids that the model does not know added, predicted from their side features alone."""
     info, means = factors.info, explained_means(factors, features, who)
-    rows = newcomer_rows(prior_row(info.scales, SIDE_OF[who], *info.table_form), means.lines)
+    rows = model_info.newcomer_rows(model_info.prior_row(info.scales, SIDE_OF[who], *info.table_form), means.lines)
     if factors.fit_driver(0):
         side = factors.on_driver().side(who)
         new = np.flatnonzero(side.positions(means.ids) < 0)
@@ -100,23 +75,24 @@ def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Ch
         side = side.with_rows(means.ids.take(pa.array(new)).cast(side.ids.type), rows, measured)
         return _change(who, side_frame(factors, who, side.table), len(side.ids))
     old = factors.of(who)
-    plain = ["id", *plain_columns(info, old.columns)]
-    lines = side_frame(factors, who, factor_table(means.ids, rows, unrated_spreads(info, who, rows)))
+    plain = ["id", *model_info.plain_columns(info, old.columns)]
+    lines = side_frame(factors, who, model_info.factor_table(means.ids, rows, unrated_spreads(info, who, rows)))
     united = old.select(*plain).unionByName(lines.join(old.select("id"), "id", "left_anti").select(*plain))
     return _change(who, united, united.count())
 
 
 def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdLines:
     """The means that side features explain, Wᵀf (ids × D)."""
-    info, coding = factors.info, coding_of(factors.info, who)
+    info, coding = factors.info, model_info.coding_of(factors.info, who)
     column = factors.columns[who]
-    lacking = [name for name in coding.columns if not matching(features, name)]
+    lacking = [name for name in coding.columns if not spark_ratings.matching(features, name)]
     if lacking:
         raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
-    named = features.withColumnsRenamed({matching(features, name)[0].name: name for name in coding.columns})
-    table = collected_features(named, column, info.id_types[who], who)
+    spelt = {spark_ratings.matching(features, name)[0].name: name for name in coding.columns}
+    named = features.withColumnsRenamed(spelt)
+    table = spark_ratings.collected_features(named, column, info.id_types[who], who)
     warn_of_unknown_values(coding, table, f"{who} features")
-    return IdLines(one_array(table[column]), feature_means(info, who, coding.coded(table)))
+    return IdLines(one_array(table[column]), model_info.feature_means(info, who, coding.coded(table)))
 
 
 @dataclass(frozen=True)
@@ -132,15 +108,15 @@ class NewRatings:
         roles = factors.info.columns
         user, item = factors.columns["user"], factors.columns["item"]
         columns = Columns(user, item, roles["label"], threshold, roles.get("weight"))
-        ratings = with_weight(ratings, columns)
+        ratings = spark_ratings.with_weight(ratings, columns)
         for who in SIDE_OF:
             factors.check_id_type(ratings, who)
-        totals = count_ratings(ratings, columns)
-        n = checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
+        totals = spark_ratings.count_ratings(ratings, columns)
+        n = spark_ratings.checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
 
     def table(self) -> pa.Table:
-        return rating_lines(self.frame, self.columns).toArrow()
+        return spark_ratings.rating_lines(self.frame, self.columns).toArrow()
 
 
 def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
@@ -152,8 +128,9 @@ def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
 
 def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
     """The factor table with the new rows, computed and kept by the executors."""
-    info, ratings = factors.info, rating_lines(given.frame, given.columns)
-    new, needed, plain = COLUMN_OF[who], factor_columns(*info.table_form), plain_columns(info, factors.of(who).columns)
+    info, ratings = factors.info, spark_ratings.rating_lines(given.frame, given.columns)
+    new, needed = COLUMN_OF[who], model_info.factor_columns(*info.table_form)
+    plain = model_info.plain_columns(info, factors.of(who).columns)
     partners = factors.of(PARTNER[who]).select(F.col("id").alias("__known"), F.struct(*needed).alias("lines"))
     # An inner join: ratings of partners that the model does not know are ignored.
     joined = ratings.join(partners, F.col(COLUMN_OF[PARTNER[who]]) == F.col("__known"))
@@ -161,7 +138,7 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
     tasks = max(parallelism(ratings.sparkSession), -(-given.n // RATINGS_PER_TASK))
     weight = [] if given.columns.weight is None else [F.col(WEIGHT).alias("weight")]
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines", *weight)
-    partner_prior = prior_row(info.scales, OTHER[SIDE_OF[who]], *info.table_form)
+    partner_prior = model_info.prior_row(info.scales, OTHER[SIDE_OF[who]], *info.table_form)
     task = FoldIn.of(info, SIDE_OF[who])
 
     def rows_of(batches: Batches) -> Batches:
@@ -173,14 +150,15 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
         rows, cols = (array.indices.to_numpy().astype(np.int64) for array in (ids, known))
         positive = table["positive"].to_numpy().astype(bool)
         first = np.unique(cols, return_index=True)[1]  # one line per partner
-        posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), partner_prior)
+        posterior = model_info.read_factors(table["lines"].combine_chunks().take(pa.array(first)), partner_prior)
         weights = table["weight"].to_numpy() if "weight" in table.schema.names else None
         shape = len(ids.dictionary), len(known.dictionary)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
         explained = None if means is None else means.at(ids.dictionary)
         folded = task.rows(block, posterior, explained)
         measured = task.measured(block, folded, posterior)
-        yield from plain_lists(factor_table(ids.dictionary, folded, measured)).select(["id", *plain]).to_batches()
+        lines = model_info.plain_lists(model_info.factor_table(ids.dictionary, folded, measured))
+        yield from lines.select(["id", *plain]).to_batches()
 
     schema = factor_schema(replace(info, draw_narrowing=None), who, plain)
     folded = computed_once(placed.repartition(tasks, "id").mapInArrow(rows_of, schema))
@@ -201,12 +179,12 @@ def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFra
     sides = {who: side_of(factors, who, ids[who]) if model is None else model.side(who) for who in COLUMN_OF}
     weights = None if given.columns.weight is None else table[WEIGHT].to_numpy()
     after = updated_rows(factors.info, sides, ids, table[LABEL].to_numpy(), weights, means)
-    plain, changes = ["id", *factor_columns(*factors.info.table_form)], Changes()
+    plain, changes = ["id", *model_info.factor_columns(*factors.info.table_form)], Changes()
     for who, (rated, rows) in after.items():
         if model is not None:
             frame = side_frame(factors, who, sides[who].with_rows(rated, rows).table)
         else:
-            lines = side_frame(factors, who, factor_table(rated, rows))
+            lines = side_frame(factors, who, model_info.factor_table(rated, rows))
             old = factors.of(who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
             frame = old.unionByName(lines)
         new = int(np.count_nonzero(sides[who].positions(rated) < 0))

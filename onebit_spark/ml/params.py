@@ -49,7 +49,6 @@ REMOVED = {  # Params and methods of earlier versions, and what to do instead
 
 
 def refuse_removed(names: Iterable[str]) -> None:
-    """Raise a RequestError if one of these Params was removed."""
     refuse([f"{name} was removed: {REMOVED[name]}" for name in names if name in REMOVED])
 
 
@@ -188,7 +187,6 @@ class PredictionParams(Params):
         return self._set(**{name: value for name, value in params.items() if value is not None})
 
     def coldStartProblems(self) -> list[str]:
-        """The problem with ``coldStartStrategy``, in words; an empty list if there is none."""
         value = self.getColdStartStrategy()
         return (
             [] if value in COLD_START else [f"coldStartStrategy must be one of {', '.join(COLD_START)}, not {value!r}"]

@@ -11,16 +11,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from onebit_spark.core import model_info
 from onebit_spark.core.losses import SIDES
-from onebit_spark.core.model_info import (
-    N_RATINGS,
-    SIDE_OF,
-    Who,
-    factor_columns,
-    plain_columns,
-    prior_row,
-    read_factors,
-)
+from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.user_data import one_array
 from onebit_spark.errors import RequestError, refuse
@@ -28,55 +21,49 @@ from onebit_spark.input.spark_ratings import checked_ids, refuse_stream
 from onebit_spark.ml.fold_in import side_of
 from onebit_spark.ml.scoring import SparkFactors
 from onebit_spark.platform.frames import Batches
-from onebit_spark.predictor.fitted_model import (
-    FittedModel,
-    anchored_sign,
-    position_problems,
-    position_table,
-    question_problems,
-    who_problems,
-)
+from onebit_spark.predictor import fitted_model
+from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.predictor import ModelSide, arrow_type, asked_ids
 
 
 def positions(factors: SparkFactors, who: Who, dimensions: int, anchors: Mapping[Any, int]) -> DataFrame:
     """See ``FittedModel.positions``. The positions of a large model are computed by the executors."""
-    refuse(who_problems(who))
+    refuse(fitted_model.who_problems(who))
     info, frame = factors.info, factors.of(who)
     if factors.fit_driver(0):
         table = factors.on_driver().positions(who, dimensions, anchors).replace_schema_metadata()
         return factors.spark.createDataFrame(table.rename_columns({who: factors.columns[who]}))
-    if (axes := info.position_axes) is None or N_RATINGS not in frame.columns:
+    if (axes := info.position_axes) is None or model_info.N_RATINGS not in frame.columns:
         raise RequestError("positions of this model are not known: an earlier version saved it, or it was updated")
-    refuse(position_problems(axes, dimensions, anchors))
+    refuse(fitted_model.position_problems(axes, dimensions, anchors))
     sign = 1.0
     if anchors:
         ids = asked_ids(list(anchors), arrow_type(info.id_types["user"]), "the anchors")
-        sign = anchored_sign(axes, side_of(factors, "user", ids), anchors)
+        sign = fitted_model.anchored_sign(axes, side_of(factors, "user", ids), anchors)
 
     def rows_of(batches: Batches) -> Batches:
         for batch in batches:
             side = ModelSide.of(pa.Table.from_batches([batch]), info, who)
-            yield from position_table(axes, side, who, dimensions, sign).to_batches()
+            yield from fitted_model.position_table(axes, side, who, dimensions, sign).to_batches()
 
-    lines = frame.select("id", *plain_columns(info, frame.columns))
-    example = position_table(axes, ModelSide.of(lines.limit(1).toArrow(), info, who), who, dimensions, sign)
-    schema = f"id {info.id_types[who]}, n_ratings bigint"
-    schema += "".join(f", {name} double" for name in example.column_names[2:])
+    lines = frame.select("id", *model_info.plain_columns(info, frame.columns))
+    first = ModelSide.of(lines.limit(1).toArrow(), info, who)
+    names = fitted_model.position_table(axes, first, who, dimensions, sign).column_names
+    schema = f"id {info.id_types[who]}, n_ratings bigint" + "".join(f", {name} double" for name in names[2:])
     return lines.mapInArrow(rows_of, schema).withColumnRenamed("id", factors.columns[who])
 
 
 def next_questions(factors: SparkFactors, asking: DataFrame, n: int, seen: DataFrame | None) -> DataFrame:
     """See ``FittedModel.next_questions``. Every worker has the means of the items."""
     info, (own, other) = factors.info, (factors.columns[who] for who in SIDE_OF)
-    refuse(question_problems(info, n))
+    refuse(fitted_model.question_problems(info, n))
     for frame, who in [(asking, "user"), *([] if seen is None else [(seen, "user"), (seen, "item")])]:
         refuse_stream(frame, "the users or the pairs to leave out")
         factors.check_id_type(frame, who)  # type: ignore[arg-type]
     types = info.id_types
     (ids,) = checked_ids(asking, [own])
     users = asking.select(ids.cast(types["user"]).alias("id")).distinct()
-    lines = F.struct(*factor_columns(info.kind, info.config.intercepts)).alias("lines")
+    lines = F.struct(*model_info.factor_columns(info.kind, info.config.intercepts)).alias("lines")
     users = users.join(factors.users.select("id", lines), "id", "left")
     if seen is None:
         users = users.withColumn("seen", F.lit(None).cast(f"array<{types['item']}>"))
@@ -86,7 +73,7 @@ def next_questions(factors: SparkFactors, asking: DataFrame, n: int, seen: DataF
         users = users.join(pairs.groupBy("id").agg(F.collect_set("item").alias("seen")), "id", "left")
     means = ["id", "mean", *(["intercept"] if info.config.intercepts else [])]
     items = factors.items.select(*means).toArrow()
-    priors = [prior_row(info.scales, side, info.kind, info.config.intercepts) for side in SIDES]
+    priors = [model_info.prior_row(info.scales, side, info.kind, info.config.intercepts) for side in SIDES]
     location = np.stack(items["mean"].to_numpy()).astype(np.float32)
     if info.config.intercepts:
         location = np.insert(location, 0, items["intercept"].to_numpy(), axis=1)
@@ -95,7 +82,7 @@ def next_questions(factors: SparkFactors, asking: DataFrame, n: int, seen: DataF
 
     def rows_of(batches: Batches) -> Batches:
         for batch in filter(len, batches):
-            side = ModelSide(batch["id"], read_factors(batch["lines"], priors[0]), priors[0])
+            side = ModelSide(batch["id"], model_info.read_factors(batch["lines"], priors[0]), priors[0])
             lists = pa.array(batch["seen"])
             parents = batch["id"].take(pc.list_parent_indices(lists))
             model = FittedModel(info, side, columns, {})

@@ -39,13 +39,7 @@ def recommend(
     """The n best of every user (``who`` = "user") or every item that the model knows, or of those of ``subset``.
 
     They are ranked by probability, or by score − z·std. Pairs of ``seen``, and those of less confidence than ``floor``,
-    are left out.
-
-    Returns
-    -------
-    DataFrame
-        The id and ``recommendations``, an array of structs with the best first, as in ALSModel: the id of the other
-        side, ``rating`` (the score), ``std`` and ``probability``.
+    are left out. The columns are those of ``OneBitCompletionModel.recommendForAllUsers``.
     """
     refuse(ranking_problems(n, z))
     predictor, partner = Predictor.of(factors.info), PARTNER[who]

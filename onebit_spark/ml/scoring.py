@@ -26,39 +26,13 @@ from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.prediction import LARGEST, Calibration, Call
 from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError, refuse
+from onebit_spark.input import spark_ratings
 from onebit_spark.input.ratings import INTEGRAL, TABLE_BYTES, Batches, Columns, RatingCounts, joined
-from onebit_spark.input.spark_ratings import (
-    cell_hash,
-    check_ratings,
-    checked_ids,
-    column_problem,
-    matching,
-    positive,
-    quoted,
-    type_of,
-    with_weight,
-)
 from onebit_spark.platform.frames import arrow_udf, collect_in_parts
 from onebit_spark.platform.sessions import as_bytes, described, driver_limits
+from onebit_spark.predictor import predictor
 from onebit_spark.predictor.fitted_model import FittedModel
-from onebit_spark.predictor.predictor import (
-    CALIBRATING,
-    NOT_KNOWN,
-    OUTPUTS,
-    SAMPLE,
-    CertificateRequest,
-    ModelSide,
-    Predictor,
-    calibrated,
-    certificates_of,
-    count_by_level,
-    diagnosed,
-    figures_of,
-    fresh_to,
-    scored_table,
-    sums_of,
-    with_rates,
-)
+from onebit_spark.predictor.predictor import OUTPUTS, SAMPLE, CertificateRequest, ModelSide, Predictor
 
 SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
 
@@ -110,7 +84,7 @@ class SparkFactors:
         Integers of different widths are accepted. Any other cast could merge or split ids, so the user must do it.
         """
         column, expected = self.columns[who], self.info.id_types[who]
-        actual = type_of(dataset, column).simpleString()
+        actual = spark_ratings.type_of(dataset, column).simpleString()
         if actual != expected and not (actual in INTEGRAL and expected in INTEGRAL):
             raise RequestError(
                 f"column {column!r} is of type {actual}, but the model's {who} ids are of type {expected}: "
@@ -129,10 +103,10 @@ class SparkFactors:
         """
         joined, prefix = self._joined(dataset, factor_columns(self.info.kind, self.info.config.intercepts))
         factors = f"{prefix}_user", f"{prefix}_item"
-        predictor = Predictor.of(self.info)
+        scorer = Predictor.of(self.info)
 
         def score(users: pa.Array, items: pa.Array) -> pa.Array:
-            return predictor.score_lines((users, items))
+            return scorer.score_lines((users, items))
 
         scoring = arrow_udf(score, [joined.schema[name].dataType for name in factors], SCORED)
         return joined.withColumn(f"{prefix}_scored", scoring(*factors)), prefix
@@ -157,12 +131,12 @@ class SparkFactors:
             raise RequestError("the model was saved by a version without random draws: fit it again")
         certified = [] if info.draw_narrowing is None else [CERTIFIED]
         joined, prefix = self._joined(dataset, [*factor_columns(info.kind, info.config.intercepts), *certified])
-        predictor = Predictor.of(info)
+        scorer = Predictor.of(info)
 
         def draw(users: pa.Array, items: pa.Array, keys: pa.Array) -> pa.Array:
-            return predictor.sample_lines((users, items), keys, seed)
+            return scorer.sample_lines((users, items), keys, seed)
 
-        ids = (F.col(quoted(self.columns[who])).cast(info.id_types[who]) for who in SIDE_OF)
+        ids = (F.col(spark_ratings.quoted(self.columns[who])).cast(info.id_types[who]) for who in SIDE_OF)
         factors = f"{prefix}_user", f"{prefix}_item"
         types = [*(joined.schema[name].dataType for name in factors), LongType()]
         score = arrow_udf(draw, types, DoubleType())(*factors, F.xxhash64(*ids))
@@ -175,7 +149,7 @@ class SparkFactors:
             prefix += "_"
         for who in SIDE_OF:
             self.check_id_type(dataset, who)
-        checked = checked_ids(dataset, [self.columns[who] for who in SIDE_OF])
+        checked = spark_ratings.checked_ids(dataset, [self.columns[who] for who in SIDE_OF])
         limit = as_bytes(str(self.spark.conf.get("spark.sql.autoBroadcastJoinThreshold")))
         joined = dataset.withColumns({f"{prefix}_{who}_key": ids for who, ids in zip(SIDE_OF, checked, strict=True)})
         for who in SIDE_OF:
@@ -195,7 +169,6 @@ def signed_confidence(info: ModelInfo, score: Column, std: Column) -> Column:
 
 
 def called(info: ModelInfo, call: Call, threshold: float, score: Column, std: Column) -> Column:
-    """Whether the model makes a call for pairs with these scores and standard deviations."""
     if math.isinf(threshold):  # the request was not met
         return F.lit(False)
     z = signed_confidence(info, score, std)
@@ -216,15 +189,15 @@ def scored_ratings(
 
 def _scored_lines(info: ModelInfo, table: pa.Table) -> pa.Table:
     lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])
-    return scored_table(info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
+    return predictor.scored_table(info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
 
 
 def _asked(factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
     """The two ids, the label as a boolean and the group."""
-    labelled = ratings.withColumn("__positive", positive(ratings, factors.info.columns["label"], threshold))
-    ids = (F.col(quoted(column)) for column in factors.columns.values())
+    ids = (F.col(spark_ratings.quoted(column)) for column in factors.columns.values())
+    positive = spark_ratings.positive(ratings, factors.info.columns["label"], threshold)
     group = F.lit(None).cast("string") if group is None else group
-    return labelled.select(*ids, "__positive", group.alias("__group"))
+    return ratings.select(*ids, positive.alias("__positive"), group.alias("__group"))
 
 
 def _by_spark(factors: SparkFactors, asked: DataFrame) -> DataFrame:
@@ -242,7 +215,7 @@ def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFram
         schema = StructType([*pairs.schema, *(StructField(name, DoubleType()) for name in OUTPUTS)])
         return factors.spark.createDataFrame(table, schema)
     scored, prefix = factors.scored(pairs)
-    ids = (F.col(quoted(name)) for name in pairs.columns)
+    ids = (F.col(spark_ratings.quoted(name)) for name in pairs.columns)
     return scored.select(*ids, *(F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS))
 
 
@@ -262,21 +235,21 @@ def measure(
     of exactly 0 counts as the majority label of the training data. ``counts`` is the result of ``check_ratings`` on the
     same ratings; ``by`` is a column to group them by.
     """
-    info, group, exact = factors.info, None if by is None else F.col(quoted(by)).cast("string"), True
+    info, group, exact = factors.info, None if by is None else F.col(spark_ratings.quoted(by)).cast("string"), True
     if counts.n <= COLLECT_LIMIT:
-        sums = sums_of(scored_ratings(factors, ratings, threshold, counts.n, group))
+        sums = predictor.sums_of(scored_ratings(factors, ratings, threshold, counts.n, group))
     else:
         exact, frame = False, _by_spark(factors, _asked(factors, ratings, threshold, group))
         parts = -(-counts.n * SCORED_BYTES // driver_limits(factors.spark).result)
 
         def summed(batches: Batches) -> dict[str, Any]:
             tables = joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)
-            each = (sums_of(_scored_lines(info, table), exact=False) for table in tables)
+            each = (predictor.sums_of(_scored_lines(info, table), exact=False) for table in tables)
             return reduce(lambda one, two: {name: one[name] + two[name] for name in one}, each)
 
         sums = collect_in_parts(frame, parts, F.xxhash64("score", "std"), summed)
-    figures = with_rates(figures_of(sums, exact), info, counts.n, counts.positives, threshold)
-    return figures, count_by_level(info, sums, by)
+    figures = predictor.with_rates(predictor.figures_of(sums, exact), info, counts.n, counts.positives, threshold)
+    return figures, predictor.count_by_level(info, sums, by)
 
 
 def diagnose(
@@ -284,12 +257,12 @@ def diagnose(
 ) -> dict[str, Any]:
     """The figures that a report shows, of all ratings or of a sample: see ``OneBitCompletionModel.diagnose``."""
     scored, sampled = _scored(factors, ratings, SAMPLE, counts)
-    return diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
+    return predictor.diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
 
 
 def calibrate(factors: SparkFactors, ratings: DataFrame) -> Calibration:
     """The map from score and spread to probability that is likeliest on these ratings, which must not be fitted."""
-    return calibrated(_scored(factors, ratings, CALIBRATING)[0])
+    return predictor.calibrated(_scored(factors, ratings, predictor.CALIBRATING)[0])
 
 
 def _scored(
@@ -321,14 +294,14 @@ def checked_ratings(
     ratings without this column all count.
     """
     roles = factors.info.columns
-    labels = matching(ratings, roles["label"])
+    labels = spark_ratings.matching(ratings, roles["label"])
     if threshold is None and not any(isinstance(field.dataType, BooleanType) for field in labels):
         threshold = factors.info.threshold
     weight = roles.get("weight")
-    weight = weight if weight is not None and matching(ratings, weight) else None
+    weight = weight if weight is not None and spark_ratings.matching(ratings, weight) else None
     columns = Columns(factors.columns["user"], factors.columns["item"], roles["label"], threshold, weight)
-    ratings = with_weight(ratings, columns)
-    return CheckedRatings(ratings, columns, counts or check_ratings(ratings, columns))
+    ratings = spark_ratings.with_weight(ratings, columns)
+    return CheckedRatings(ratings, columns, counts or spark_ratings.check_ratings(ratings, columns))
 
 
 def certify(
@@ -342,27 +315,26 @@ def certify(
     if freshness is None:
         freshness = check_fresh(fitted, on)
     figures, counts = measure(factors, on.ratings, on.columns.threshold, on.counts, request.by)
-    return figures, certificates_of(factors.info, counts, request, freshness)
+    return figures, predictor.certificates_of(factors.info, counts, request, freshness)
 
 
 def check_request(factors: SparkFactors, ratings: DataFrame, request: CertificateRequest) -> None:
-    """Refuse, before any rating is scored, what cannot be certified."""
     problems = request.problems(factors.info)
-    if request.by is not None and (problem := column_problem(ratings, request.by, " to group by")):
+    if request.by is not None and (problem := spark_ratings.column_problem(ratings, request.by, " to group by")):
         problems.append(problem)
     refuse(problems)
 
 
 def check_fresh(fitted: CellSketch | None, on: CheckedRatings) -> dict[str, Any]:
     if fitted is None:
-        return NOT_KNOWN
-    return fresh_to(fitted, sketch_of(on.ratings, on.columns, on.counts.n, fitted.limit))
+        return predictor.NOT_KNOWN
+    return predictor.fresh_to(fitted, sketch_of(on.ratings, on.columns, on.counts.n, fitted.limit))
 
 
 def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST) -> CellSketch:
     """The sketch of n ratings, in one job; up to ``limit``, or lower where they are many."""
     limit = min(limit, limit_for(n))
-    hashes = ratings.select(cell_hash(ratings, columns).alias("hash"))
+    hashes = ratings.select(spark_ratings.cell_hash(ratings, columns).alias("hash"))
     if limit < HIGHEST:
         hashes = hashes.where(F.col("hash") <= F.lit(limit))
     with described(ratings.sparkSession, "sketch"):

@@ -464,7 +464,6 @@ def _kind(node: Any) -> str:
 
 
 def _each(sequence: Any) -> list[Any]:
-    """The elements of a sequence of Scala."""
     return [sequence.apply(place) for place in range(sequence.size())]
 
 

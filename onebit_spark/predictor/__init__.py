@@ -1,1 +1,1 @@
-"""What a fitted model says, on arrays: scores, labels, draws, lists, fold-in, its folder. It imports no Spark."""
+"""Predictions of a fitted model, on arrays: scores, labels, draws, lists, fold-in, its folder. It imports no Spark."""

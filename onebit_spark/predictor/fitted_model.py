@@ -22,23 +22,14 @@ from onebit_spark.certificate.certificates import (
     headline_of,
     ungrouped_certificates,
 )
+from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Terms, available_cores
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.id_index import one_array
-from onebit_spark.core.model_info import (
-    PARTNER,
-    SIDE_OF,
-    IdLines,
-    ModelInfo,
-    Who,
-    coding_of,
-    feature_effects,
-    feature_means,
-    newcomer_rows,
-)
+from onebit_spark.core.model_info import PARTNER, SIDE_OF, ModelInfo, Who
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 from onebit_spark.core.prediction import TOWARDS, Call, ConfidenceThresholds, ranking_figures
@@ -64,6 +55,7 @@ from onebit_spark.predictor.predictor import (
     figures_of,
     fresh_to,
     moments,
+    sampled,
     scored_table,
     scores_at,
     sums_of,
@@ -93,18 +85,11 @@ class _Ratings(NamedTuple):
 
 
 def load(path: str | os.PathLike[str]) -> FittedModel:
-    """The model of a folder on this machine, without Spark.
+    """The model of a folder on this machine, without Spark. It is read once, into memory.
 
-    Parameters
-    ----------
-    path : str or path
-        What ``jobs/fit.py``, ``OneBitCompletionModel.save`` or ``FittedModel.save`` wrote, in this or an earlier
-        version. It is read once, into memory.
-
-    Raises
-    ------
-    RequestError
-        There is no model, or it is damaged, newer than this package, or on another machine (hdfs://, s3://).
+    ``jobs/fit.py``, ``OneBitCompletionModel.save`` or ``FittedModel.save`` wrote the folder, in this or an earlier
+    version. A RequestError says if there is no model, or if it is damaged, newer than this package, or on another
+    machine (hdfs://, s3://).
     """
     info, users, items, certificate, params, fitted = read_model(path)
     cold_start, max_error = params.get("coldStartStrategy", "prior"), params.get("maxError")
@@ -118,7 +103,7 @@ class FittedModel:
 
     It predicts what ``OneBitCompletionModel.transform`` predicts. The methods change nothing, so threads may share it.
 
-    Parameters
+    Attributes
     ----------
     info : ModelInfo
         Settings, counts and history of the fit: the content of ``metadata.json``.
@@ -128,19 +113,9 @@ class FittedModel:
         Upper limits on the error rate: the content of ``certificate.json``.
     cold_start : {"prior", "drop", "nan"}
         Pairs with an unknown id: predicted from the prior, left out, or NaN. The Param ``coldStartStrategy``.
-    max_error : float, optional
-        The certified error rate of ``answered``. Default: the first that was requested. The Param ``maxError``.
-    params : dict
-        All Params of the folder. ``save`` writes them again.
-    fitted : CellSketch, optional
-        Which cells were fitted, so that ``certify`` can refuse their ratings.
-    history : sequence of Iteration
-        One entry per iteration of a fit in this process. A folder keeps ``objective_history`` of it.
-    shape : (int, int), optional
-        The shape of the matrix, after ``fit_arrays``. The ids are then the numbers of the rows and columns.
-    min_precision : str, optional
-        The certified precision of ``positive``, such as "0.8", of ``negative``, such as "negative:0.99", or of both,
-        separated by a comma. Default: the first that were requested. The Param ``minPrecision``.
+    max_error, min_precision
+        Which certified error rate ``answered`` has, and which precisions ``positive`` and ``negative``, such as
+        "0.8,negative:0.99". Default: the first that were requested. The Params ``maxError`` and ``minPrecision``.
 
     Notes
     -----
@@ -155,10 +130,10 @@ class FittedModel:
     certificate: dict[str, Any]
     cold_start: str = "prior"
     max_error: float | None = None
-    params: dict[str, Any] = field(default_factory=dict)
-    fitted: CellSketch | None = None
-    history: Sequence[Iteration] = ()
-    shape: tuple[int, int] | None = None
+    params: dict[str, Any] = field(default_factory=dict)  # all Params of the folder, which ``save`` writes again
+    fitted: CellSketch | None = None  # which cells were fitted, so that ``certify`` can refuse their ratings
+    history: Sequence[Iteration] = ()  # of a fit in this process; a folder keeps ``objective_history`` of it
+    shape: tuple[int, int] | None = None  # of the matrix, after ``fit_arrays``
     min_precision: str | None = None
 
     def __post_init__(self) -> None:
@@ -243,18 +218,16 @@ class FittedModel:
 
     def feature_weights(self, who: Who = "user") -> pa.Table:
         """What was learnt from side features: see ``OneBitCompletionModel.userFeatureWeights``."""
-        columns = zip(*feature_effects(self.info, who), strict=True)
+        columns = zip(*model_info.feature_effects(self.info, who), strict=True)
         return pa.table(dict(zip(("feature", "effect", "intercept", "factors"), map(list, columns), strict=True)))
 
     def side(self, who: Who) -> ModelSide:
-        """The users or the items."""
         return self.users if who == "user" else self.items
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     @cached_property
     def predictor(self) -> Predictor:
-        """Computes the predictions of pairs."""
         return Predictor.of(self.info)
 
     def predictions(self, users: Any, items: Any) -> pa.Table:
@@ -412,6 +385,11 @@ class FittedModel:
         taken = [asked.take(pa.array(at)) for asked, at in zip(ids, place, strict=True)]
         return taken, numbers[0][place[0]], numbers[1][place[1]]
 
+    def _seen(self, seen: Any) -> tuple[list[pa.Array], Numbers, Numbers]:
+        """``pairs`` of (user ids, item ids), or of a table."""
+        is_pair = isinstance(seen, tuple | list) and len(seen) == 2
+        return self.pairs(*(seen if is_pair else self._columns_of(seen, "the seen pairs", ("user", "item"))))
+
     def asked(self, who: Who, values: Any) -> pa.Array:
         """Ids as an Arrow array that can be looked up."""
         return asked_ids(values, self.side(who).ids.type, f"the {who} ids")
@@ -445,27 +423,17 @@ class FittedModel:
         self, ids: Any = None, n: int = 10, who: Who = "user", *, z: float | None = None,
         seen: Any = None, answered_only: bool = False,
     ) -> pa.Table:  # fmt: skip
-        """The best items of users (``who`` = "user"), or the best users of items.
+        """The best items of users (``who`` = "user"), or the best users of items, ranked by probability.
 
-        Parameters
-        ----------
-        ids : ids, optional
-            Who gets recommendations. Unknown ids are left out, with a warning. Default: all that the model knows.
-        n : int
-            Recommendations per id.
-        who : {"user", "item"}
-            What ``ids`` are.
-        z : float, optional
-            Rank by score − z·std. Default: by probability.
-        seen : (user ids, item ids) or table, optional
-            Pairs that are not recommended. A table has the columns of the fit.
-        answered_only : bool
-            List only pairs that the model answers. No certificate is about the lists (docs/predictions.md).
+        ``ids`` are by default all that the model knows. Unknown ones are left out, with a warning. With ``z`` the order
+        is that of score − z·std. The pairs of ``seen``, (user ids, item ids) or a table with the columns of the fit,
+        are not recommended. With ``answered_only`` only pairs are listed that the model answers; no certificate is
+        about the lists (docs/predictions.md).
 
         Returns
         -------
         pyarrow.Table
-            The id, ``rank`` from 1 on, the recommended id, score, std, probability.
+            The id, ``rank`` from 1 to n, the recommended id, score, std, probability.
         """
         refuse(ranking_problems(n, z) + who_problems(who))
         floor = self._threshold("answered") if answered_only else None
@@ -477,23 +445,15 @@ class FittedModel:
                 "in, or ask for their probabilities, which come from the prior"
             )
         rows = rows[rows >= 0]
-        pairs = None
-        if seen is not None:
-            if not (isinstance(seen, tuple | list) and len(seen) == 2):
-                seen = self._columns_of(seen, "the seen pairs", ("user", "item"))
-            _, by_user, by_item = self.pairs(*seen)
-            pairs = (by_user, by_item) if who == "user" else (by_item, by_user)
+        pairs = None if seen is None else self._seen(seen)[1:]
+        if pairs is not None and who == "item":
+            pairs = pairs[::-1]
         best = best_of(asking.known, rows, others.known, n, self.predictor.ranking(z, floor), pairs)
         row, rank = np.nonzero(best.present)
         outputs = self.predictor.outputs(best.score[best.present], best.variance[best.present])
-        return pa.table(
-            {
-                who: asking.ids.take(pa.array(rows[row])),
-                "rank": pa.array(rank + 1),
-                PARTNER[who]: others.ids.take(pa.array(best.partner[best.present])),
-                **{name: outputs[name] for name in ("score", "std", "probability")},
-            }
-        )
+        ids, partners = asking.ids.take(pa.array(rows[row])), others.ids.take(pa.array(best.partner[best.present]))
+        figures = {name: outputs[name] for name in ("score", "std", "probability")}
+        return pa.table({who: ids, "rank": pa.array(rank + 1), PARTNER[who]: partners, **figures})
 
     # ---- positions ---------------------------------------------------------------------------------------------------
 
@@ -503,15 +463,8 @@ class FittedModel:
         The score of a pair is intercept + Σ slope·position, over all dimensions. Positions have mean 0, unit variance
         and no correlation; the first dimension explains the largest share of the scores' variance.
 
-        Parameters
-        ----------
-        who : {"user", "item"}
-            Whose table.
-        dimensions : int
-            Number of dimensions.
-        anchors : mapping of user ids to ±1, optional
-            Users whose position in the first dimension is to be negative or positive. It turns the axis of the items as
-            well. Default: the longer tail is positive.
+        ``anchors`` map users to ±1, the side on which their position in the first dimension is to be. They turn the
+        axis of the items as well. By default the longer tail is positive.
 
         Returns
         -------
@@ -540,21 +493,11 @@ class FittedModel:
         local_path(path).write_text(map_page(*tables, groups), encoding="utf-8")
 
     def next_questions(self, ids: Any, n: int = 10, *, seen: Any = None, items: Any = None) -> pa.Table:
-        """The items whose answers would say most about these users: an adaptive test (docs/positions.md).
+        """The n items whose answers would say most about each user: an adaptive test (docs/positions.md).
 
         A list is to be asked as a whole. To use the answers, fold them in and ask for the next question. An unknown
-        user is a new one.
-
-        Parameters
-        ----------
-        ids : ids
-            The users.
-        n : int
-            Number of items for each user.
-        seen : (user ids, item ids) or table, optional
-            Pairs that are not asked again. A table has the columns of the fit.
-        items : ids, optional
-            The items that may be asked. Default: all.
+        user is a new one. The pairs of ``seen``, (user ids, item ids) or a table with the columns of the fit, are not
+        asked again. ``items`` are those that may be asked, by default all.
 
         Returns
         -------
@@ -570,9 +513,7 @@ class FittedModel:
             allowed[places[places >= 0]] = True
         asked: dict[Any, list[Any]] = {}
         if seen is not None:
-            if not (isinstance(seen, tuple | list) and len(seen) == 2):
-                seen = self._columns_of(seen, "the seen pairs", ("user", "item"))
-            (of, _), _, cols = self.pairs(*seen)
+            (of, _), _, cols = self._seen(seen)
             for user, col in zip(of.to_pylist(), cols, strict=True):
                 asked.setdefault(user, []).append(col)
         lines = []
@@ -587,7 +528,7 @@ class FittedModel:
 
     @cached_property
     def _axes(self) -> Axes:
-        """Those of the fit. A model of an earlier version has the axes of its rows."""
+        """The axes of the fit. A model of an earlier version has those of its rows."""
         known = self.info.position_axes
         return Axes.of_posteriors(self.users.known, self.items.known) if known is None else known
 
@@ -596,7 +537,7 @@ class FittedModel:
     def scored(
         self, rows: Numbers, cols: Numbers, positive: NDArray[np.bool_], groups: pa.ChunkedArray | None = None
     ) -> pa.Table:
-        """Ratings at positions of the two sides, with what the model says: see ``scored_table``."""
+        """Ratings at positions of the two sides, with their predictions: see ``scored_table``."""
         none = pa.nulls(len(rows), pa.string())
         columns = {"positive": positive, "unknown_user": rows < 0, "unknown_item": cols < 0}
         lines = {**columns, "group": none if groups is None else groups, **self.predicted(rows, cols)}
@@ -608,20 +549,14 @@ class FittedModel:
     ) -> list[Certificate]:  # fmt: skip
         """Certify the model on ratings that were not fitted: ``holdout``, and one certificate for each request.
 
-        Parameters
-        ----------
-        users, items, labels
-            The ratings; or one table with the columns of the fit. Those of cells that the model was fitted on are
-            refused, as far as it knows them.
-        terms : Terms, optional
-            δ, and the number of settings that were compared.
-        max_error : sequence of float
-            Requested error rates among the answered pairs (docs/MATH.md, §10): ``selective``.
-        groups : array_like, optional
-            One value per rating. Certify within each group as well; the groups share δ.
-        min_precision : float, str or sequence
-            Requested precisions among the pairs that are called positive, such as 0.9, or negative, such as
-            "negative:0.99" (§10.6): ``precision``.
+        The ratings are users, items and labels, or one table with the columns of the fit. Those of cells that the model
+        was fitted on are refused, as far as it knows them. ``terms`` are δ and the number of settings that were
+        compared.
+
+        ``max_error`` requests error rates among the answered pairs (docs/MATH.md, §10): ``selective``.
+        ``min_precision`` requests precisions among the pairs that are called positive, such as 0.9, or negative, such
+        as "negative:0.99" (§10.6): ``precision``. ``groups`` has one value per rating: certify within each group as
+        well; the groups share δ.
         """
         by, terms = None if groups is None else "group", terms or Terms()
         request = CertificateRequest(terms, tuple(max_error), by, min_precision)
@@ -640,7 +575,7 @@ class FittedModel:
         return replace(self, certificate=with_certificates(self.certificate, certificates, instead_of))
 
     def _sketch(self, given: _Ratings) -> CellSketch:
-        """Of the cells of ratings, up to the limit of the model's own sketch."""
+        """The sketch of the cells of ratings, up to the limit of the model's own sketch."""
         return CellSketch.of(cell_hashes(*given.ids), HIGHEST if self.fitted is None else self.fitted.limit)
 
     def calibrate(self, users: Any, items: Any = None, labels: ArrayLike | None = None) -> FittedModel:
@@ -659,22 +594,13 @@ class FittedModel:
     ) -> FittedModel:  # fmt: skip
         """This model with the figures of its report, measured on these ratings, or on a sample of them.
 
-        Parameters
-        ----------
-        users, items, labels
-            The ratings; or one table with the columns of the fit.
-        source : str
-            What these ratings are, in words, for the report.
-        fitted : bool
-            Whether the model was fitted to them. Then the report warns that the figures are too good.
+        The ratings are users, items and labels, or one table with the columns of the fit. ``source`` says in words what
+        they are. If the model was ``fitted`` to them, the report warns that the figures are too good.
         """
         given = self._ratings(users, items, labels, "diagnose")
         if not (n := len(given.rows)):
             raise RequestError("cannot diagnose: there is no rating")
-        places = np.arange(n)
-        if n > SAMPLE:
-            places = np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
-            source = f"a sample of {source}"
+        places, source = sampled(n), f"a sample of {source}" if n > SAMPLE else source
         scored = self.scored(given.rows[places], given.cols[places], given.positive[places])
         return replace(self, info=replace(self.info, diagnostics=diagnosed(scored, source, fitted)))
 
@@ -692,15 +618,10 @@ class FittedModel:
     ) -> dict[str, Any]:
         """How many positive ratings the lists of ``recommend`` find: see ``core.prediction.ranking_figures``.
 
-        Parameters
-        ----------
-        users, items, labels
-            Ratings that were not fitted; or one table with the columns of the fit. The positive ones are relevant.
-        n : int
-            Length of the lists.
-        seen : (users, items, labels) or table, optional
-            The ratings that were fitted. The model does not keep them. Their pairs are neither listed nor relevant.
-            Without them, lists consist largely of fitted items, so the figures are too low.
+        The ratings, users, items and labels or one table with the columns of the fit, were not fitted. The positive
+        ones are relevant. ``seen`` are the ratings that were fitted, in the same form: the model does not keep them.
+        Their pairs are neither listed nor relevant. Without them, lists consist largely of fitted items, so the figures
+        are too low.
 
         Returns
         -------
@@ -763,25 +684,15 @@ class FittedModel:
     ) -> FittedModel:  # fmt: skip
         """A model that also knows these users (or items), without a refit (docs/MATH.md, §8.3).
 
-        An id that the model already knows is replaced. The new model has no certificates.
+        ``users``, ``items`` and ``labels`` are all ratings of the new ids; or ``users`` is one table with the columns
+        of the fit. Ratings of unknown partners are ignored; a warning counts the ids that have no others and are not
+        folded in. Without ratings the model stays as it is. An id that the model already knows is replaced. The new
+        model has no certificates.
 
-        Parameters
-        ----------
-        users, items : ids
-            All ratings of the new users (or items); or one table with the columns of the fit. Ratings of unknown
-            partners are ignored; a warning counts the ids that have no others and are not folded in. Without ratings
-            the model stays as it is.
-        labels : array_like
-            ±1, 0/1 or booleans; with a threshold any numbers.
-        who : {"user", "item"}
-            Whether users or items are added.
-        threshold : float, optional
-            A label strictly above it is positive. Default: as in the fit.
-        only_new : bool
-            The new model knows only the new users, and all items. No factor table is copied, so a request is answered
-            in milliseconds however large the model is.
-        features : table, optional
-            Side features of the new ids, if the model was fitted with such features.
+        Labels are ±1, 0/1 or booleans; with a ``threshold`` (default: that of the fit) any numbers, and those strictly
+        above it are positive. ``features`` are side features of the new ids, if the model was fitted with such
+        features. With ``only_new`` the new model knows only the new users, and all items. Then no factor table is
+        copied, so a request is answered in milliseconds however large the model is.
         """
         given, own = self._ratings(users, items, labels, "fold in", who, threshold), self.side(who)
         if not len(given.rows) and not only_new:
@@ -804,17 +715,8 @@ class FittedModel:
         users and items. Their rows are updated in turn, and no others. The scales of the factors do not change, so fit
         again from time to time. The new model has no certificates.
 
-        Parameters
-        ----------
-        users, items : ids
-            The new ratings only; or one table with the columns of the fit. A rating that was fitted before counts once
-            more. Without ratings the model stays as it is.
-        labels : array_like
-            ±1, 0/1 or booleans; with a threshold any numbers.
-        threshold : float, optional
-            A label strictly above it is positive. Default: as in the fit.
-        user_features, item_features : table, optional
-            Side features of new users and items, if the model was fitted with such features.
+        ``users`` and ``items`` are those of the new ratings only. A rating that was fitted before counts once more. The
+        other parameters are those of ``fold_in``.
         """
         given = self._ratings(users, items, labels, "update", threshold=threshold)
         features: dict[Who, Any] = {"user": user_features, "item": item_features}
@@ -842,31 +744,28 @@ class FittedModel:
         """
         info, own, means = self.info, self.side(who), self._explained(features, who)
         new = np.flatnonzero(own.positions(means.ids) < 0)
-        rows = newcomer_rows(own.prior, means.lines[new])
+        rows = model_info.newcomer_rows(own.prior, means.lines[new])
         learnt = dict(info.side_features or {})
         learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
         side = own.with_rows(means.ids.take(pa.array(new)), rows, unrated_spreads(info, who, rows))
         return self._with_sides({who: side}, side_features=learnt)
 
-    def _explained(self, features: Any, who: Who) -> IdLines:
+    def _explained(self, features: Any, who: Who) -> model_info.IdLines:
         """The means that side features explain, Wᵀf (ids × D)."""
-        table, column, kind = (
-            arrow_table(features, f"the {who} features"),
-            self.info.columns[who],
-            self.side(who).ids.type,
-        )
-        coding = coding_of(self.info, who)
+        table, column = arrow_table(features, f"the {who} features"), self.info.columns[who]
+        kind = self.side(who).ids.type
+        coding = model_info.coding_of(self.info, who)
         spelt = {name.lower(): name for name in (column, *coding.columns)}
         named = table.rename_columns([spelt.get(name.lower(), name) for name in table.column_names])
         if lacking := [name for name in coding.columns if name not in named.column_names]:
             raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
         warn_of_unknown_values(coding, named, f"{who} features")
         ids = asked_ids(named[column], kind, f"the {who} ids").cast(kind)
-        return IdLines(ids, feature_means(self.info, who, coding.coded(named)))
+        return model_info.IdLines(ids, model_info.feature_means(self.info, who, coding.coded(named)))
 
     def folded_rows(
         self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],
-        weights: NDArray[np.floating] | None = None, explained: IdLines | None = None,
+        weights: NDArray[np.floating] | None = None, explained: model_info.IdLines | None = None,
     ) -> tuple[pa.Array, RowPosterior, FloatArray | None]:  # fmt: skip
         """The different ids of ratings, and the rows that follow from them with the numbers of ``engine.Measure``.
         Partners at position −1 are ignored.
@@ -910,7 +809,7 @@ class FittedModel:
 
 
 def _posterior(side: ModelSide, n: int | None) -> RowPosterior:
-    """Of the ids of a side, or of the ids 0, …, n − 1."""
+    """The posterior of the ids of a side, or of the ids 0, …, n − 1."""
     return side.known if n is None else side.at(side.positions(pa.array(np.arange(n))), implicit=True)
 
 

@@ -158,9 +158,8 @@ class Before:
 def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before]) -> dict[Side, RowPosterior]:
     """The posterior of both sides of ``block``, which has the new ratings alone. No row and no column is empty.
 
-    The old posterior is the new prior (Broderick et al., Streaming Variational Bayes, 2013). For a row that the model
-    knows it is N(E x_i, diag var x_i). A new row has the prior of a fold-in, and its implicit weights are 0. Then the
-    two sides are updated in turn, as in a fit. ``before`` has the order of the block.
+    The old posterior is the new prior (docs/MATH.md, §8.6). A new row has the prior of a fold-in, and its implicit
+    weights are 0. Then the two sides are updated in turn, as in a fit. ``before`` has the order of the block.
     """
     blocks: dict[Side, RatingBlock] = {"rows": block, "cols": block.transpose()}
     fold_in = {side: FoldIn.of(info, side) for side in SIDES}

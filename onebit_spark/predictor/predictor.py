@@ -4,14 +4,9 @@ Predictor     from the posteriors of a row and a column to the predictions of th
 ModelSide     the ids of one side in this process, with their posterior
 scored table  ratings with their predictions: figures, diagnostics, calibration, certificates
 
-Some certificates are about random draws. A row or column with ratings is drawn from its posterior, one without ratings
-from the prior given the scales. This adds nothing to the divergence (docs/MATH.md, §9.4)::
-
-    γ ~ q(γ), then x_k ~ N(0, γ_k), with one γ for both sides of a pair
-    an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)
-
-A draw from N(0, 1/E[1/γ]) would be narrower, and the bound does not account for its divergence. After a prior split the
-prior is fixed: an id without ratings is drawn from N(p, diag(1/g)/t), see ``certificate.certified_fit``.
+Some certificates are about random draws. A row or column with ratings is drawn from its posterior. One without ratings
+is drawn from the prior given the scales, which are drawn first, one γ for both sides of a pair, so that it adds nothing
+to the divergence (§9.4). After a prior split the prior is fixed.
 """
 
 from __future__ import annotations
@@ -80,8 +75,6 @@ OUTPUTS = ("score", "std", "probability", "prediction")
 
 @dataclass(frozen=True)
 class Predictor:
-    """What a fitted model says about pairs."""
-
     loss: str  # name of the loss
     kind: Kind  # form of the posterior
     intercepts: bool  # whether it has intercepts
@@ -137,17 +130,16 @@ class Predictor:
         return drawn_scores(rows, cols, states)
 
     def _laws(self, states: NDArray[np.uint64]) -> dict[Side, tuple[DoubleArray, DoubleArray]]:
-        """Means and standard deviations of ids without ratings, one line per pair, after γ and μ are drawn."""
+        """Means and standard deviations of ids without ratings, one line per pair, after γ and μ are drawn::
+
+        γ ~ q(γ), then x_k ~ N(0, γ_k)
+        an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)
+        """
         scales, n = self.scales, len(states)
         if self.narrowing is not None:
             priors = {side: scales.unseen(side) for side in SIDES}
-            return {
-                side: (
-                    np.repeat(prior.mean, n, axis=0),
-                    np.repeat(self.narrowing * prior.precision**-0.5, n, axis=0),
-                )
-                for side, prior in priors.items()
-            }
+            laws = {side: (prior.mean, self.narrowing * prior.precision**-0.5) for side, prior in priors.items()}
+            return {side: (np.repeat(mean, n, axis=0), np.repeat(std, n, axis=0)) for side, (mean, std) in laws.items()}
         moments, rank = scales.moments, len(scales.factor)
         assert moments is not None, "q(γ) is known once the first γ step is done"
         u = uniforms(states ^ SCALE_STREAM, rank + 3)
@@ -402,8 +394,9 @@ def _family(kind: pa.DataType) -> tuple[Any, ...]:
 def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
     """Ratings with their predictions: the columns of ``lines`` but ``prediction``, and more.
 
-    ``right`` is whether the prediction is the label; ``z``, the signed confidence, has a level among the thresholds of
-    each call. The lines have OUTPUTS, ``positive``, ``unknown_user``, ``unknown_item`` and ``group``, a string or null.
+    ``right`` is whether the prediction is the label; ``z``, the signed confidence, has a level for each call, the
+    highest that makes it. The lines have OUTPUTS, ``positive``, ``unknown_user``, ``unknown_item`` and ``group``, a
+    string or null.
     """
     score, std, label, positive = (lines[name].to_numpy() for name in ("score", "std", "prediction", "positive"))
     z = Predictor.of(info).confidence(score, std)
@@ -413,15 +406,10 @@ def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
             "right": (label > 0) == positive,
             **{name: lines[name] for name in ("unknown_user", "unknown_item", "score", "std", "probability")},
             "z": z,
-            **levels_of(info.thresholds, z),
+            **{f"level_{call}": known.level(TOWARDS[call](z)) for call, known in info.thresholds.items()},
             "group": lines["group"],
         }
     )
-
-
-def levels_of(thresholds: prediction.Thresholds, z: DoubleArray) -> dict[str, NDArray[np.int16]]:
-    """For every call, the highest level that makes it for pairs of these signed confidences."""
-    return {f"level_{call}": known.level(TOWARDS[call](z)) for call, known in thresholds.items()}
 
 
 SCORE_BINS = 1 << 16  # of the scores of ratings that come in parts, equally wide in tanh(score/2)
@@ -513,6 +501,11 @@ CONFIDENCE_BINS = -4.0, 12.0, 6  # range of log₂ of the confidence, and bins p
 CELL_WIDTHS = 0.05, 0.1  # bins of the score and of log std, within which the calibration does not distinguish ratings
 
 
+def sampled(n: int, most: int = SAMPLE) -> Numbers:
+    """The positions of a random sample of at most ``most`` of n ratings, ascending."""
+    return np.arange(n) if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
+
+
 def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     """The figures that a report shows, of scored ratings; ``source`` says what they are.
 
@@ -530,10 +523,11 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     sums = sums_of(scored)
     figures, reliability = figures_of(sums), prediction.Reliability.of_sums(sums["reliability"])
     edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
-    counts = {
-        name: np.bincount(place[chosen], minlength=len(edges)).tolist()
-        for name, chosen in (("positive", positive), ("negative", ~positive))
-    }
+    classes = {"positive": positive, "negative": ~positive}
+
+    def by_class(bins: Numbers) -> dict[str, list[int]]:
+        return {name: np.bincount(bins[chosen], minlength=bins.max() + 1).tolist() for name, chosen in classes.items()}
+
     return {
         "source": source,
         "fitted": fitted,
@@ -541,12 +535,9 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
         "error": float(np.count_nonzero(wrong) / n),
         "calibration_error": reliability.error,
         "reliability": reliability.as_dict(),
-        "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **counts},
+        "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **by_class(place)},
         "risk_coverage": {"share": (answered / n).tolist(), "error": (errors / answered).tolist()},
-        "calls": {
-            name: np.bincount(signed[chosen], minlength=signed.max() + 1).tolist()
-            for name, chosen in (("positive", positive), ("negative", ~positive))
-        },
+        "calls": by_class(signed),
         **{name: figure for name, figure in figures.items() if name.endswith(("precision", "recall"))},
     }
 
@@ -569,7 +560,7 @@ def calibrated(scored: pa.Table) -> Calibration:
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
 KEPT_OUT = {"checked": True, "reason": "a coin for every cell kept these ratings out of this very fit"}
-NOT_KNOWN = {"checked": False, "reason": "the model does not say which ratings it was fitted on"}
+NOT_KNOWN = {"checked": False, "reason": "the model does not record which ratings it was fitted on"}
 
 
 def fresh_to(known: CellSketch | None, asked: CellSketch) -> dict[str, Any]:
@@ -583,12 +574,12 @@ def fresh_to(known: CellSketch | None, asked: CellSketch) -> dict[str, Any]:
     if compared.stale:
         raise RequestError(
             f"these ratings certify nothing: {compared.share:.1%} of them are of cells that the model was fitted on, "
-            f"and of fresh ratings about {compared.expected:.1%} would be ({compared.looked_at:,} were looked at). "
+            f"and of fresh ratings about {compared.expected:.1%} would be ({compared.looked_at:,} were compared). "
             "Give ratings that it has not seen, or hold some out of the fit"
         )
     figures: dict[str, Any] = {name: getattr(compared, name) for name in ("share", "expected", "looked_at")}
     if not known.complete:
-        reason = "the model does not say all that it was fitted on"
+        reason = "the model records only some of the ratings that it was fitted on"
     elif compared.looked_at < ENOUGH:
         reason = f"only {compared.looked_at} of the ratings can be compared with those of the fit"
     elif not compared.conclusive:
@@ -619,7 +610,6 @@ class CertificateRequest:
     def of(
         cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int, minPrecision: Any = ()
     ) -> CertificateRequest:
-        """From the arguments of a model's method."""
         rates = [maxError] if isinstance(maxError, int | float) else list(maxError)
         return cls(Terms(delta=delta, grid=grid), rates, by, minPrecision)
 

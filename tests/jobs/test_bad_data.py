@@ -150,7 +150,7 @@ CASES = {
     ),
     "certified on all ratings after some were held out": (
         "evaluate --model {}/most_model --ratings {}/hundreds --certify",
-        "of them are of cells that the model was fitted on…(300 were looked at)",
+        "of them are of cells that the model was fitted on…(300 were compared)",
     ),
     "certified on a part of its own ratings": (
         "evaluate --model {}/integer_model --ratings {}/half_of_integers --certify",
@@ -208,17 +208,17 @@ CASES = {
     ),
     "Delta as Parquet": (
         "fit --ratings {}/delta",
-        "--ratings …/delta is of a table of Delta Lake…(--ratings catalog.database.table)…--format delta",
+        "--ratings …/delta belongs to a table of Delta Lake…(--ratings catalog.database.table)…--format delta",
     ),
-    "a partition of Delta": ("fit --ratings {}/delta/day=1", "is of a table of Delta Lake"),
-    "files of Delta": ("fit --ratings {}/delta/*.parquet", "is of a table of Delta Lake"),
+    "a partition of Delta": ("fit --ratings {}/delta/day=1", "belongs to a table of Delta Lake"),
+    "files of Delta": ("fit --ratings {}/delta/*.parquet", "belongs to a table of Delta Lake"),
     "data of Iceberg as pairs": (
         "fit --ratings {}/good --predict {}/lake/events/data --predictions {}/p4",
-        "--predict …/lake/events/data is of a table of Iceberg…--format iceberg",
+        "--predict …/lake/events/data belongs to a table of Iceberg…--format iceberg",
     ),
     "Hudi as features": (
         "fit --ratings {}/good --user-features {}/hudi",
-        "--user-features …/hudi is of a table of Hudi…--format hudi",
+        "--user-features …/hudi belongs to a table of Hudi…--format hudi",
     ),
     "Delta as asked, without its package": (
         "fit --ratings {}/delta --format delta",

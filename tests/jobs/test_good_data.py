@@ -353,7 +353,7 @@ def test_a_killed_fit_goes_on(tmp_path):
         patch.setattr("onebit_spark.cli.local_runtime.LocalRuntime.save", interrupted)
         code, _, err = fit("resumed", "c", 5)
     assert code == 130, err
-    assert "iteration-000004 is complete: to go on from it, run the same command with --resume" in err
+    assert "iteration-000004 is complete: to continue from it, run the same command with --resume" in err
     assert not (tmp_path / "resumed").exists()
     assert fit("resumed", "c", 7, "--resume")[0] == fit("whole", "d", 7)[0] == 0
     resumed, whole = (figures(tmp_path / name / "metadata.json") for name in ("resumed", "whole"))

@@ -207,7 +207,8 @@ def test_interrupted_and_resumed(spark, tmp_path, workers_apart, send, number, c
     )
     newest = max(kept.glob("iteration-*"))
     assert last == (
-        f"interrupted. The checkpoint file:{newest} is complete: to go on from it, run the same command with --resume."
+        f"interrupted. The checkpoint file:{newest} is complete: to continue from it, run the same command with "
+        "--resume."
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "log", "ratings.parquet"]
     reached = int(newest.name[-6:])

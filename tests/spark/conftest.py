@@ -5,13 +5,12 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 import pytest
-from modelfolders import info_of
+from modelfolders import info_of, model_of
 from powerlaw import power_law_ratings
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import model_selection
 from onebit_spark.core.model_info import factor_table
-from onebit_spark.model import OneBitCompletionModel
 
 
 @pytest.fixture
@@ -91,6 +90,6 @@ def make_model(spark, make_fit):
         items = factor_table(item_ids, fit.cols.take(slice(len(item_ids))))
         types = id_types or {"user": "bigint", "item": "bigint"}
         described = dataclasses.replace(info_of(fit, types), **(info or {}))
-        return OneBitCompletionModel.from_tables(spark, described, users, items)
+        return model_of(spark, described, users, items)
 
     return make

@@ -250,7 +250,7 @@ def test_a_request_for_the_driver_comes_before_the_limit_of_auto(ratings, monkey
     """It is refused before the ratings are gathered."""
     exchange = fit(ratings, "driver", driverRatings=0, maxIter=1).info.exchange
     assert exchange["exchange"] == "driver"
-    assert exchange["reason"].startswith("as asked; 1,500 ratings")
+    assert exchange["reason"].startswith("as requested; 1,500 ratings")
     monkeypatch.setattr(spark_engine, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
     monkeypatch.setattr(spark_engine, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
     with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):

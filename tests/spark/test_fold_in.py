@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from modelfolders import info_of
+from modelfolders import info_of, model_of
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, OneBitCompletion, RequestError, fit_arrays
@@ -30,7 +30,7 @@ def fitted(spark, table):
     fit = fit_arrays(*(table[name].to_numpy() for name in ("user", "item", "label")), config)
     info = dataclasses.replace(info_of(fit, {"user": "bigint", "item": "bigint"}), n_users=25, n_items=15)
     tables = (factor_table(pa.array(np.arange(side.n_rows)), side) for side in (fit.rows, fit.cols))
-    return OneBitCompletionModel.from_tables(spark, info, *tables)
+    return model_of(spark, info, *tables)
 
 
 def factors(side):

@@ -8,7 +8,7 @@ from onebit_spark import RequestError, Terms
 from onebit_spark.model import OneBitCompletionModel
 
 REQUESTS = (0.08, 0.001)
-UNKNOWN = "the model does not say which ratings it was fitted on"
+UNKNOWN = "the model does not record which ratings it was fitted on"
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,13 @@ def random_posterior(rng, rows, form):
     return RowPosterior(*arrays, form.kind, form.has_intercept, implicit)
 
 
+def image(by, posterior):
+    """The posterior after a RowMap."""
+    mapped = posterior.copy()
+    by.apply_to(mapped, 0, mapped.n_rows)
+    return mapped
+
+
 def assert_same_bits(fit, other):
     assert other.objective_history == fit.objective_history
     for side in ("rows", "cols"):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
+from onebit_spark.core import blocks
 from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import PlacedBlock, RowLayout
@@ -149,7 +150,9 @@ def test_row_ranges_cover_every_row_once(counts, target):
     """In order, without gaps, none empty; and none holds more work than the target plus its last row."""
     rows = np.repeat(np.arange(len(counts)), counts)
     block = RatingBlock.from_coordinates(rows, np.zeros_like(rows), np.ones(len(rows), bool), (len(counts), 1))
-    ranges = block.row_ranges(target)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "RANGE", target)
+        ranges = block.ranges
     assert [i for lo, hi in ranges for i in range(lo, hi)] == list(range(len(counts)))
     work = np.maximum(counts, 8)
     for lo, hi in ranges:

@@ -6,7 +6,7 @@ import bruteforce
 import numpy as np
 import pytest
 import readable
-from fitting import MONOTONE, simulated
+from fitting import MONOTONE, image, simulated
 from scipy.optimize import minimize, minimize_scalar
 from test_kernels import VARIANTS, half_of, make_posterior, name
 from test_objective import config_of
@@ -73,7 +73,7 @@ def test_rows_are_mapped_like_their_readable_twin(kind, intercepts, dtype):
     )
     by = RowMap(matrix, rng.normal(size=size))
     before = posterior.copy()
-    found = by.applied(posterior)
+    found = image(by, posterior)
     np.testing.assert_array_equal(posterior.packed(), before.packed())
     tolerance = {np.float64: 1e-14, np.float32: 1e-6}[dtype]
     for i in range(6):
@@ -91,7 +91,7 @@ def test_two_maps_in_one():
     posterior = make_posterior(rng, 6, "covariance", True, np.float64)
     first, second = (RowMap(rng.normal(size=(6, 6)), rng.normal(size=6)) for _ in range(2))
     np.testing.assert_allclose(
-        first.then(second).applied(posterior).packed(), second.applied(first.applied(posterior)).packed(), atol=1e-12
+        image(first.then(second), posterior).packed(), image(second, image(first, posterior)).packed(), atol=1e-12
     )
     assert RowMap.linear(np.eye(6)).is_identity
     assert not first.is_identity
@@ -106,7 +106,7 @@ def test_the_moments_of_mapped_rows(kind, intercepts):
     size = posterior.dimension
     matrix = rng.normal(size=(size, size)) if kind == "covariance" else np.diag(rng.normal(size=size))
     by = RowMap(matrix, rng.normal(size=size) * intercepts)
-    found, expected = moments(posterior).mapped(by), moments(by.applied(posterior))
+    found, expected = moments(posterior).mapped(by), moments(image(by, posterior))
     np.testing.assert_allclose(found.second, expected.second, atol=1e-12)
     np.testing.assert_allclose(found.means, expected.means, atol=1e-12)
     assert found.log_volume == pytest.approx(expected.log_volume, rel=1e-12)
@@ -131,7 +131,7 @@ MOVES = [
 
 
 def applied(found, rows, cols):
-    return found.row_map.applied(rows), found.col_map.applied(cols)
+    return image(found.row_map, rows), image(found.col_map, cols)
 
 
 @pytest.mark.parametrize("prior", PRIORS)
@@ -167,7 +167,7 @@ def test_the_predicted_divergence_is_that_of_the_mapped_rows(symmetry, prior, in
     plain = before.updated(*stats)
     after, divergence, maps = GaugeStep(symmetry)(before, *stats)
     assert divergence < plain[1] - 1.0
-    mapped = maps["rows"].applied(rows), maps["cols"].applied(cols)
+    mapped = image(maps["rows"], rows), image(maps["cols"], cols)
     for (reached, predicted), pair in ((plain, (rows, cols)), ((after, divergence), mapped)):
         centre = (reached.mean, reached.mean_variance) if intercepts else (0.0, 1.0)
         scales = bruteforce.best_scales(before.prior, *pair, *centre, before.intercept_prior)
@@ -241,7 +241,7 @@ def test_centring_is_the_best_shift():
 def _sheared(posterior, by):
     matrix = np.eye(6)
     matrix[1:, 0] = by
-    return RowMap.linear(matrix).applied(posterior)
+    return image(RowMap.linear(matrix), posterior)
 
 
 def test_levelling_is_best_where_the_mean_follows():

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from fitting import image
 
 from onebit_spark import FitConfig, RequestError, fit_arrays, load
 from onebit_spark.__main__ import main
@@ -141,7 +142,7 @@ def test_axes_give_the_scores_and_no_gauge_moves_them(intercepts):
     own, theirs = np.eye(size), np.eye(size)
     a = rng.normal(size=(rank, rank))
     own[-rank:, -rank:], theirs[-rank:, -rank:] = a, np.linalg.inv(a).T
-    moved = [RowMap.linear(by).applied(side) for by, side in ((own, rows), (theirs, cols))]
+    moved = [image(RowMap.linear(by), side) for by, side in ((own, rows), (theirs, cols))]
     other = Axes.of_posteriors(*moved)
     for side, before, after in zip(("rows", "cols"), (rows, cols), moved, strict=True):
         np.testing.assert_allclose(other.values(side, after.location), axes.values(side, before.location), atol=1e-6)

@@ -95,7 +95,7 @@ def test_error_and_majority_are_of_the_same_ratings(info):
     """90% of the fitted ratings are positive, and 40% of the held-out ones."""
     scores = {"width": 0.1, "low": [-0.1, 0.1], "positive": [100, 300], "negative": [500, 100]}
     shown = dataclasses.replace(info, n_positive=810, majority=1, diagnostics={**info.diagnostics, "scores": scores})
-    tile = r"<b>60.0%</b><span>of the same ratings are wrong if the majority class is always predicted</span>"
+    tile = r"<b>60.0%</b><span>of the same ratings are predicted wrongly by the majority class alone</span>"
     assert tile in report(shown)
     assert tile.replace("60", "40") in report(dataclasses.replace(shown, majority=-1))
 

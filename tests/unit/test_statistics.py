@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from fitting import image
 from test_kernels import make_posterior
 
 from onebit_spark import FitConfig
@@ -119,7 +120,7 @@ def test_the_statistics_of_mapped_rows(intercepts):
         )
 
     mapped = found(
-        old @ own + by.shift, by.applied(posterior), RowPrior(line.mean @ own + by.shift, line.precision),
+        old @ own + by.shift, image(by, posterior), RowPrior(line.mean @ own + by.shift, line.precision),
         explained @ own, implicit_mean @ own[first:, first:],
     )  # fmt: skip
     predicted = found(old, posterior, line, explained, implicit_mean).mapped(by)

@@ -69,15 +69,21 @@ def shown(figures: Results, name: str) -> str:
 
 
 def others(found: Results) -> Iterable[str]:
-    """All libraries on all data, best first. ALS of als.py has the same split."""
-    yield "| data | | correct | AUC | log loss | seconds |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    columns = ("correct", "auc", "log_loss", "seconds")
-    for data, methods in found["peers"].items():
-        als = found["als"].get(data, {})
-        lines = methods | ({"MLlib ALS": als["ALS"]} if "ALS" in als else {})
+    """All libraries on all data, best first. als.py and selection.py have the same split; selection.py fits on a GPU."""
+    columns = {"correct": "correct", "auc": "AUC", "log_loss": "log loss", "seconds": "seconds"}
+    sets: dict[str, Results] = {}
+    for data in dict.fromkeys([*found["peers"], *found["als"]]):
+        ours = {name: value for name, value in found["selection"][data]["chosen"].items() if name != "seconds"}
+        sets[data] = {"onebit_spark": ours, **found["peers"].get(data, {})}
+        if "ALS" in found["als"].get(data, {}):
+            sets[data]["MLlib ALS"] = found["als"][data]["ALS"]
+    lines = [figures for methods in sets.values() for figures in methods.values()]
+    columns = {name: told for name, told in columns.items() if any(name in figures for figures in lines)}
+    yield f"| data | | {' | '.join(columns.values())} |"
+    yield "| --- |" + " --- |" * (len(columns) + 1)
+    for data, methods in sets.items():
         label = NAMES[data]
-        for method, figures in sorted(lines.items(), key=lambda line: -line[1]["correct"]):
+        for method, figures in sorted(methods.items(), key=lambda line: -line[1]["correct"]):
             yield f"| {label} | {method} | " + " | ".join(shown(figures, name) for name in columns) + " |"
             label = ""
 

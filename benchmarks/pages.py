@@ -69,7 +69,7 @@ def shown(figures: Results, name: str) -> str:
 
 
 def others(found: Results) -> Iterable[str]:
-    """All libraries on all data, best first. als.py and selection.py have the same split; selection.py fits on a GPU."""
+    """All libraries on all data, best first. The split of als.py and selection.py, which fits on a GPU, is the same."""
     columns = {"correct": "correct", "auc": "AUC", "log_loss": "log loss", "seconds": "seconds"}
     sets: dict[str, Results] = {}
     for data in dict.fromkeys([*found["peers"], *found["als"]]):
@@ -121,11 +121,35 @@ def selection(found: Results) -> Iterable[str]:
             label = ""
 
 
+def accuracies(found: Results) -> Iterable[str]:
+    """What each choice of the settings contributes, by accuracy.py."""
+    yield "| data (held out) | model | correct | AUC | log loss | κ | rank |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for data, models in found["accuracy"].items():
+        for model, of in models.items():
+            held_out = f"{of['held_out']:,}" if of["held_out"] >= 1 else f"{of['held_out']:.0%}"
+            label = f"{NAMES[data]} ({held_out}; {of['splits']} splits)" if model == next(iter(models)) else ""
+            figures = f"{share(of['correct'])} ± {share(of['sd'])} | {shown(of, 'auc')} | {shown(of, 'log_loss')}"
+            yield f"| {label} | {model} | {figures} | {of['weights']} | {of['ranks']} |"
+
+
+def lists(found: Results) -> Iterable[str]:
+    """Figures of lists of ten on MovieLens-1M, by ranking.py."""
+    methods = found["ranking"]["ml-1m"]
+    names = [name for name in methods["popularity"] if f"{name} sd" in methods["popularity"]]
+    yield f"| | {' | '.join(names)} |"
+    yield "| --- |" + " --- |" * len(names)
+    for method, of in methods.items():
+        yield f"| {method} | " + " | ".join(f"{share(of[name])} ± {share(of[f'{name} sd'])}" for name in names) + " |"
+
+
 TABLES: dict[str, Callable[[Results], Iterable[str]]] = {
     "others": others,
     "precisions": precisions,
     "coverage": coverage,
     "selection": selection,
+    "accuracies": accuracies,
+    "lists": lists,
 }
 
 

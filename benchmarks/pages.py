@@ -143,6 +143,19 @@ def lists(found: Results) -> Iterable[str]:
         yield f"| {method} | " + " | ".join(f"{share(of[name])} ± {share(of[f'{name} sd'])}" for name in names) + " |"
 
 
+def newcomers(found: Results) -> Iterable[str]:
+    """New users and items by the number of ratings that are folded in, by newcomers.py."""
+    numbers = (0, 1, 3, 10)
+    yield "| new | side features | no rating | 1 | 3 | 10 |"
+    yield "| --- |" + " --- |" * (1 + len(numbers))
+    for data, kinds in found["newcomers"].items():
+        for features, of in kinds.items():
+            parts = ([of[f"{n} {figure}"] for figure in ("error", "log loss", "AUC")] for n in numbers)
+            cells = (" / ".join(f"{value:.3f}".removeprefix("0") for value in part) for part in parts)
+            label = data if features == next(iter(kinds)) else ""
+            yield f"| {label} | {'yes' if features == 'side features' else 'no'} | {' | '.join(cells)} |"
+
+
 TABLES: dict[str, Callable[[Results], Iterable[str]]] = {
     "others": others,
     "precisions": precisions,
@@ -150,6 +163,7 @@ TABLES: dict[str, Callable[[Results], Iterable[str]]] = {
     "selection": selection,
     "accuracies": accuracies,
     "lists": lists,
+    "newcomers": newcomers,
 }
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy.py simulated [--draws 5] [--rank 3]
     python benchmarks/accuracy.py real [--splits 10]          # ONEBIT_DATA: folder of the data sets, default ./data
-    python benchmarks/accuracy.py parts [--splits 10] [--device cuda]    # what each choice contributes
+    python benchmarks/accuracy.py parts [--splits 10] [--device cuda] [--save]    # what each choice contributes
     python benchmarks/accuracy.py choices [--splits 3] [--device cuda]    # what a tenth chooses, beside fixed ranks
     python benchmarks/accuracy.py priors [--splits 3]         # which prior, which rank
 
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 from datasets import Ratings, assistments, movielens_1m, movielens_100k, senate, split
-from record import provenance
+from record import provenance, save
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.prediction import auc, log_loss, reliability
@@ -118,17 +118,15 @@ def over_splits(ratings: Ratings, held_out: float, splits: int, config: FitConfi
 
 
 REAL: dict[str, tuple[Callable[[], Ratings], float, int]] = {
-    "MovieLens-100K": (movielens_100k, 5000, 10),
-    "MovieLens-1M": (movielens_1m, 0.1, 3),
-    "Senate": (senate, 0.1, 3),
-    "ASSISTments": (assistments, 0.1, 3),
+    "ml-100k": (movielens_100k, 5000, 10),
+    "ml-1m": (movielens_1m, 0.1, 3),
+    "senate": (senate, 0.1, 3),
+    "assistments": (assistments, 0.1, 3),
 }
 PARTS = {
-    "neither, κ = 1.2": FitConfig(rank=10, likelihood_weight=1.2, implicit_features=False),
-    "neither, κ = 1": FitConfig(rank=10, likelihood_weight=1.0, implicit_features=False),
-    "κ chosen": FitConfig(rank=10, implicit_features=False),
-    "features, κ = 1.2": FitConfig(rank=10, likelihood_weight=1.2),
-    "features, κ = 1": FitConfig(rank=10, likelihood_weight=1.0),
+    "κ = 1, no features": FitConfig(rank=10, likelihood_weight=1.0, implicit_features=False),
+    "κ chosen, no features": FitConfig(rank=10, implicit_features=False),
+    "κ = 1, features": FitConfig(rank=10, likelihood_weight=1.0),
     "all chosen (default)": FitConfig(),
 }
 CHOICES = {"chosen": FitConfig(), **{f"rank {rank}": FitConfig(rank=rank) for rank in (10, 20, 32)}}
@@ -153,17 +151,17 @@ def real(splits: int | None, losses: list[str]) -> None:
                 )
 
 
-def parts(splits: int | None, names: list[str], device: str) -> None:
+def parts(splits: int | None, names: list[str], device: str, keep: bool) -> None:
     """Accuracy, AUC, log loss and calibration error: without and with implicit features, a chosen κ, all chosen."""
     print(
-        f"{'data':16}{'model':21}{'correct':>9}{'sd':>8}{'AUC':>8}{'log loss':>10}{'calibration':>12}{'κ':>14}"
-        f"{'iterations':>11}{'seconds':>9}"
+        f"{'data':16}{'model':23}{'correct':>9}{'sd':>8}{'AUC':>8}{'log loss':>10}{'calibration':>12}{'κ':>14}"
+        f"{'rank':>12}{'iterations':>11}{'seconds':>9}"
     )
     for name in names:
         load, held_out, usual = REAL[name]
         ratings = load()
         for label, config in PARTS.items():
-            lines, weights, began = [], set(), time.perf_counter()
+            lines, chosen, began = [], [], time.perf_counter()
             for seed in range(splits or usual):
                 train, test = split(ratings, held_out, seed)
                 fit = fit_arrays(*train, config, device=device)
@@ -172,14 +170,21 @@ def parts(splits: int | None, names: list[str], device: str) -> None:
                 error = reliability(test.labels, probability).error
                 area = auc(test.labels, fit.score(test.rows, test.cols))
                 lines.append((correct, area, log_loss(test.labels, probability), error, len(fit.history)))
-                weights.add(f"{fit.config.kappa:g}")
+                chosen.append((fit.config.kappa, fit.config.factors))
             seconds = (time.perf_counter() - began) / len(lines)
             mean, spread = np.mean(lines, axis=0), np.std(lines, axis=0, ddof=1)
+            told = [
+                " to ".join(f"{value:g}" for value in sorted({min(of), max(of)})) for of in zip(*chosen, strict=True)
+            ]
             print(
-                f"{name:16}{label:21}{mean[0]:9.4f}{spread[0]:8.4f}{mean[1]:8.4f}{mean[2]:10.4f}{mean[3]:12.4f}"
-                f"{' '.join(sorted(weights)):>14}{mean[4]:11.0f}{seconds:9.1f}",
+                f"{name:16}{label:23}{mean[0]:9.4f}{spread[0]:8.4f}{mean[1]:8.4f}{mean[2]:10.4f}{mean[3]:12.4f}"
+                f"{told[0]:>14}{told[1]:>12}{mean[4]:11.0f}{seconds:9.1f}",
                 flush=True,
             )
+            if keep:
+                figures = dict(zip(("correct", "auc", "log_loss", "calibration", "iterations"), mean, strict=True))
+                figures |= {"sd": spread[0], "held_out": held_out, "splits": len(lines)}
+                save("accuracy", name, label, {**figures, "weights": told[0], "ranks": told[1]})
 
 
 def choices(splits: int | None, names: list[str], device: str) -> None:
@@ -254,6 +259,7 @@ def main() -> None:
     known = [*REAL, *SIMULATED]
     parser.add_argument("--sets", nargs="+", choices=known, default=known, help="data sets of parts and choices")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device of parts and choices")
+    parser.add_argument("--save", action="store_true", help="those of parts, into results.json")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
     print(provenance())
@@ -262,7 +268,7 @@ def main() -> None:
     elif options.what == "real":
         real(options.splits, options.loss)
     elif options.what == "parts":
-        parts(options.splits, [name for name in options.sets if name in REAL], options.device)
+        parts(options.splits, [name for name in options.sets if name in REAL], options.device, options.save)
     elif options.what == "choices":
         choices(options.splits, options.sets, options.device)
     else:

@@ -1,6 +1,6 @@
 """New users and items: a tenth of them is kept out of the fit, and predicted from side features and from few ratings.
 
-    python benchmarks/newcomers.py [--splits 3]               # ONEBIT_DATA: folder of the data sets, default ./data
+    python benchmarks/newcomers.py [--splits 3] [--save]      # ONEBIT_DATA: folder of the data sets, default ./data
 
 Of each new id, ten ratings are set aside in a random order. The first 0, 1, 3 or 10 of them are folded in (the row
 update from the prior, docs/MATH.md, §8.3), without and with side features. All its other ratings are predicted: error,
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import scipy.sparse as sp
 from datasets import Ratings, assistments, folder, movielens_100k
 from numpy.typing import NDArray
-from record import provenance
+from record import provenance, save
 
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays
 from onebit_spark.core import prediction
@@ -182,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--save", action="store_true", help="ours, into results.json")
     arguments = parser.parse_args()
     print(provenance())
     head = "".join(f"{f'{n} ratings':>23}" for n in FOLDED)
@@ -194,6 +195,10 @@ def main() -> None:
                 mean = np.mean([method(case, divided(case, seed), with_features) for seed in seeds], axis=0)
                 told = "".join(f"{f'{error:.4f}/{loss:.4f}/{area:.4f}':>23}" for error, loss, area in mean)
                 print(f"{name + (', side features' if with_features else ''):26}{told}", flush=True)
+                if arguments.save and name == "ours":
+                    names = (f"{n} {figure}" for n in FOLDED for figure in ("error", "log loss", "AUC"))
+                    found = dict(zip(names, mean.ravel(), strict=True))
+                    save("newcomers", case.name, "side features" if with_features else "none", found)
 
 
 if __name__ == "__main__":

@@ -69,15 +69,21 @@ def shown(figures: Results, name: str) -> str:
 
 
 def others(found: Results) -> Iterable[str]:
-    """All libraries on all data, best first. ALS of als.py has the same split."""
-    yield "| data | | correct | AUC | log loss | seconds |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    columns = ("correct", "auc", "log_loss", "seconds")
-    for data, methods in found["peers"].items():
-        als = found["als"].get(data, {})
-        lines = methods | ({"MLlib ALS": als["ALS"]} if "ALS" in als else {})
+    """All libraries on all data, best first. The split of als.py and selection.py, which fits on a GPU, is the same."""
+    columns = {"correct": "correct", "auc": "AUC", "log_loss": "log loss", "seconds": "seconds"}
+    sets: dict[str, Results] = {}
+    for data in dict.fromkeys([*found["peers"], *found["als"]]):
+        ours = {name: value for name, value in found["selection"][data]["chosen"].items() if name != "seconds"}
+        sets[data] = {"onebit_spark": ours, **found["peers"].get(data, {})}
+        if "ALS" in found["als"].get(data, {}):
+            sets[data]["MLlib ALS"] = found["als"][data]["ALS"]
+    lines = [figures for methods in sets.values() for figures in methods.values()]
+    columns = {name: told for name, told in columns.items() if any(name in figures for figures in lines)}
+    yield f"| data | | {' | '.join(columns.values())} |"
+    yield "| --- |" + " --- |" * (len(columns) + 1)
+    for data, methods in sets.items():
         label = NAMES[data]
-        for method, figures in sorted(lines.items(), key=lambda line: -line[1]["correct"]):
+        for method, figures in sorted(methods.items(), key=lambda line: -line[1]["correct"]):
             yield f"| {label} | {method} | " + " | ".join(shown(figures, name) for name in columns) + " |"
             label = ""
 
@@ -115,11 +121,49 @@ def selection(found: Results) -> Iterable[str]:
             label = ""
 
 
+def accuracies(found: Results) -> Iterable[str]:
+    """What each choice of the settings contributes, by accuracy.py."""
+    yield "| data (held out) | model | correct | AUC | log loss | κ | rank |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for data, models in found["accuracy"].items():
+        for model, of in models.items():
+            held_out = f"{of['held_out']:,}" if of["held_out"] >= 1 else f"{of['held_out']:.0%}"
+            label = f"{NAMES[data]} ({held_out}; {of['splits']} splits)" if model == next(iter(models)) else ""
+            figures = f"{share(of['correct'])} ± {share(of['sd'])} | {shown(of, 'auc')} | {shown(of, 'log_loss')}"
+            yield f"| {label} | {model} | {figures} | {of['weights']} | {of['ranks']} |"
+
+
+def lists(found: Results) -> Iterable[str]:
+    """Figures of lists of ten on MovieLens-1M, by ranking.py."""
+    methods = found["ranking"]["ml-1m"]
+    names = [name for name in methods["popularity"] if f"{name} sd" in methods["popularity"]]
+    yield f"| | {' | '.join(names)} |"
+    yield "| --- |" + " --- |" * len(names)
+    for method, of in methods.items():
+        yield f"| {method} | " + " | ".join(f"{share(of[name])} ± {share(of[f'{name} sd'])}" for name in names) + " |"
+
+
+def newcomers(found: Results) -> Iterable[str]:
+    """New users and items by the number of ratings that are folded in, by newcomers.py."""
+    numbers = (0, 1, 3, 10)
+    yield "| new | side features | no rating | 1 | 3 | 10 |"
+    yield "| --- |" + " --- |" * (1 + len(numbers))
+    for data, kinds in found["newcomers"].items():
+        for features, of in kinds.items():
+            parts = ([of[f"{n} {figure}"] for figure in ("error", "log loss", "AUC")] for n in numbers)
+            cells = (" / ".join(f"{value:.3f}".removeprefix("0") for value in part) for part in parts)
+            label = data if features == next(iter(kinds)) else ""
+            yield f"| {label} | {'yes' if features == 'side features' else 'no'} | {' | '.join(cells)} |"
+
+
 TABLES: dict[str, Callable[[Results], Iterable[str]]] = {
     "others": others,
     "precisions": precisions,
     "coverage": coverage,
     "selection": selection,
+    "accuracies": accuracies,
+    "lists": lists,
+    "newcomers": newcomers,
 }
 
 

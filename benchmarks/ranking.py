@@ -1,6 +1,6 @@
 """Lists of ten recommendations beside those of Spark MLlib's ALS and the most popular items, on held-out ratings.
 
-    python benchmarks/ranking.py [--data ml-100k|ml-1m] [--splits 3] [--n 10] [--device cuda] [--no-als]
+    python benchmarks/ranking.py [--data ml-100k|ml-1m] [--splits 3] [--n 10] [--device cuda] [--no-als] [--save]
 
 A tenth of the ratings is held out. For each user with positive ratings among them, the items that the user has not
 rated in the other nine tenths are ranked. Ours: the defaults, by probability. Popularity: by the number of positive
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 from datasets import Ratings, movielens_1m, movielens_100k, split
-from record import provenance
+from record import provenance, save
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.prediction import ranking_figures
@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=10)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--no-als", action="store_true", help="leave ALS out, and start no Spark")
+    parser.add_argument("--save", action="store_true", help="into results.json")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
     print(provenance())
@@ -88,6 +89,9 @@ def main() -> None:
     for method in found[0]:
         values = np.array([[each[method][name] for name in names] for each in found])
         spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(len(names))
+        if options.save:
+            means, sds = (dict(zip(names, each, strict=True)) for each in (values.mean(axis=0), spread))
+            save("ranking", options.data, method, means | {f"{name} sd": sd for name, sd in sds.items()})
         told = (f"{f'{mean:.4f} ± {sd:.4f}':>26}" for mean, sd in zip(values.mean(axis=0), spread, strict=True))
         print(f"{method:14}" + "".join(told), flush=True)
 

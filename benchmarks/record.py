@@ -17,10 +17,12 @@ def results() -> dict[str, Any]:
     return json.loads(RESULTS.read_text(encoding="utf-8"))
 
 
-def save(script: str, data: str, method: str, figures: Mapping[str, float]) -> None:
+def save(script: str, data: str, method: str, figures: Mapping[str, float | str]) -> None:
     """Put the figures into the file, in the place of what this script measured before."""
     found = results()
-    rounded = {name: value if isinstance(value, int) else float(f"{value:.6g}") for name, value in figures.items()}
+    rounded = {
+        name: value if isinstance(value, int | str) else float(f"{value:.6g}") for name, value in figures.items()
+    }
     found.setdefault(script, {}).setdefault(data, {})[method] = rounded | {"measured": provenance().removeprefix("# ")}
     RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -479,8 +479,7 @@ def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> Non
 
 def _warm_up(request: requests.FitRequest, runtime: str) -> None:
     with suppress(Exception):  # the fit itself reports what is wrong
-        if request.execution.exchange in ("auto", "driver"):
-            compile_ahead(request.fit_config, request.labels.weight_col is not None, request.execution.device)
+        compile_ahead(request.fit_config, request.labels.weight_col is not None, request.execution.device)
         _module(f"{runtime}_runtime")
         _module("fit_job")
         if request.report:

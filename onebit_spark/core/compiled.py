@@ -215,6 +215,31 @@ def _say_compiling() -> None:
     log.info("compiling kernels for these settings, once on this machine: this run takes some 10 to 30 s longer")
 
 
+def compiled_kernels() -> dict[str, bytes]:
+    """The files of the kernels that this machine has compiled, by name, for ``adopt_kernels`` on another machine."""
+    folder = cache_folder()
+    with _locked(folder):
+        return {} if folder is None else {path.name: path.read_bytes() for path in sorted(folder.glob("*.nb[ci]"))}
+
+
+def adopt_kernels(kernels: Mapping[str, bytes]) -> None:
+    """Put kernels of another machine into the cache. A function that has compiled kernels here keeps them.
+
+    Numba loads those that were compiled for this kind of processor, and compiles the others.
+    """
+    folder = cache_folder()
+    indices = [name for name in kernels if name.endswith(".nbi") and folder and not (folder / name).exists()]
+    if folder is None or not indices:
+        return
+    with _locked(folder):
+        for index in indices:
+            stem = index.removesuffix("nbi")
+            for name in sorted((each for each in kernels if each.startswith(stem)), key=index.__eq__):  # the index last
+                part = folder / f"{name}.{os.getpid()}"
+                part.write_bytes(kernels[name])
+                part.replace(folder / name)
+
+
 # ---- software prefetch -----------------------------------------------------------------------------------------------
 
 # A table line is requested some ratings before it is read. In a table larger than the cache every rating is a cache

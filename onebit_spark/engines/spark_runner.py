@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from onebit_spark.core.compiled import adopt_kernels, compiled_kernels
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import (
     NO_SUMS,
@@ -61,7 +62,7 @@ from onebit_spark.engines.blocking import (
 from onebit_spark.engines.threads import grown_posteriors, start_posteriors
 from onebit_spark.input.ratings import not_deterministic
 from onebit_spark.platform.frames import arrow_batches, binary_line, cell_array, cogrouped, schema_of, truncate_plan
-from onebit_spark.platform.sessions import broadcast, described
+from onebit_spark.platform.sessions import broadcast, described, is_connect, is_local
 
 CELLS = schema_of("key int, place int, sender int, values binary")
 PLACED = schema_of("key int, rows binary, values binary")
@@ -80,11 +81,15 @@ BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task,
 
 
 class Broadcasts:
-    """All broadcasts of a fit. Each is destroyed with its owner, and at the latest at the end of the fit."""
+    """All broadcasts of a fit. Each is destroyed with its owner, and at the latest at the end of the fit.
+
+    The first one has the kernels that the driver has compiled, unless the workers are on its machine.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._ends: list[weakref.finalize] = []
+        self.kernels = None if is_connect(spark) or is_local(spark) else self.send(compiled_kernels())
 
     def send(self, value: Any, owner: object = None) -> Broadcast[Any]:
         """Broadcast a value until the owner is garbage-collected; without an owner, until the end of the fit."""
@@ -275,7 +280,7 @@ class SparkRunner:
             work = partial(send_rows, here.keys, others.layout, send)
             cells.append(cogrouped(routes, there.sent(others.at.cells()), "key", work, CELLS))
             from_others = others.layout.mapped if send is None else send.layout
-        run = RunStep(step, there.plan.placement, sources, from_others)
+        run = RunStep(step, there.plan.placement, sources, from_others, self._broadcasts.kernels)
         if not cells:
             return here.ratings.mapInArrow(run.alone, RESULTS)
         return cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), "key", run, RESULTS)
@@ -387,6 +392,7 @@ class RunStep:
     there: Placement
     tables: list[Source]
     others: Source | None
+    kernels: Broadcast[dict[str, bytes]] | None = None  # the driver's
 
     def __call__(self, blocks: pa.Table, cells: pa.Table) -> pa.Table:
         return pa.Table.from_batches([self._result({name: blocks[name][0] for name in blocks.schema.names}, cells)])
@@ -398,6 +404,8 @@ class RunStep:
                 yield self._result({name: batch.column(name)[i] for name in batch.schema.names}, NO_CELLS)
 
     def _result(self, block_cells: dict[str, Any], cells: pa.Table) -> pa.RecordBatch:
+        if self.kernels is not None:
+            adopt_kernels(self.kernels.value)
         block = read_block(block_cells)
         rows, sums = self.step(block, _block_rows(cells, self.tables, block.rows), self._other_rows(block, cells))
         return _result_line(block_cells["key"].as_py(), block, np.empty(0) if rows is None else written(rows), sums)

@@ -16,8 +16,10 @@ from pyspark.sql import functions as F
 from test_exchanges import assert_same_bits, estimator
 
 from onebit_spark import FitFailed, RequestError, fit_arrays
+from onebit_spark.core.compiled import cache_folder
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import total_weight
+from onebit_spark.engines import spark_runner
 from onebit_spark.engines.blocking import (
     Storage,
     default_blocks,
@@ -260,6 +262,23 @@ def test_an_item_with_a_third_of_all_ratings(spark):
     model = estimator("broadcast", numUserBlocks=4, numItemBlocks=5).fit(frame)
     expected = fit_arrays(rows, cols, labels, FitConfig(rank=3, max_iter=2, tol=0.0))
     np.testing.assert_allclose(model.info.objective_history, expected.objective_history, rtol=1e-6)
+
+
+@pytest.mark.classic
+def test_executors_take_the_kernels_of_the_driver(ratings, monkeypatch):
+    """The workers of these tests have the driver's cache: a file of an invented function shows that they wrote."""
+    sent = {f"test.sent-{number}.py.nbi": b"" for number in (1, 2)}
+    files = [cache_folder() / name for name in sent]
+    monkeypatch.setattr(spark_runner, "compiled_kernels", lambda: sent)
+    try:
+        estimator("broadcast", maxIter=1).fit(ratings)
+        assert not any(file.exists() for file in files)  # they are on the machine of the driver
+        monkeypatch.setattr(spark_runner, "is_local", lambda spark: False)
+        estimator("broadcast", maxIter=1).fit(ratings)
+        assert all(file.exists() for file in files)
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)
 
 
 @pytest.mark.classic

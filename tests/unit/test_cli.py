@@ -266,6 +266,15 @@ def test_a_job_that_needs_spark_where_it_is_not_installed(capsys, monkeypatch, a
     assert "this job needs Spark, which is not installed: pip install '.[spark]' in a clone of onebit_spark" in line
 
 
+@pytest.mark.parametrize("exchange", ["driver", "shuffle"])
+def test_a_fit_compiles_while_spark_starts(exchange, monkeypatch):
+    """Also where executors fit: they take the driver's kernels."""
+    calls = []
+    monkeypatch.setattr(jobrun, "compile_ahead", lambda *settings: calls.append(settings))
+    jobrun._warm_up(parse(FitRequest, "fit", [*GOOD["fit"], "--exchange", exchange, "--no-report"]), "local")
+    assert len(calls) == 1
+
+
 IN_A_FRESH_PROCESS = """
 import sys
 from onebit_spark.__main__ import main

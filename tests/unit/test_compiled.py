@@ -135,6 +135,29 @@ def test_seconds_of_compiling_are_booked_by_their_name(monkeypatch):
     assert compiled.compile_seconds() - before == compiling
 
 
+def total(x):
+    return x.sum()
+
+
+def test_another_machine_loads_what_was_compiled(tmp_path, monkeypatch):
+    def on(machine):
+        """The kernel with the cache of a machine, after a call."""
+        (tmp_path / machine).mkdir(exist_ok=True)
+        monkeypatch.setattr(compiled, "cache_folder", lambda: tmp_path / machine)
+        kernel = compiled.jit(total)
+        return lambda: (kernel(np.ones(3)), sum(kernel.stats.cache_misses.values()))
+
+    assert on("driver")() == (3.0, 1)
+    kernels = compiled.compiled_kernels()
+    assert {Path(name).suffix for name in kernels} == {".nbi", ".nbc"}
+    executor = on("executor")
+    compiled.adopt_kernels(kernels)
+    assert executor() == (3.0, 0)
+    assert compiled.compiled_kernels() == kernels
+    compiled.adopt_kernels(dict.fromkeys(kernels, b"of another driver"))
+    assert compiled.compiled_kernels() == kernels
+
+
 def test_one_process_at_a_time_writes_to_the_cache(tmp_path):
     with compiled._locked(tmp_path), open(tmp_path / "lock") as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,7 @@
 """The engine's contract for a GPU (``tests/gpu``), and whole fits, with the kernels on the CPU (``cudaoncpu``)."""
 
 import types
+from functools import partial
 
 import cudaoncpu
 import numpy as np
@@ -19,6 +20,7 @@ from test_engine_contract import (  # noqa: F401
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core import config as core_config
 from onebit_spark.core.config import CUDA_MOST_RANK
+from onebit_spark.core.randomness import Split
 from onebit_spark.engines.cuda import device, ratings, runner, shapes
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape
 
@@ -83,16 +85,24 @@ def _kernel(source, name, macros, shared_bytes=0):
 
 @pytest.fixture(params=some_slow(FORMS.keys() - {"many spreads"}, "weighted"))
 def both(request):
-    """Repeated cells, rows of several tasks and of more than ``join_few`` takes, and rows without ratings."""
-
-    def made(seed, weighted):
-        rng = np.random.default_rng(seed)
-        rows, cols = rng.integers(0, ROWS, N), rng.integers(0, COLUMNS, N)
-        rows[:90], cols[60:120] = 5, 3
-        weights = rng.integers(1, 9, N).astype(np.float32) / 4 if weighted else None
-        return rows, cols, rng.random(N) < 0.6, (ROWS + 3, COLUMNS + 2), weights
-
     return Both(made, **{"rank": 4, **FORMS[request.param]})
+
+
+def made(seed, weighted, unit=0.25):
+    """Repeated cells, rows of several tasks and of more than ``join_few`` takes, and rows without ratings."""
+    rng = np.random.default_rng(seed)
+    rows, cols = rng.integers(0, ROWS, N), rng.integers(0, COLUMNS, N)
+    rows[:90], cols[60:120] = 5, 3
+    weights = rng.integers(1, 9, N).astype(np.float32) * np.float32(unit) if weighted else None
+    return rows, cols, rng.random(N) < 0.6, (ROWS + 3, COLUMNS + 2), weights
+
+
+@pytest.mark.parametrize("unit", [1e-9, 0.25, 1e9])
+def test_no_weight_is_lost_among_the_margins(unit):
+    both = Both(partial(made, unit=unit), rank=2, weighted=True).disturb()
+    left = both.there.holdout_loss(both.config.loss, both.there.posteriors, Split(3, 0.7))
+    assert left.total_weight > 0
+    assert left.margins.sum() == pytest.approx(left.total_weight, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", some_slow(FITS, "side features"))

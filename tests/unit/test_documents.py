@@ -143,7 +143,33 @@ def test_a_figure_is_the_same_on_all_pages():
     assert quoting == {"README.md", "benchmarks.md", "from-als.md", "settings.md"}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/from-als.md", "docs/benchmarks.md"])
+def test_other_libraries_stand_beside_ours_on_all_data():
+    """Also where only als.py ran; a figure that nobody has is no column."""
+    ours = {data: {"chosen": {"correct": 0.95, "auc": 0.98, "seconds": 1.0}} for data in ("senate", "congress")}
+    found = {
+        "peers": {"senate": {"myFM": {"correct": 0.96, "seconds": 43.0}}},
+        "als": {"congress": {"ALS": {"correct": 0.93, "auc": 0.97}}, "senate": {"six": {"correct": 0.9}}},
+        "selection": ours,
+    }
+    assert list(pages.others(found)) == [
+        "| data | | correct | AUC | seconds |",
+        "| --- | --- | --- | --- | --- |",
+        "| US Senate roll calls | myFM | .9600 |  | 43 |",
+        "|  | onebit_spark | .9500 | .9800 |  |",
+        "| US Congress roll calls | onebit_spark | .9500 | .9800 |  |",
+        "|  | MLlib ALS | .9300 | .9700 |  |",
+    ]
+
+
+def test_readme_and_the_site_lead_to_every_guide():
+    site = (ROOT / "conf" / "mkdocs.yml").read_text(encoding="utf-8")
+    guides = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert not [guide for guide in guides if f": {guide}\n" not in site]
+    beside = {"api.md", "positions.md"}
+    assert not [guide for guide in guides - beside if f"](docs/{guide}" not in README]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/from-als.md", "docs/benchmarks.md", "docs/SCALING.md"])
 def test_no_accuracy_is_typed_in_by_hand(page):
     unmarked = pages.MARKED.sub("", (ROOT / page).read_text(encoding="utf-8"))
     assert not re.findall(r"\.\d{4}\b", unmarked)

@@ -18,6 +18,7 @@ from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import (
     FitRequest,
     JobRequest,
+    PositionsRequest,
     PredictRequest,
     RatingsRequest,
     Target,
@@ -31,6 +32,7 @@ from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.errors import RequestError, counted
 from onebit_spark.input.ratings import INTEGRAL, Columns
+from onebit_spark.map import coloured
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import (
     MAP,
@@ -72,7 +74,9 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
                 "command": command_of("fit", request),
                 "seconds": dict(clock.seconds),
             }
-            model = runtime.changed(model, diagnostics={**(model.info.diagnostics or {}), "job": job})
+            seen = model.info.diagnostics or {}
+            more = {"map": with_colours(runtime, seen["map"], features, columns.user)} if "map" in seen else {}
+            model = runtime.changed(model, diagnostics={**seen, **more, "job": job})
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.execution.checkpoint_dir:
@@ -139,11 +143,18 @@ def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clo
         return runtime.diagnosed(model, ratings, source) if request.report else model
 
 
+def with_colours(
+    runtime: Runtime, drawn: dict[str, Any], features: Mapping[Who, InputTable], column: str
+) -> dict[str, Any]:
+    """A map whose colours are a column of the side features of the users, if they have one with few values."""
+    return coloured(drawn, runtime.groups(features["user"], column, drawn)) if "user" in features else drawn
+
+
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
 def read_features(
-    runtime: Runtime, request: FitRequest | PredictRequest, columns: Mapping[Who, str]
+    runtime: Runtime, request: FitRequest | PredictRequest | PositionsRequest, columns: Mapping[Who, str]
 ) -> dict[Who, InputTable]:
     """All columns of the tables of side features that the request names; ``columns`` are those of the ids."""
     names = {who: f"{who}_features" for who in columns}

@@ -94,5 +94,5 @@ def test_the_map_of_a_large_model(spark, folder, ratings):
     features = spark.createDataFrame(
         [(user, user, user > "u030") for user in diagnosed["ids"]], ["USER", "name", "old"]
     )
-    groups = SparkRuntime(spark).groups(features, "user", {"ids": ["u003", "u040"]})
-    assert groups == {"u003": False, "u040": True}
+    groups = SparkRuntime(spark).groups(features, "user", diagnosed)
+    assert groups == {user: user > "u030" for user in diagnosed["ids"]}

@@ -107,6 +107,7 @@ const colours = ["#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b7791f", "#c53030
   "#a0aec0"];
 const canvas = document.querySelector("canvas"), pen = canvas.getContext("2d"), out = document.querySelector("output");
 const $ = id => document.getElementById(id), css = name => getComputedStyle(document.body).getPropertyValue(name);
+const members = colours.map((_, g) => data.ids.map((_, i) => i).filter(i => (data.group[i] || 0) === g));
 let scale, left, top_, found = -1, line = -1, waiting = false;
 data.groups.forEach((name, g) => { const mark = document.createElement("span");
   mark.textContent = "\\u25cf " + (name || "no group"); mark.style.color = colours[g]; $("legend").append(mark); });
@@ -127,8 +128,7 @@ function draw() {
   pen.strokeStyle = css("--light"); pen.lineWidth = ratio;
   stroke([0, top_], [canvas.width, top_]); stroke([left, 0], [left, canvas.height]);
   for (let g = 0; g < colours.length; g++) { pen.fillStyle = colours[g];
-    for (let i = 0; i < n; i++) if ((data.group[i] || 0) === g)
-      pen.fillRect(px(data.dim1[i]) - dot / 2, py(data.dim2[i]) - dot / 2, dot, dot); }
+    for (const i of members[g]) pen.fillRect(px(data.dim1[i]) - dot / 2, py(data.dim2[i]) - dot / 2, dot, dot); }
   pen.font = 12 * ratio + "px system-ui"; pen.fillStyle = css("--text");
   const shown = found < 0 ? data.named : [...data.named, found];
   for (const i of shown) { pen.strokeStyle = colours[data.group[i] || 0]; bars(i);

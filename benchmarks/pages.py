@@ -30,6 +30,7 @@ NAMES = {
     "movielens-1m": "MovieLens-1M, 5 stars",
     "simulated": "simulated",
 }
+AFTER = 0, 5, 10, 13, 16, 20, 27, 30  # answers
 Results = dict[str, Any]
 
 
@@ -56,6 +57,16 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "certified": percent,
     "fresh": percent,
     "precision": percent,
+    "before": percent,
+    "covered": percent,
+    "ratio": "{:.2f}".format,
+    "ratio_before": "{:.2f}".format,
+    "factors": "{:.1f}".format,
+    "kappa": "{:.2f}".format,
+    "draws": str,
+    **dict.fromkeys((f"after_{number}" for number in AFTER), share),
+    "fit_seconds": seconds,
+    "cpu": seconds,
     "passes": "{:.0f}".format,
     "weighted": "{:,.0f}".format,
     "rank": str,
@@ -109,6 +120,37 @@ def coverage(found: Results) -> Iterable[str]:
         yield f"| {world} | " + " | ".join(percent(tried[name]["violated"]) for name in sets) + " |"
 
 
+def positions(found: Results) -> Iterable[str]:
+    """How often intervals of positions contain the truth: with the spreads of the fit, and with their own."""
+    columns = ("factors", "kappa", "before", "covered", "ratio", "draws")
+    yield "| persons × questions, asked | dimensions | factors | κ | with the fit's std | covered | error/std | draws |"
+    yield "| --- | --- |" + " --- |" * len(columns)
+    yield from lines_of(found["positions"], columns)
+
+
+def spread(found: Results) -> Iterable[str]:
+    """How often score ± 1.96·std contains the true score, with the spreads of the fit and with those of positions."""
+    yield "| K | κ | score ± 1.96·std | with the logistic's own curvature | error/std | then |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    yield from lines_of(found["spread"], ("before", "covered", "ratio_before", "ratio"))
+
+
+def questions(found: Results) -> Iterable[str]:
+    """Log loss on other answers of users who were kept out of the fit, after so many answers."""
+    columns = [f"after_{number}" for number in AFTER]
+    yield f"| data | questions | {' | '.join(map(str, AFTER))} |"
+    yield "| --- | --- |" + " --- |" * len(columns)
+    yield from lines_of(found["questions"], columns)
+
+
+def lines_of(found: Results, columns: Iterable[str]) -> Iterable[str]:
+    for data, methods in found.items():
+        label = data
+        for method, figures in methods.items():
+            yield f"| {label} | {method} | " + " | ".join(shown(figures, name) for name in columns) + " |"
+            label = ""
+
+
 def selection(found: Results) -> Iterable[str]:
     """What the choice of the settings takes and finds, beside given ranks."""
     columns = ("passes", "weighted", "rank", "weight", "log_loss", "auc", "correct", "seconds")
@@ -160,6 +202,9 @@ TABLES: dict[str, Callable[[Results], Iterable[str]]] = {
     "others": others,
     "precisions": precisions,
     "coverage": coverage,
+    "positions": positions,
+    "spread": spread,
+    "questions": questions,
     "selection": selection,
     "accuracies": accuracies,
     "lists": lists,

@@ -1,6 +1,6 @@
 """Positions: how often their error bars cover, what they find in Congress, how long they take, and what to ask next.
 
-    python benchmarks/positions.py coverage [--draws 20]   # item response data whose truth is known
+    python benchmarks/positions.py coverage [--draws 20] [--save]      # item response data whose truth is known
     python benchmarks/positions.py congress                # 10⁷ votes; ONEBIT_DATA: folder of the data sets
     python benchmarks/positions.py large                   # 11,785 × 36,259, 2% observed, simulated: seconds
     python benchmarks/positions.py questions               # users kept out: chosen answers beside random ones
@@ -28,13 +28,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Ratings, assistments, folder, movielens_1m, movielens_100k, senate, split
 from numpy.typing import NDArray
-from record import provenance
+from record import provenance, save
+from spread import own_curvature
 
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays, load
 from onebit_spark.__main__ import main as job
 from onebit_spark.core import prediction
-from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses import SIDES, HalfStep
 from onebit_spark.core.questions import best_questions
 
 SCENARIOS = (500, 60, 0.5), (2000, 40, 1.0), (2000, 200, 0.2), (300, 500, 0.3)  # persons, questions, share asked
@@ -73,15 +72,15 @@ def covered(fit: FittedModel, ability: Positions, raw: bool) -> tuple[float, flo
     return float(np.mean(np.abs(z) < NORMAL)), float(z.std())
 
 
-def coverage(draws: int) -> None:
+def coverage(draws: int, seed: int, keep: bool) -> None:
     print(" persons items asked dims  settings      K     κ           raw     positions")
     for n, m, share in SCENARIOS:
         for dims in (1, 2):
             given: dict[str, dict[str, Any]] = {"defaults": {}, "given rank": {"rank": dims, "likelihood_weight": 1.0}}
             for name, settings in given.items():
                 lines = []
-                for seed in range(draws):
-                    ability, ratings = responses(n, m, share, seed, dims)
+                for draw in range(seed, seed + draws):
+                    ability, ratings = responses(n, m, share, draw, dims)
                     fit = fit_arrays(*ratings, FitConfig(implicit_features=False, **settings), shape=(n, m))
                     both = (*covered(fit, ability, True), *covered(fit, ability, False))
                     lines.append((fit.config.factors, fit.config.kappa, *both))
@@ -91,35 +90,44 @@ def coverage(draws: int) -> None:
                     f"{new:8.3f}{new_z:6.2f}",
                     flush=True,
                 )
+                if keep:
+                    figures = {"factors": float(k), "kappa": float(kappa), "before": float(raw), "covered": float(new)}
+                    figures |= {"ratio": float(new_z), "draws": draws, "seed": seed}
+                    save("positions", f"{n:,} × {m:,}, {share:.0%}", f"{dims}, {name}", figures)
 
 
 # ---- seconds ---------------------------------------------------------------------------------------------------------
 
 
-def timed(what: str, work: Callable[[], Any]) -> Any:
+def timed(what: str, work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds, and seconds of the processor."""
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-    done, after = work(), resource.getrusage(resource.RUSAGE_SELF)
+    work()
+    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"{what}: {time.perf_counter() - began:.1f} s, {cpu:.1f} CPU-seconds", flush=True)
-    return done
+    print(f"{what}: {seconds:.1f} s, {cpu:.1f} CPU-seconds", flush=True)
+    return seconds, cpu
 
 
-def jobs(ratings: Path, columns: list[str], out: Path, anchors: list[str]) -> FittedModel:
+def jobs(name: str, keep: bool, ratings: Path, columns: list[str], out: Path, anchors: list[str]) -> FittedModel:
     """Fit two dimensions by the job, and write positions and a map."""
     plain = ["--rank", "2", "--likelihood-weight", "1", "--no-implicit-features", "--no-report", "--quiet"]
     fit = ["fit", "--ratings", str(ratings), *columns, "--output", str(out / "model"), *plain, "--runtime", "local"]
-    timed("fit", lambda: job(fit))
+    fitting = timed("fit", lambda: job(fit))
     write = ["--output", str(out / "positions"), "--map", str(out / "map.html"), *anchors, "--runtime", "local"]
-    timed("positions and map", lambda: job(["positions", "--model", str(out / "model"), *write, "--quiet"]))
+    writing = timed("positions and map", lambda: job(["positions", "--model", str(out / "model"), *write, "--quiet"]))
+    if keep:
+        (fit_seconds, cpu), seconds = fitting, fitting[0] + writing[0]
+        save("measuring", name, "jobs", {"seconds": seconds, "fit_seconds": fit_seconds, "cpu": cpu + writing[1]})
     return load(out / "model")
 
 
-def congress() -> None:
+def congress(keep: bool) -> None:
     """Who is where, and who is far from the party, of those with at least 1,000 votes."""
     data = folder() / "congress"
     columns = ["--user-col", "member", "--item-col", "rollcall", "--label-col", "vote"]
     with tempfile.TemporaryDirectory() as scratch:
-        model = jobs(data / "votes.parquet", columns, Path(scratch), ["--anchor", "S000033=-1"])
+        model = jobs("congress", keep, data / "votes.parquet", columns, Path(scratch), ["--anchor", "S000033=-1"])
     table = model.positions(anchors={"S000033": -1})  # Bernard Sanders
     members = {line["member"]: line for line in pq.read_table(data / "members.parquet").to_pylist()}
     print("shares of the dimensions:", table.schema.metadata[b"shares"].decode())
@@ -135,7 +143,7 @@ def congress() -> None:
             print(f"  {line['dim1']:6.2f} ± {NORMAL * line['dim1_std']:.2f}  {line['name']} ({line['party']})")
 
 
-def large() -> None:
+def large(keep: bool) -> None:
     n, m, share = LARGE
     rng = np.random.default_rng(0)
     rows, cols = np.divmod(rng.choice(n * m, round(share * n * m), replace=False), m)
@@ -146,14 +154,14 @@ def large() -> None:
         file = Path(scratch) / "answers.parquet"
         pq.write_table(pa.table({"user": rows, "item": cols, "label": label}), file)
         print(f"{len(rows):,} answers")
-        model = jobs(file, [], Path(scratch), [])
+        model = jobs("large", keep, file, [], Path(scratch), [])
     print("coverage: {:.3f}, error/std {:.2f}".format(*covered(model, ability[model.users.ids.to_numpy()], False)))
 
 
 # ---- what to ask next ------------------------------------------------------------------------------------------------
 
 
-def questions() -> None:
+def questions(keep: bool) -> None:
     """Log loss on half of the answers of users that were not fitted, after some of the other half."""
     for name, ratings in (("ASSISTments 2017", assistments()), ("MovieLens-100K", movielens_100k())):
         rng = np.random.default_rng(0)
@@ -169,12 +177,18 @@ def questions() -> None:
             mine = np.flatnonzero(theirs.rows == user)
             pool[rng.permutation(mine)[: len(mine) // 2]] = True
         for way in ("random", "a list", "one after the other"):
-            print(f"{name:<18}{way:<22}{asked(fit, theirs, pool, new, way)}", flush=True)
+            losses = asked(fit, theirs, pool, new, way)
+            print(f"{name:<18}{way:<22}{'  '.join(f'{n}: {loss:.4f}' for n, loss in losses.items())}", flush=True)
+            if keep:
+                save("questions", name, way, {f"after_{n}": loss for n, loss in losses.items()})
 
 
-def asked(fit: FittedModel, answers: Ratings, pool: NDArray[np.bool_], users: NDArray[np.int64], way: str) -> str:
+def asked(
+    fit: FittedModel, answers: Ratings, pool: NDArray[np.bool_], users: NDArray[np.int64], way: str
+) -> dict[int, float]:
     """The log losses after so many answers of the pool."""
-    rng, given, losses = np.random.default_rng(1), np.zeros(len(pool), bool), []
+    rng, given = np.random.default_rng(1), np.zeros(len(pool), bool)
+    losses: dict[int, float] = {}
     columns = fit.items.positions(pa.array(answers.cols))
     prior, known = fit.users.prior, fit.items.known
     turn = np.full(len(pool), len(pool))  # when an answer is given, if that is known beforehand
@@ -194,7 +208,7 @@ def asked(fit: FittedModel, answers: Ratings, pool: NDArray[np.bool_], users: ND
             model = fit.fold_in(*some, only_new=True)
         if number in ASKED:
             rest = answers.take(np.flatnonzero(~pool))
-            losses.append(f"{number}: {prediction.log_loss(rest.labels, model.probability(*rest[:2])):.4f}")
+            losses[number] = float(prediction.log_loss(rest.labels, model.probability(*rest[:2])))
         if way != "one after the other":
             given = turn <= number
             continue
@@ -207,7 +221,7 @@ def asked(fit: FittedModel, answers: Ratings, pool: NDArray[np.bool_], users: ND
             start = row.location[0], row.covariance[0]
             best = best_questions(*start, known.location, known.has_intercept, 1, allowed)[0]
             given[left[columns[left] == best[0]][:1]] = True
-    return "  ".join(losses)
+    return losses
 
 
 # ---- probabilities ---------------------------------------------------------------------------------------------------
@@ -220,15 +234,8 @@ def probabilities() -> None:
         fitted, test = split(ratings, 0.1, 0)
         shape = int(ratings.rows.max()) + 1, int(ratings.cols.max()) + 1
         fit = fit_arrays(*fitted, shape=shape)
-        block = RatingBlock.from_coordinates(fitted.rows, fitted.cols, fitted.labels > 0, shape)
-        loss, before = fit.config.make_loss(), {"rows": fit.rows, "cols": fit.cols}
-        after = {side: posterior.copy() for side, posterior in before.items()}
-        for side, one in zip(SIDES, (block, block.transpose()), strict=True):
-            step: Any = HalfStep(side, 0, 1.0, fit.scales.row_prior(side), 1.0, relaxation=0.0, curvature=True)
-            others = loss.other_lines(before["cols" if side == "rows" else "rows"])
-            loss.update_rows(one, 0, one.n_rows, others, after[side], step)
         losses = []
-        for rows, cols in ((before["rows"], before["cols"]), (after["rows"], after["cols"])):
+        for rows, cols in ((fit.rows, fit.cols), own_curvature(fit, fitted)):
             score, variance = np.empty(len(test.rows)), np.empty(len(test.rows))
             for part in np.array_split(np.arange(len(score)), max(1, len(score) // 10_000)):
                 pair = rows.take(test.rows[part]), cols.take(test.cols[part])
@@ -241,14 +248,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("coverage", "congress", "large", "questions", "probabilities"))
     parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0, help="of the first draw")
+    parser.add_argument("--save", action="store_true", help="into results.json, for pages.py")
     asked = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
     logging.getLogger("onebit_spark").setLevel(logging.ERROR)  # "raw" asks for the spreads of the fit
     print(provenance())
     if asked.what == "coverage":
-        coverage(asked.draws)
+        coverage(asked.draws, asked.seed, asked.save)
+    elif asked.what == "probabilities":
+        probabilities()
     else:
-        globals()[asked.what]()
+        globals()[asked.what](asked.save)
 
 
 if __name__ == "__main__":

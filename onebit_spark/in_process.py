@@ -49,7 +49,7 @@ from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
-from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, diagnosed
+from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide
 
 
 def fit_arrays(
@@ -310,8 +310,7 @@ def fit_table(
         return model
     scored = model.scored(model.users.positions(kept.users), model.items.positions(kept.items), kept.positive)
     _, certificates = model.certified(scored, CertificateRequest(certify or Terms()), KEPT_OUT)
-    info = replace(model.info, diagnostics=diagnosed(scored, "held-out ratings", fitted=False))
-    return replace(model, info=info).with_certificates(certificates)
+    return model.with_figures(scored, "held-out ratings", fitted=False).with_certificates(certificates)
 
 
 def thread_problems(threads: int | None) -> list[Problem]:

@@ -7,57 +7,80 @@ ratings and of the one that is found; and for an item the line where its answer 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from onebit_spark.platform.files import MAP_MARK
 
-MOST_POINTS = 100_000
+MOST_POINTS, REPORTED = 100_000, 1000  # on a map of its own, and on that of a report
 NAMED = 4  # ids at each end of a dimension, and with the fewest and the most ratings
 COLOURS = 9  # and one for all other groups
+Numbers = NDArray[np.int64]
 
 
-def page(users: pa.Table, items: pa.Table, groups: Mapping[Any, Any] | None = None, count: int | None = None) -> str:
-    """The page of two tables of ``FittedModel.positions`` with two dimensions, of a model with ``count`` users.
+def shown(users: pa.Table, most: int) -> tuple[Numbers, Numbers]:
+    """The lines of the users that are named, and of all on the map: these and an even sample of about ``most``."""
+    columns = (users[name].to_numpy(zero_copy_only=False) for name in ("dim1", "dim2", "n_ratings"))
+    ends = [order[part] for order in map(np.argsort, columns) for part in (slice(NAMED), slice(-NAMED, None))]
+    n, named = users.num_rows, np.unique(np.concatenate(ends))
+    if n <= most:
+        return named, np.arange(n)
+    return named, np.union1d(named, np.linspace(0, n - 1, max(0, most - len(named))).astype(np.int64))
 
-    ``groups`` are words by the id of the user; they are the colours. Of more than ``MOST_POINTS`` users it shows those
-    that are named and an even sample of the others; the items are those with the most ratings.
+
+def drawing(users: pa.Table, items: pa.Table, most: int = MOST_POINTS, count: int | None = None) -> dict[str, Any]:
+    """What a map shows of two tables of ``FittedModel.positions`` with two dimensions.
+
+    Of more than ``most`` users it shows those that are named and an even sample of the others; the items are those with
+    the most ratings. ``count`` is the number of users where the table has only some of them.
     """
-    n_rows = users.num_rows
-    x, y, n = (users[name].to_numpy(zero_copy_only=False) for name in ("dim1", "dim2", "n_ratings"))
-    ends = [order[part] for order in map(np.argsort, (x, y, n)) for part in (slice(NAMED), slice(-NAMED, None))]
-    named = np.unique(np.concatenate(ends)) if n_rows else np.zeros(0, np.int64)
-    if n_rows > MOST_POINTS:
-        others = np.linspace(0, n_rows - 1, MOST_POINTS - len(named)).astype(np.int64)
-        kept = np.union1d(named, others)
-        users, named = users.take(pa.array(kept)), np.searchsorted(kept, named)
-    if items.num_rows > MOST_POINTS:
-        order = np.argsort(-items["n_ratings"].to_numpy(zero_copy_only=False), kind="stable")
-        items = items.take(pa.array(np.sort(order[:MOST_POINTS])))
-    ids = users.column(0).to_pylist()
-    words = [str((groups or {}).get(each, "")) for each in ids]
-    common = sorted(set(words), key=lambda word: (-words.count(word), word))[:COLOURS] if groups else []
+    (named, kept), n = shown(users, most), users.num_rows if count is None else count
+    order = np.argsort(-items["n_ratings"].to_numpy(zero_copy_only=False), kind="stable")
+    users, items = users.take(pa.array(kept)), items.take(pa.array(np.sort(order[:most])))
     names = ["n_ratings", "dim1", "dim1_std", "dim2", "dim2_std"]
-    content = {
-        "count": n_rows if count is None else count,
-        "named": named.tolist(),
-        "groups": common,
-        "group": [common.index(word) if word in common else COLOURS for word in words] if groups else [],
-        "ids": [str(each) for each in ids],
+    return {
+        "count": n,
+        "named": np.searchsorted(kept, named).tolist(),
+        "groups": [],
+        "group": [],
+        "ids": [str(each) for each in users.column(0).to_pylist()],
         **{name: _numbers(users[name]) for name in names},
         "items": [str(each) for each in items.column(0).to_pylist()],
         **{name: _numbers(items[name]) for name in ("intercept", "slope1", "slope2")},
     }
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return PAGE.replace("__MARK__", MAP_MARK).replace("__DATA__", text.replace("<", "\\u003c"))
 
 
 def _numbers(column: pa.ChunkedArray) -> list[Any]:
     values = column.to_numpy(zero_copy_only=False).astype(np.float64)
     return [None if not np.isfinite(value) else float(f"{value:.4g}") for value in values]
+
+
+def coloured(drawn: dict[str, Any], groups: Mapping[Any, Any]) -> dict[str, Any]:
+    """The drawing with a colour for each of the most frequent groups; ``groups`` are words by the id of the user."""
+    named = {str(each): "" if word is None else str(word) for each, word in groups.items()}
+    words = [named.get(each, "") for each in drawn["ids"]]
+    counts = Counter(words)
+    common = sorted(counts, key=lambda word: (-counts[word], word))[:COLOURS] if groups else []
+    place = {word: at for at, word in enumerate(common)}
+    return drawn | {"groups": common, "group": [place.get(word, COLOURS) for word in words] if groups else []}
+
+
+def groups_of(features: pa.Table, column: str) -> dict[Any, Any]:
+    """The words of the ids in ``column``: those of the first other column with at most ``COLOURS`` different ones."""
+    plain = [name for name in features.column_names if name != column and not pa.types.is_nested(features[name].type)]
+    few = [name for name in plain if 2 <= pc.count_distinct(features[name]).as_py() <= COLOURS]
+    return dict(zip(features[column].to_pylist(), features[few[0]].to_pylist(), strict=True)) if few else {}
+
+
+def page(drawn: Mapping[str, Any]) -> str:
+    text = json.dumps(drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return PAGE.replace("__MARK__", MAP_MARK).replace("__DATA__", text.replace("<", "\\u003c"))
 
 
 PAGE = """<!doctype html>
@@ -84,6 +107,7 @@ const colours = ["#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b7791f", "#c53030
   "#a0aec0"];
 const canvas = document.querySelector("canvas"), pen = canvas.getContext("2d"), out = document.querySelector("output");
 const $ = id => document.getElementById(id), css = name => getComputedStyle(document.body).getPropertyValue(name);
+const members = colours.map((_, g) => data.ids.map((_, i) => i).filter(i => (data.group[i] || 0) === g));
 let scale, left, top_, found = -1, line = -1, waiting = false;
 data.groups.forEach((name, g) => { const mark = document.createElement("span");
   mark.textContent = "\\u25cf " + (name || "no group"); mark.style.color = colours[g]; $("legend").append(mark); });
@@ -104,8 +128,7 @@ function draw() {
   pen.strokeStyle = css("--light"); pen.lineWidth = ratio;
   stroke([0, top_], [canvas.width, top_]); stroke([left, 0], [left, canvas.height]);
   for (let g = 0; g < colours.length; g++) { pen.fillStyle = colours[g];
-    for (let i = 0; i < n; i++) if ((data.group[i] || 0) === g)
-      pen.fillRect(px(data.dim1[i]) - dot / 2, py(data.dim2[i]) - dot / 2, dot, dot); }
+    for (const i of members[g]) pen.fillRect(px(data.dim1[i]) - dot / 2, py(data.dim2[i]) - dot / 2, dot, dot); }
   pen.font = 12 * ratio + "px system-ui"; pen.fillStyle = css("--text");
   const shown = found < 0 ? data.named : [...data.named, found];
   for (const i of shown) { pen.strokeStyle = colours[data.group[i] || 0]; bars(i);

@@ -51,7 +51,7 @@ from onebit_spark.input.spark_ratings import case_folding, missing
 from onebit_spark.ml import scoring
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
-from onebit_spark.ml.positions import next_questions, positions
+from onebit_spark.ml.positions import next_questions, positions, report_map
 from onebit_spark.ml.recommend import ranking, recommend
 from onebit_spark.ml.scoring import SparkFactors
 from onebit_spark.platform.files import MODEL, VECTORS, Location, explained, replace_folder
@@ -236,6 +236,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """Positions of the users, or intercepts and slopes of the items, with standard deviations (docs/positions.md).
 
         The parameters and the columns are those of ``FittedModel.positions``, the id is in ``userCol`` or ``itemCol``.
+        ``info.position_axes.shares`` are the shares of the scores' variance.
         """
         return positions(self.factors, who, dimensions, anchors or {})
 
@@ -321,7 +322,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
         ``counts`` is the count of the ratings, if they were checked before.
         """
-        return self.changed(diagnostics=scoring.diagnose(self.factors, ratings, source, fitted, counts))
+        figures = scoring.diagnose(self.factors, ratings, source, fitted, counts)
+        return self.changed(diagnostics=figures | report_map(self.factors))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with a probability that agrees with the frequencies in ``ratings`` (docs/MATH.md, §8.4).

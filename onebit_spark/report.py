@@ -17,6 +17,7 @@ from onebit_spark.certificate.certificates import OF_PREDICTIONS, PRECISION, SKE
 from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, feature_effects
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
+from onebit_spark.map import page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +49,7 @@ figcaption { font-size: .85rem; color: var(--grey); }
 table { border-collapse: collapse; font-size: .9rem; } td, th { text-align: left; padding: .15rem 1.4rem .15rem 0; }
 th { font-weight: 400; color: var(--grey); } td { font-variant-numeric: tabular-nums; }
 code { font-size: .85rem; overflow-wrap: anywhere; }
+iframe { width: 100%; height: 34rem; border: 1px solid var(--light); border-radius: 4px; }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 0 2rem; }
 .note { border-left: 3px solid var(--orange); padding-left: .8rem; }
 @media print { body { margin: 0; max-width: none; font-size: 11pt; } h2 { break-after: avoid; }
@@ -96,6 +98,7 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             ),
             "</div>",
             *_certificate(info, certificate),
+            *_map(info),
             '<h2>In detail</h2><div class="columns">',
             _table("Data", _data(info)),
             _table("Settings", _settings(info)),
@@ -172,6 +175,14 @@ def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterabl
         name = escape(str(one["name"]).replace("_", " "))
         bound = "not met" if one.get("threshold", 0) is None else f"{one['bound']:.3f}"
         yield f"<p><b>{name}, {bound}.</b> {escape(str(one['statement']))}</p>"
+
+
+def _map(info: ModelInfo) -> Iterable[str]:
+    if drawn := (info.diagnostics or {}).get("map"):
+        yield "<h2>Where the users stand</h2>"
+        yield "<p>The first two dimensions of the scores, with error bars of those at the ends and of those with the "
+        yield "fewest and the most ratings. An item's name draws the line between its positive and negative scores.</p>"
+        yield f'<iframe title="Map of the users" srcdoc="{escape(page(drawn))}"></iframe>'
 
 
 def _data(info: ModelInfo) -> dict[str, str]:

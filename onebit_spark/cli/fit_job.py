@@ -22,6 +22,7 @@ from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.errors import RequestError, counted
 from onebit_spark.input.ratings import INTEGRAL, Columns
+from onebit_spark.map import coloured
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform import files
 from onebit_spark.platform.files import Location, OutputKind
@@ -54,7 +55,9 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
                 "command": requests.command_of("fit", request),
                 "seconds": dict(clock.seconds),
             }
-            model = runtime.changed(model, diagnostics={**(model.info.diagnostics or {}), "job": job})
+            seen = model.info.diagnostics or {}
+            more = {"map": with_colours(runtime, seen["map"], features, columns.user)} if "map" in seen else {}
+            model = runtime.changed(model, diagnostics={**seen, **more, "job": job})
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.execution.checkpoint_dir:
@@ -121,11 +124,18 @@ def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clo
         return runtime.diagnosed(model, ratings, source) if request.report else model
 
 
+def with_colours(
+    runtime: Runtime, drawn: dict[str, Any], features: Mapping[Who, InputTable], column: str
+) -> dict[str, Any]:
+    """A map whose colours are a column of the side features of the users, if they have one with few values."""
+    return coloured(drawn, runtime.groups(features["user"], column, drawn)) if "user" in features else drawn
+
+
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
 def read_features(
-    runtime: Runtime, request: FitRequest | PredictRequest, columns: Mapping[Who, str]
+    runtime: Runtime, request: FitRequest | PredictRequest | requests.PositionsRequest, columns: Mapping[Who, str]
 ) -> dict[Who, InputTable]:
     """All columns of the tables of side features that the request names; ``columns`` are those of the ids."""
     names = {who: f"{who}_features" for who in columns}

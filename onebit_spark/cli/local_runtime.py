@@ -32,6 +32,7 @@ from onebit_spark.input.ratings import (
     column_count_problem,
 )
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
+from onebit_spark.map import groups_of
 from onebit_spark.platform.files import Location, table_format
 from onebit_spark.predictor import predictor
 from onebit_spark.predictor.fitted_model import FittedModel, load
@@ -194,7 +195,7 @@ class LocalRuntime:
         n = ratings.to_fit.counts.n if kept is None else kept.counts.n
         scored = _scored_in_fit(model, ratings.to_fit) if kept is None else _scored(model, kept.sample(SAMPLE))
         source = f"a sample of {source}" if n > SAMPLE else source
-        return self.changed(model, diagnostics=predictor.diagnosed(scored, source, kept is None))
+        return model.with_figures(scored, source, kept is None)
 
     def changed(self, model: FittedModel, **info: Any) -> FittedModel:
         return replace(model, info=replace(model.info, **info))
@@ -239,8 +240,12 @@ class LocalRuntime:
         table = model.positions(who, dimensions, anchors)
         _write(iter([table.rename_columns({who: model.info.columns[who]})]), target)
 
-    def mapped(self, model: FittedModel, anchors: Mapping[Any, int]) -> tuple[pa.Table, pa.Table]:
-        return model.positions("user", 2, anchors), model.positions("item", 2, anchors)
+    def drawing(self, model: FittedModel, anchors: Mapping[Any, int]) -> dict[str, Any]:
+        return model.drawing(anchors)
+
+    def groups(self, features: ArrowTable, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
+        """The words that colour a map."""
+        return groups_of(features.table(), features.matching(column)[0])
 
 
 def _write(lines: Iterator[pa.Table], target: Target) -> None:

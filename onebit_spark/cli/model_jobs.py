@@ -14,7 +14,7 @@ from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PositionsRequest, PredictRequest, Target
 from onebit_spark.core.model_info import Who
 from onebit_spark.errors import RequestError, counted
-from onebit_spark.map import page as map_page
+from onebit_spark.map import page
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.predictor import CertificateRequest, arrow_type, asked_ids
 from onebit_spark.report import rare_class
@@ -52,18 +52,19 @@ def positions(runtime: Runtime, request: PositionsRequest) -> None:
     who: Who = "user" if request.who == "user" else "item"
     with clock("reading"):
         model = runtime.load(request.model)
-        ids = asked_ids(list(request.anchor), pa.string(), "the anchors")
+        ids = asked_ids(list(request.signs), pa.string(), "the anchors")
         try:
             ids = ids.cast(arrow_type(model.info.id_types["user"]))
         except pa.ArrowInvalid as error:
             raise RequestError(f"--anchor: {error}") from None
-        anchors = dict(zip(ids.to_pylist(), map(int, request.anchor.values()), strict=True))
+        anchors = dict(zip(ids.to_pylist(), map(int, request.signs.values()), strict=True))
+        features = fit_job.read_features(runtime, request, {"user": model.info.columns["user"]})
     with clock("positions"):
+        drawn = runtime.drawing(model, anchors) if request.map else {}
         runtime.positions(model, who, request.dimensions, anchors, target)
         if request.map:
-            users, items = runtime.mapped(model, anchors)
-            page = map_page(users, items, count=model.info.n_users)
-            Location(runtime.session, request.map).write_text(page)
+            drawn = fit_job.with_colours(runtime, drawn, features, model.info.columns["user"])
+            Location(runtime.session, request.map).write_text(page(drawn))
     done = [f"Positions of {counted(model.info.count(who), who)}."]
     if (axes := model.info.position_axes) is not None:
         shares = ", ".join(f"{share:.0%}" for share in axes.shares[: request.dimensions])

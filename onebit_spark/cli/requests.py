@@ -563,16 +563,24 @@ class PositionsRequest(JobRequest):
         "a user whose position in the first dimension is positive, ID=1, or negative, ID=-1 (repeatable)", default=dict
     )
     map: str | None = flag("file for a map of the first two dimensions, such as map.html", default=None)
+    user_features: str | None = flag("path of side features of the users: a column with few values colours the map")
 
-    main = ("model", "output", "who", "dimensions", "anchor", "map", "overwrite")
-    inputs = ("model",)
+    main = ("model", "output", "who", "dimensions", "anchor", "map", "user_features", "overwrite")
+    inputs = ("model", "user_features")
     outputs: ClassVar = {"output": "positions", "map": "map"}
+
+    @property
+    def signs(self) -> dict[str, str]:
+        """The anchors. Their ids may contain "="."""
+        return dict(f"{name}={sign}".rsplit("=", 1) for name, sign in self.anchor.items())
 
     def problems(self) -> Iterator[str]:
         if self.dimensions < 1:
             yield f"--dimensions must be an integer of at least 1, not {self.dimensions}"
-        if wrong := [f"{name}={sign}" for name, sign in self.anchor.items() if sign not in ("1", "+1", "-1")]:
+        if wrong := [f"{name}={sign}" for name, sign in self.signs.items() if sign not in ("1", "+1", "-1")]:
             yield f"--anchor must be ID=1 or ID=-1, not {', '.join(wrong)}"
+        if self.user_features is not None and self.map is None:
+            yield "--user-features colours the map: add --map map.html"
         yield from super().problems()
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -21,8 +22,9 @@ from onebit_spark.estimator import fit_ratings
 from onebit_spark.input import tables
 from onebit_spark.input.ratings import Columns, RatingCounts, check_pairs, not_deterministic, total_of
 from onebit_spark.input.spark_ratings import SplitCounts, check_split, matching, missing, quoted, split_off, with_weight
-from onebit_spark.map import MOST_POINTS
+from onebit_spark.map import groups_of
 from onebit_spark.ml import scoring
+from onebit_spark.ml.positions import drawing
 from onebit_spark.ml.recommend import ranking
 from onebit_spark.ml.scoring import CheckedRatings
 from onebit_spark.model import OneBitCompletionModel
@@ -254,13 +256,15 @@ class SparkRuntime:
     ) -> None:  # fmt: skip
         self._write(model.positions(who, dimensions, anchors), target)
 
-    def mapped(self, model: OneBitCompletionModel, anchors: Mapping[Any, int]) -> tuple[Any, Any]:
-        """The tables of a map; of a large model a sample of them."""
-        sides: tuple[Who, Who] = "user", "item"
-        shares = [min(1.0, MOST_POINTS / max(1, model.info.count(who))) for who in sides]
-        frames = [model.positions(who, 2, anchors) for who in sides]
-        users, items = (frame.sample(share, 0).toArrow() for frame, share in zip(frames, shares, strict=True))
-        return users, items
+    def drawing(self, model: OneBitCompletionModel, anchors: Mapping[Any, int]) -> dict[str, Any]:
+        return drawing(model.factors, anchors)
+
+    def groups(self, features: DataFrame, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
+        """The words that colour a map, of the users on it."""
+        own = matching(features, column)[0].name
+        ids = self.session.createDataFrame(pa.table({"id": drawn["ids"]}))
+        known = features.join(F.broadcast(ids), features[quoted(own)].cast("string") == ids["id"], "left_semi")
+        return groups_of(known.toArrow(), own)
 
     def _write(self, lines: DataFrame, target: Target) -> None:
         if target.table is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +19,16 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.user_data import one_array
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.spark_ratings import checked_ids, refuse_stream
+from onebit_spark.map import MOST_POINTS, REPORTED, shown
+from onebit_spark.map import drawing as map_drawing
 from onebit_spark.ml.fold_in import side_of
 from onebit_spark.ml.scoring import SparkFactors
 from onebit_spark.platform.frames import Batches
 from onebit_spark.predictor import fitted_model
 from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.predictor import ModelSide, arrow_type, asked_ids
+
+log = logging.getLogger("onebit_spark")
 
 
 def positions(factors: SparkFactors, who: Who, dimensions: int, anchors: Mapping[Any, int]) -> DataFrame:
@@ -33,8 +38,10 @@ def positions(factors: SparkFactors, who: Who, dimensions: int, anchors: Mapping
     if factors.fit_driver(0):
         table = factors.on_driver().positions(who, dimensions, anchors).replace_schema_metadata()
         return factors.spark.createDataFrame(table.rename_columns({who: factors.columns[who]}))
-    if (axes := info.position_axes) is None or model_info.N_RATINGS not in frame.columns:
-        raise RequestError("positions of this model are not known: an earlier version saved it, or it was updated")
+    if (axes := info.position_axes) is None:
+        raise RequestError("an earlier version saved this model: fit it again, or load it without Spark")
+    if model_info.N_RATINGS not in frame.columns:
+        log.warning(fitted_model.NOT_MEASURED)
     refuse(fitted_model.position_problems(axes, dimensions, anchors))
     sign = 1.0
     if anchors:
@@ -51,6 +58,28 @@ def positions(factors: SparkFactors, who: Who, dimensions: int, anchors: Mapping
     names = fitted_model.position_table(axes, first, who, dimensions, sign).column_names
     schema = f"id {info.id_types[who]}, n_ratings bigint" + "".join(f", {name} double" for name in names[2:])
     return lines.mapInArrow(rows_of, schema).withColumnRenamed("id", factors.columns[who])
+
+
+def drawing(factors: SparkFactors, anchors: Mapping[Any, int], most: int = MOST_POINTS) -> dict[str, Any]:
+    """See ``FittedModel.drawing``. Of a large model the executors choose the users and the items."""
+    if factors.fit_driver(0):
+        return factors.on_driver().drawing(anchors, most)
+    n, items = factors.info.n_users, positions(factors, "item", 2, anchors).orderBy(F.desc("n_ratings")).limit(most)
+
+    def some(batches: Batches) -> Batches:
+        for batch in filter(len, batches):
+            table = pa.Table.from_batches([batch])
+            yield from table.take(pa.array(shown(table, most * len(batch) // n)[1])).to_batches()
+
+    users = positions(factors, "user", 2, anchors)
+    return map_drawing(users.mapInArrow(some, users.schema).toArrow(), items.toArrow(), most, n)
+
+
+def report_map(factors: SparkFactors) -> dict[str, Any]:
+    """The map of a report, if the model has positions with two dimensions."""
+    axes = factors.info.position_axes
+    known = axes is not None and axes.dimensions > 1 and model_info.N_RATINGS in factors.users.columns
+    return {"map": drawing(factors, {}, REPORTED)} if known else {}
 
 
 def next_questions(factors: SparkFactors, asking: DataFrame, n: int, seen: DataFrame | None) -> DataFrame:

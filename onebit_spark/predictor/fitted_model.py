@@ -38,6 +38,7 @@ from onebit_spark.core.questions import best_questions
 from onebit_spark.core.solver import Iteration
 from onebit_spark.core.user_data import arrow_table, label_problems, weight_problems
 from onebit_spark.errors import RequestError, refuse
+from onebit_spark.map import MOST_POINTS, REPORTED, coloured, drawing
 from onebit_spark.map import page as map_page
 from onebit_spark.platform.files import MODEL
 from onebit_spark.predictor.model_folder import local_path, read_model, replaced_folder, write_into, write_vectors
@@ -489,8 +490,12 @@ class FittedModel:
 
         ``groups`` are words by user, such as parties: they are the colours. For ``anchors`` see ``positions``.
         """
-        tables = self.positions("user", 2, anchors), self.positions("item", 2, anchors)
-        local_path(path).write_text(map_page(*tables, groups), encoding="utf-8")
+        page = map_page(coloured(self.drawing(anchors), groups or {}))
+        local_path(path).write_text(page, encoding="utf-8")
+
+    def drawing(self, anchors: Mapping[Any, int] | None = None, most: int = MOST_POINTS) -> dict[str, Any]:
+        """What a map of so many users shows: see ``onebit_spark.map``."""
+        return drawing(self.positions("user", 2, anchors), self.positions("item", 2, anchors), most)
 
     def next_questions(self, ids: Any, n: int = 10, *, seen: Any = None, items: Any = None) -> pa.Table:
         """The n items whose answers would say most about each user: an adaptive test (docs/positions.md).
@@ -602,7 +607,14 @@ class FittedModel:
             raise RequestError("cannot diagnose: there is no rating")
         places, source = sampled(n), f"a sample of {source}" if n > SAMPLE else source
         scored = self.scored(given.rows[places], given.cols[places], given.positive[places])
-        return replace(self, info=replace(self.info, diagnostics=diagnosed(scored, source, fitted)))
+        return self.with_figures(scored, source, fitted)
+
+    def with_figures(self, scored: pa.Table, source: str, fitted: bool) -> FittedModel:
+        """This model with what its report shows: the figures of scored ratings, and a map of its users."""
+        figures = diagnosed(scored, source, fitted)
+        if self.users.measured is not None and self._axes.dimensions > 1:
+            figures["map"] = self.drawing(most=REPORTED)
+        return replace(self, info=replace(self.info, diagnostics=figures))
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write the report of the fit, the page ``report.html`` of a job, to a file. Its plots need matplotlib.

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from onebit_spark import OneBitCompletion, RequestError, load
+from onebit_spark.cli.spark_runtime import SparkRuntime
+from onebit_spark.ml.positions import drawing as map_of
 from onebit_spark.model import OneBitCompletionModel
+
+ENDS = np.argmin, np.argmax
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +41,30 @@ def test_of_users_that_were_folded_in(folder, ratings):
     before, after = (each.positions().where("user = 'u003'").first().asDict() for each in (model, model.foldIn(mine)))
     assert after["n_ratings"] == before["n_ratings"] == mine.count()
     assert after["dim1_std"] == pytest.approx(before["dim1_std"], rel=0.3)
-    with pytest.raises(RequestError, match="or it was updated"):
-        model.update(mine).positions()
+
+
+def test_of_users_without_ratings(spark, ratings):
+    """They are known by their side features alone."""
+    kinds = spark.createDataFrame([(f"u{i:03}", float(i % 2)) for i in range(72)], ["user", "kind"])
+    model = OneBitCompletion(rank=2, maxIter=3, likelihoodWeight=1.0).setUserFeatures(kinds).fit(ratings)
+    lines = {line["user"]: line for line in model.positions(dimensions=1).collect()}
+    unrated = [line for line in lines.values() if not line["n_ratings"]]
+    assert {"u070", "u071"} <= {line["user"] for line in unrated}
+    widest = max(line["dim1_std"] for line in lines.values() if line["n_ratings"])
+    assert min(line["dim1_std"] for line in unrated) > widest
+    assert lines["u070"]["dim1"] != lines["u071"]["dim1"]
+
+
+@pytest.mark.usefixtures("on_executors")
+def test_a_model_that_was_updated_keeps_the_spreads_of_its_fit(folder, ratings, caplog):
+    model = OneBitCompletionModel.load(folder)
+    table = model.update(ratings.where("user = 'u003'")).positions().toArrow().sort_by("user")
+    assert "too small" in caplog.text
+    assert table["n_ratings"].null_count == len(table)
+    before = load(folder)
+    std = before._axes.spreads("rows", before.users.known)[:, 0]
+    other = np.array(table["user"].to_pylist()) != "u003"
+    np.testing.assert_allclose(table["dim1_std"].to_numpy()[other], std[other], rtol=1e-5)
 
 
 def test_what_to_ask_next(spark, folder, ratings):
@@ -52,3 +78,21 @@ def test_what_to_ask_next(spark, folder, ratings):
     for name in ("user", "rank", "item"):
         assert found[name].to_pylist() == wanted[name].to_pylist()
     np.testing.assert_allclose(found["information"].to_numpy(), wanted["information"].to_numpy(), rtol=1e-5)
+
+
+@pytest.mark.usefixtures("on_executors")
+def test_the_map_of_a_large_model(spark, folder, ratings):
+    """The executors choose a sample, with the ends of both dimensions; the report has a map as well."""
+    model, here = OneBitCompletionModel.load(folder), load(folder).positions()
+    drawn = map_of(model.factors, {}, 8)
+    assert drawn["count"] == len(here)
+    assert len(drawn["items"]) == 8
+    ends = {here["user"][int(end(here[name].to_numpy()))].as_py() for name in ("dim1", "dim2") for end in ENDS}
+    assert ends <= {drawn["ids"][at] for at in drawn["named"]}
+    diagnosed = model.diagnose(ratings).info.diagnostics["map"]
+    assert len(diagnosed["ids"]) == len(here)
+    features = spark.createDataFrame(
+        [(user, user, user > "u030") for user in diagnosed["ids"]], ["USER", "name", "old"]
+    )
+    groups = SparkRuntime(spark).groups(features, "user", diagnosed)
+    assert groups == {user: user > "u030" for user in diagnosed["ids"]}

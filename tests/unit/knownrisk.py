@@ -1,7 +1,7 @@
 """Many small fits on data whose true risk is known: how often is each certificate wrong, and how loose is it?
 
     python tests/unit/knownrisk.py                   # prints the tables, 400 fits each
-    python tests/unit/knownrisk.py precision [SEED [--save]]     # those of certified precisions, 1000 fits each
+    python tests/unit/knownrisk.py precision [SEED [REPEATS [WORLD]]] [--save]      # of precisions; 1000 fits each
 
 A sign matrix of rank 2, 40 × 30 and half positive unless said otherwise. Ratings are drawn *with* replacement: row and
 column independently, popular ones far more often than others, so that many cells are rated several times and some rows
@@ -283,13 +283,16 @@ if __name__ == "__main__" and sys.argv[1:2] == ["precision"]:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
     from record import save
 
-    seed, names = int(next(iter(sys.argv[2:]), 0)), ("violated_precision", "violated_recall", "violated", "met")
-    for world in CALLING:
+    asked = [word for word in sys.argv[2:] if word != "--save"]
+    names = "violated_precision", "violated_recall", "violated", "met"
+    seed, repeats = (int(asked[at]) if len(asked) > at else value for at, value in enumerate((0, 1000)))
+    for world in asked[2:] or CALLING:
         began = time.perf_counter()
-        found = calling_summary(calling(world, 1000, 0.2, seed=seed))
+        found = calling_summary(calling(world, repeats, 0.2, seed=seed))
         for name, (precision, recall, either, met) in found.items():
             if "--save" in sys.argv:  # into benchmarks/results.json, for docs/certificates.md
-                save("coverage", world, name, dict(zip(names, found[name], strict=True)) | {"seed": seed})
+                figures = dict(zip(names, map(float, found[name]), strict=True)) | {"seed": seed, "repeats": repeats}
+                save("coverage", world, name, figures)
             told = f"violated: precision {precision:.3f}, recall {recall:.3f}, either {either:.3f}; met {met:.3f}"
             print(f"{world:12} {name:16} {told}", flush=True)
         print(f"{world:12} {time.perf_counter() - began:.0f} s", flush=True)

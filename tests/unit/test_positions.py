@@ -4,7 +4,9 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 from fitting import image
 
-from onebit_spark import FitConfig, RequestError, fit_arrays, load
+from onebit_spark import FitConfig, RequestError, fit_arrays, fit_table, load
 from onebit_spark.__main__ import main
+from onebit_spark.cli.requests import PositionsRequest, parse
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import LOSSES, HalfStep, RowPrior
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.questions import information
-from onebit_spark.map import page
+from onebit_spark.map import coloured, drawing, page
 
 FOLDERS = Path(__file__).parents[1] / "spark" / "folders"
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
@@ -214,6 +217,22 @@ def test_a_folded_in_user_has_the_position_of_the_fit(fit, caplog):
     assert np.isnan(table["n_ratings"].to_numpy(zero_copy_only=False)).all()
 
 
+def test_a_user_without_ratings_has_the_position_of_its_features_and_a_wide_interval():
+    ability, i, j, positive = responses(*SHAPE, 0.6, 0)
+    kind = np.append(np.sign(ability[:, 0]), [-1.0, 1.0])  # of two more users
+    table, features = pa.table({"user": i, "item": j, "label": positive}), {"user": np.arange(152), "kind": kind}
+    config = FitConfig(rank=1, likelihood_weight=1.0, implicit_features=False, max_iter=20)
+    fit = fit_table(table, config, user_features=pa.table(features))
+    later = fit.fold_in_features(pa.table({"user": [300, 301], "kind": [-1.0, 1.0]}))
+    top = int(ability.argmax())
+    lines = {line["user"]: line for line in later.positions(dimensions=1, anchors={top: 1}).to_pylist()}
+    for low, high in ((150, 151), (300, 301)):
+        assert lines[low]["dim1"] < -0.3 < 0.3 < lines[high]["dim1"]
+        for line in (lines[low], lines[high]):
+            assert line["n_ratings"] == 0
+            assert line["dim1_std"] > max(lines[user]["dim1_std"] for user in range(150))
+
+
 def test_a_folder_of_an_earlier_version_says_that_its_spreads_are_old(caplog):
     table = load(FOLDERS / "logistic-3").positions(dimensions=1)
     assert "an earlier version saved" in caplog.text
@@ -296,6 +315,12 @@ def test_a_list_of_questions_is_greedy(fit):
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+def opened(address):
+    """What the page is after its script."""
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--dump-dom"]
+    return subprocess.run([*command, address], capture_output=True, text=True, timeout=120, check=True).stdout
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed, in which the map could be opened")
 def test_the_map_in_a_browser(fit, tmp_path):
     """It draws all users, finds the one in the address, and cuts by an item. Nothing is loaded from elsewhere."""
@@ -307,27 +332,89 @@ def test_the_map_in_a_browser(fit, tmp_path):
     for name, more in (("map.html", ""), ("grouped.html", ", ")):
         text = (tmp_path / name).read_text()
         assert not re.findall(r"(?:src|href)=|https?:|@import", text)
-        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--dump-dom"]
-        shown = subprocess.run(
-            [*command, f"file://{tmp_path / name}#user=42"], capture_output=True, text=True, timeout=120, check=True
-        ).stdout
+        shown = opened(f"file://{tmp_path / name}#user=42")
         assert 'data-points="150"' in shown
         told = re.search(r"<output>(.*?)</output>", shown)[1]
         wanted = (f"{user[d]:.2f} ± {1.96 * user[d + '_std']:.2f}" for d in ("dim1", "dim2"))
         assert told.startswith(f"42: {', '.join(wanted)}, {user['n_ratings']} ratings{more}")
+        assert "the score of 3 is positive" in opened(f"file://{tmp_path / name}#item=3")
 
 
-def test_a_map_of_many_shows_the_extremes_and_a_sample(monkeypatch):
-    monkeypatch.setattr("onebit_spark.map.MOST_POINTS", 50)
+def drawn_on(text):
+    """What a map shows."""
+    return json.loads(re.search(r'application/json">(.*?)</script>', text)[1])
+
+
+def test_a_map_of_many_shows_the_extremes_and_a_sample():
     rng, n = np.random.default_rng(0), 400
     users = pa.table({"user": np.arange(n), "n_ratings": rng.permutation(n)} | {
         name: rng.normal(size=n) for name in ("dim1", "dim1_std", "dim2", "dim2_std")
     })  # fmt: skip
     items = pa.table({name: np.arange(60.0) for name in ("item", "n_ratings", "intercept", "slope1", "slope2")})
-    data = json.loads(re.search(r'application/json">(.*?)</script>', page(users, items))[1])
+    data = drawn_on(page(drawing(users, items, 50)))
     assert len(data["ids"]) <= 50
     assert data["count"] == n
     assert len(data["items"]) == 50
     assert min(map(float, data["items"])) == 10
     farthest = int(np.argmax(users["dim1"].to_numpy()))
     assert str(farthest) in [data["ids"][i] for i in data["named"]]
+
+
+def test_a_column_of_the_user_features_colours_the_map(fit, tmp_path, capsys):
+    """The first one with few values: every name is another one."""
+    fit.save(tmp_path / "m")
+    party = ["DRI"[user % 3] for user in range(150)]
+    features = pa.table({"user": np.arange(150), "name": [f"name {i}" for i in range(150)], "party": party})
+    pq.write_table(features, tmp_path / "users.parquet")
+    out = [str(tmp_path / name) for name in ("m", "p", "map.html", "users.parquet")]
+    job = ["positions", "--model", out[0], "--output", out[1], "--runtime", "local"]
+    assert main([*job, "--map", out[2], "--user-features", out[3]]) == 0
+    data = drawn_on((tmp_path / "map.html").read_text())
+    assert data["groups"] == ["D", "I", "R"]
+    assert [data["groups"][at] for at in data["group"]] == [party[int(user)] for user in data["ids"]]
+    assert main([*job[:4], str(tmp_path / "q"), "--runtime", "local", "--user-features", out[3]]) == 2
+    assert "add --map" in capsys.readouterr().err
+
+
+def test_as_many_groups_as_users():
+    """They are counted once: with a count of each word this takes minutes."""
+    n, began = 60_000, time.perf_counter()
+    drawn = coloured({"ids": [str(i) for i in range(n)]}, {i: f"group {i}" for i in range(n)})
+    assert time.perf_counter() - began < 5
+    assert drawn["groups"] == sorted(f"group {i}" for i in range(n))[:9]
+
+
+def test_one_dimension_has_no_map(fit, tmp_path, capsys):
+    """The job says so before it writes anything."""
+    i, j, positive = responses(*SHAPE, 0.6, 0)[1:]
+    flat = fit_arrays(i, j, positive, FitConfig(rank=1, intercepts=False, max_iter=3, likelihood_weight=1.0))
+    flat.save(tmp_path / "m")
+    out = [str(tmp_path / name) for name in ("m", "p", "map.html")]
+    assert main(["positions", "--model", out[0], "--output", out[1], "--map", out[2], "--runtime", "local"]) == 2
+    assert "dimensions must be an integer from 1 to 1, not 2" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
+    assert "map" not in flat.diagnose(i, j, positive).info.diagnostics
+
+
+def test_the_report_shows_the_map(fit, tmp_path):
+    """In the colours of the side features that the job was given; so does the report of a diagnosed model."""
+    i, j, positive = responses(*SHAPE, 0.6, 0, 2)[1:]
+    fit.diagnose(i, j, positive).report(tmp_path / "report.html")
+    pq.write_table(pa.table({"user": i, "item": j, "label": positive}), tmp_path / "ratings.parquet")
+    pq.write_table(pa.table({"user": np.arange(150), "kind": ["a", "b", "b"] * 50}), tmp_path / "users.parquet")
+    files = ["--ratings", str(tmp_path / "ratings.parquet"), "--user-features", str(tmp_path / "users.parquet")]
+    plain = ["--rank", "2", "--likelihood-weight", "1", "--max-iter", "3", "--runtime", "local"]
+    assert main(["fit", *files, "--output", str(tmp_path / "m"), *plain]) == 0
+    for name, groups in (("report.html", []), ("m/report.html", ["b", "a"])):
+        data = drawn_on(unescape(re.search(r'<iframe [^>]*srcdoc="([^"]*)"', (tmp_path / name).read_text())[1]))
+        assert data["count"] == len(data["ids"]) == 150
+        assert data["groups"] == groups
+        assert len(data["group"]) == (150 if groups else 0)
+    loaded = load(tmp_path / "m").positions()
+    assert data["dim1"][7] == pytest.approx(loaded["dim1"][7].as_py(), rel=1e-3)
+
+
+def test_the_id_of_an_anchor_may_contain_an_equals_sign(fit, tmp_path):
+    fit.save(tmp_path / "m")
+    words = ["--model", str(tmp_path / "m"), "--output", "p", "--anchor", "YQ===-1", "--anchor", "b=1"]
+    assert parse(PositionsRequest, "positions", words).signs == {"YQ==": "-1", "b": "1"}

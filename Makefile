@@ -44,10 +44,10 @@ types: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file conf/mkdocs.yml
 
-# Three processes for two cores: a Spark test spends a part of its time waiting. The files of jobs/ share one process, and
-# those of spark/ another, so each has one Spark session (tests/conftest.py). They come first; the short files of unit/
-# fill what is left. A second thread of OpenBLAS would wait in a loop on the core of another process: 8% of the time of
-# small fits, as measured.
+# Three processes for two cores: a Spark test spends a part of its time waiting. The files that start Spark share two of
+# the processes, each with one Spark session (tests/conftest.py). They come first; the short files of unit/ fill what is
+# left. A second thread of OpenBLAS would wait in a loop on the core of another process: 8% of the time of small fits, as
+# measured.
 PROCESSES ?= 3
 IN_PROCESSES := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=20
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(IN_PROCESSES)
@@ -58,8 +58,8 @@ test: style suite
 
 test-all: lint docs suite-all test-connect
 
-# Where nothing is compiled yet, both processes of the suite would compile the kernels of fits. Here each is compiled
-# once, on both cores.
+# On a machine that has not run the suite yet, its processes would compile the kernels. Here each is compiled once, on both
+# cores.
 kernels: setup
 	@$(BIN)/python tests/kernels.py
 

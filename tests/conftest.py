@@ -32,15 +32,20 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The files of a folder that starts Spark share a process: a JVM takes 8 s of CPU, and more until it is warm."""
+    """The files that start Spark run in two processes: a JVM takes 8 s of CPU, and more until it is warm.
+
+    One has most files of spark/. The other has those of jobs/ and the last of spark/, so that both take as long.
+    """
     from xdist.scheduler import LoadFileScheduling
 
-    class OneSessionAFolder(LoadFileScheduling):
+    class TwoSessions(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            folder = nodeid.split("/")[1]
-            return folder if folder in ("spark", "jobs") else super()._split_scope(nodeid)
+            _, folder, file = nodeid.split("/", 2)
+            if folder == "spark" and file < "test_platform":
+                return folder
+            return "jobs" if folder in ("spark", "jobs") else super()._split_scope(nodeid)
 
-    return OneSessionAFolder(config, log)
+    return TwoSessions(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
-"""Compiles the kernels that the suite needs where nothing is compiled yet, in two processes.
+"""Compiles the kernels that the suite needs, in two processes, once on a machine.
 
-Otherwise both processes of the suite would compile all of them.
+Otherwise the processes of the suite would compile them, and wait for each other at the end. `make demo` compiles only
+those of the default settings.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -23,7 +24,8 @@ def compile_fit(settings):
     compile_ahead(FitConfig(precision=precision, **options), weighted)
 
 
-if __name__ == "__main__" and (folder := cache_folder()) is not None and not any(folder.glob("*.nbi")):
-    print("Compiling the kernels, once on this machine.")
+if __name__ == "__main__" and (folder := cache_folder()) is not None and not (folder / "suite").exists():
+    print("Compiling the kernels of the suite, once on this machine.")
     with ProcessPoolExecutor(2) as processes:
         list(processes.map(compile_fit, product(("float32", "float64"), (False, True), VARIANTS)))
+    (folder / "suite").touch()

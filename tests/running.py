@@ -21,7 +21,8 @@ from onebit_spark import cli
 ROOT = Path(__file__).resolve().parents[1]
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 SUBMIT = [str(SPARK_SUBMIT), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
-SUBMIT += ["--conf", "spark.sql.shuffle.partitions=2"]
+SUBMIT += ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.sql.codegen.wholeStage=false"]
+SUBMIT += ["--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"]  # as in the session of the other tests
 
 
 def environment(**more):

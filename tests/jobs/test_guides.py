@@ -32,7 +32,7 @@ LEFT_BEHIND = {  # expressions that hold at the end
 NEEDS = {"mlflow.md": ["mlflow"], "sklearn.md": ["sklearn", "mapie"]}  # beyond the package and its extra `all`
 
 PAGES = [guide for guide in GUIDES if list(snippets(guide))]
-BY_DEFAULT = "certificates.md"  # the other guides are slow
+BY_DEFAULT = "serving.md"  # has snippets of each kind; the other guides are slow
 
 
 @pytest.mark.usefixtures("short_als", "small_grid")

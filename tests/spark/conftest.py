@@ -11,6 +11,7 @@ from powerlaw import power_law_ratings
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import model_selection
 from onebit_spark.core.model_info import factor_table
+from onebit_spark.simulate import simulate
 
 
 @pytest.fixture
@@ -58,6 +59,13 @@ def ratings(spark, data, weights):
     frame = spark.createDataFrame(pa.table({"user": users, "item": cols, "label": labels, "w": weights})).cache()
     assert frame.count() == 1500
     return frame
+
+
+@pytest.fixture(scope="session")
+def once_rated(spark):
+    """A thousand cells of 50 users and 40 items, which are numbers, each rated once."""
+    data = simulate("B2", rank=2, shape=(50, 40), fraction=0.5, seed=2)
+    return spark.createDataFrame(pa.table({"user": data.rows, "item": data.cols, "label": data.labels})).cache()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from onebit_spark.core import model_selection
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.model import OneBitCompletionModel, write_model
-from onebit_spark.simulate import simulate
 
 
 class Interrupted(Exception):
@@ -28,15 +27,6 @@ def interrupt_after(number):
     return stop
 
 
-@pytest.fixture(scope="module")
-def ratings(spark):
-    data = simulate("B2", rank=2, shape=(40, 30), fraction=0.5, seed=6)
-    lines = list(zip(data.rows.tolist(), data.cols.tolist(), data.labels.tolist(), strict=True))
-    df = spark.createDataFrame(lines, "user long, item long, label int").cache()
-    yield df
-    df.unpersist()
-
-
 def estimator(folder, **params):
     defaults = {"rank": 2, "maxIter": 4, "tol": 0.0, "checkpointDir": str(folder), "checkpointInterval": 2}
     return OneBitCompletion(exchange="driver", **{**defaults, **params})
@@ -49,15 +39,17 @@ def factors(model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choices", [{"loss": "hinge"}, {"certificatePriorSplit": 0.5}], ids=str)
-def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
+def test_it_ends_at_the_same_fit(once_rated, tmp_path, choices):
     """Interrupted in iteration 3, after the checkpoint of iteration 2; the hinge's floors depend on the iteration."""
-    whole = estimator(tmp_path / "whole", **choices).fit(ratings)
+    whole = estimator(tmp_path / "whole", **choices).fit(once_rated)
     folder = tmp_path / "kept"
     with pytest.raises(Interrupted):
-        estimator(folder, **choices).setProgress(interrupt_after(3)).fit(ratings)
+        estimator(folder, **choices).setProgress(interrupt_after(3)).fit(once_rated)
     assert [place.name for place in folder.iterdir()] == ["iteration-000002"]
     seen = []
-    resumed = estimator(folder, resume=True, **choices).setProgress(lambda step: seen.append(step.number)).fit(ratings)
+    resumed = (
+        estimator(folder, resume=True, **choices).setProgress(lambda step: seen.append(step.number)).fit(once_rated)
+    )
     assert seen[:2] == [3, 4]
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
     assert factors(resumed) == factors(whole)
@@ -66,26 +58,26 @@ def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_search")
-@pytest.mark.parametrize("during_the_choice", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_interrupted_before_the_first_checkpoint(ratings, tmp_path, monkeypatch, during_the_choice):
+@pytest.mark.parametrize("during_the_choice", [False, True])
+def test_interrupted_before_the_first_checkpoint(once_rated, tmp_path, monkeypatch, during_the_choice):
     """What the ratings choose is chosen again. ``test_exchanges.py`` interrupts a fit after a checkpoint."""
     chosen = {"rank": "auto", "maxRank": 4}
-    whole = estimator(tmp_path / "whole", **chosen).fit(ratings)
+    whole = estimator(tmp_path / "whole", **chosen).fit(once_rated)
     with monkeypatch.context() as patched:
         if during_the_choice:
             patched.setattr(model_selection._Search, "_grown", lambda *_: interrupt_after(1)(SimpleNamespace(number=1)))
         with pytest.raises(Interrupted):
-            estimator(tmp_path / "kept", **chosen).setProgress(interrupt_after(1)).fit(ratings)
+            estimator(tmp_path / "kept", **chosen).setProgress(interrupt_after(1)).fit(once_rated)
     assert not list((tmp_path / "kept").glob("iteration-*"))
-    resumed = estimator(tmp_path / "kept", resume=True, **chosen).fit(ratings)
+    resumed = estimator(tmp_path / "kept", resume=True, **chosen).fit(once_rated)
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
     assert factors(resumed) == factors(whole)
 
 
-def test_a_checkpoint_is_a_model(spark, ratings, tmp_path):
-    estimator(tmp_path, maxIter=2, checkpointInterval=1).fit(ratings)
+def test_a_checkpoint_is_a_model(spark, once_rated, tmp_path):
+    estimator(tmp_path, maxIter=2, checkpointInterval=1).fit(once_rated)
     (place,) = tmp_path.iterdir()
-    assert OneBitCompletionModel.load(str(place)).transform(ratings.limit(3)).count() == 3
+    assert OneBitCompletionModel.load(str(place)).transform(once_rated.limit(3)).count() == 3
     content = json.loads((place / HISTORY).read_text())
     content["history"][1]["decrease"] = 0.0  # a decrease of nothing is not infinite
     (place / HISTORY).write_text(json.dumps(content))
@@ -97,32 +89,32 @@ def test_a_checkpoint_is_a_model(spark, ratings, tmp_path):
 
 
 @pytest.mark.slow
-def test_other_fits_are_refused_and_longer_ones_are_not(ratings, tmp_path, caplog):
+def test_other_fits_are_refused_and_longer_ones_are_not(once_rated, tmp_path, caplog):
     caplog.set_level(logging.INFO, "onebit_spark")
-    estimator(tmp_path, resume=True, maxIter=2).fit(ratings)
+    estimator(tmp_path, resume=True, maxIter=2).fit(once_rated)
     assert f"no checkpoint in file:{tmp_path}: the fit starts from the beginning" in caplog.messages
     with pytest.raises(RequestError, match="there is a checkpoint"):
-        estimator(tmp_path).fit(ratings)
+        estimator(tmp_path).fit(once_rated)
     with pytest.raises(RequestError, match=r"of another fit: alpha was None and is 3\.0"):
-        estimator(tmp_path, resume=True, alpha=3.0).fit(ratings)
+        estimator(tmp_path, resume=True, alpha=3.0).fit(once_rated)
     with pytest.raises(RequestError, match="of another fit: ratings was"):
-        estimator(tmp_path, resume=True).fit(ratings.where("user > 3"))
-    flipped = ratings.selectExpr("user", "item", "if(user = 5, -label, label) as label")
+        estimator(tmp_path, resume=True).fit(once_rated.where("user > 3"))
+    flipped = once_rated.selectExpr("user", "item", "if(user = 5, -label, label) as label")
     with pytest.raises(RequestError, match="fingerprint"):
         estimator(tmp_path, resume=True).fit(flipped)
-    assert estimator(tmp_path, resume=True, maxIter=3).fit(ratings).summary.totalIterations == 3
+    assert estimator(tmp_path, resume=True, maxIter=3).fit(once_rated).summary.totalIterations == 3
     assert f"resuming after iteration 2, from the checkpoint file:{tmp_path}/iteration-000002" in caplog.messages
     assert json.loads(next(tmp_path.iterdir()).joinpath(HISTORY).read_text())["history"][0]["decrease"] is None
 
 
 @pytest.mark.slow
-def test_a_rating_more_is_another_fit(ratings, tmp_path):
+def test_a_rating_more_is_another_fit(once_rated, tmp_path):
     """One rating twice in the place of another twice: as many ratings, and an exclusive or would forget them."""
-    first, second = ratings.orderBy("user", "item").limit(2).collect()
-    others = ratings.where(f"not (user = {first['user']} and item in ({first['item']}, {second['item']}))")
+    first, second = once_rated.orderBy("user", "item").limit(2).collect()
+    others = once_rated.where(f"not (user = {first['user']} and item in ({first['item']}, {second['item']}))")
 
     def doubled(line):
-        return others.unionAll(ratings.sparkSession.createDataFrame([line, line], ratings.schema))
+        return others.unionAll(once_rated.sparkSession.createDataFrame([line, line], once_rated.schema))
 
     assert first["user"] == second["user"]
     estimator(tmp_path, maxIter=2).fit(doubled(first))
@@ -142,16 +134,16 @@ def test_only_spark_dataframes_are_taken(spark):
                 call(frame)
 
 
-def test_an_initial_model_has_at_most_the_largest_rank(ratings):
-    large = OneBitCompletion(rank=5, maxIter=1, tol=0.0).fit(ratings)
+def test_an_initial_model_has_at_most_the_largest_rank(once_rated):
+    large = OneBitCompletion(rank=5, maxIter=1, tol=0.0).fit(once_rated)
     with pytest.raises(RequestError, match="it has 5 factors, and maxRank is 4 here"):
-        OneBitCompletion(rank="auto", maxRank=4).setInitialModel(large).fit(ratings)
+        OneBitCompletion(rank="auto", maxRank=4).setInitialModel(large).fit(once_rated)
 
 
-def test_what_does_not_go_together_is_refused(ratings, tmp_path):
+def test_what_does_not_go_together_is_refused(once_rated, tmp_path):
     with pytest.raises(RequestError, match="resume needs checkpointDir"):
-        OneBitCompletion(resume=True).fit(ratings)
+        OneBitCompletion(resume=True).fit(once_rated)
     with pytest.raises(RequestError, match="checkpointInterval must be an integer of at least 1"):
-        estimator(tmp_path, checkpointInterval=0).fit(ratings)
+        estimator(tmp_path, checkpointInterval=0).fit(once_rated)
     with pytest.raises(RequestError, match=r"PriorSplit does not go with an initial.*Dir does not go with an initial"):
-        estimator(tmp_path, certificatePriorSplit=0.5).setInitialModel(object()).fit(ratings)
+        estimator(tmp_path, certificatePriorSplit=0.5).setInitialModel(object()).fit(once_rated)

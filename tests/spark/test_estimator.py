@@ -159,21 +159,6 @@ def test_the_estimator_is_saved_and_loaded(spark, make_model, tmp_path):
 
 
 @pytest.mark.slow
-def test_cold_starts(spark, make_model):
-    pairs = spark.createDataFrame([(0, 0), (0, 99), (99, 0), (99, 99)], "user bigint, item bigint")
-    model = make_model()
-    assert model.transform(pairs).where("std > 0").count() == 4
-    dropped = model.copy({model.coldStartStrategy: "drop"}).transform(pairs)
-    assert [tuple(line)[:2] for line in dropped.collect()] == [(0, 0)]
-    table = model.setColdStartStrategy("nan").transform(pairs).toPandas()
-    known = (table.user == 0) & (table.item == 0)
-    for name in ("score", "std", "probability", "prediction", "rawPrediction"):
-        assert (table[name].isna() == ~known).all()
-    with pytest.raises(RequestError, match="coldStartStrategy must be one of"):
-        model.setColdStartStrategy("guess").transform(pairs)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["drop", "nan"])
 def test_a_null_id_is_no_cold_start(spark, make_model, strategy):
     pairs = spark.createDataFrame([(0, 0), (None, 0), (None, 1)], "user bigint, item bigint")
@@ -185,6 +170,3 @@ def test_problems_name_the_param():
     estimator = OneBitCompletion(seed=2**63, certificateGrid=0, certificatePriorSplit=1.5, maxIter=0, fitIntercept=True)
     named = [problem.split()[0] for problem in estimator.problems()]
     assert named == ["maxIter", "seed", "certificatePriorSplit", "certificateGrid"]
-
-
-# ---- warm starts -----------------------------------------------------------------------------------------------------

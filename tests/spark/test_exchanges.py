@@ -50,11 +50,12 @@ CASES = {  # settings of a fit
     "chosen": {**CHOSEN, "max_iter": 8},
     "chosen after a split, weighted": {**CHOSEN, "prior_split": 0.5, "weighted": True},
 }
-# On the driver runs the engine of this process: only what reaches it differs. The rest is slow.
+# On the driver runs the engine of this process: only what reaches it differs. ``mixed`` sends the factors of one side
+# as ``broadcast`` does, and those of the other as ``shuffle``. The rest is slow.
 BY_DEFAULT = {
     "driver": ("hinge, gamma", "weights and features", "prior split", "chosen"),
     "broadcast": ("weights and features", "prior split"),
-    "mixed": ("one iteration",),
+    "mixed": (),
     "shuffle": ("one iteration",),
 }  # fmt: skip
 

@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
@@ -13,30 +12,15 @@ from onebit_spark.input.ratings import Columns
 from onebit_spark.input.spark_ratings import split_off
 from onebit_spark.ml.scoring import check_fresh, checked_ratings, sketch_of
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.simulate import simulate
 
 FAST = {"rank": 1, "maxIter": 1, "tol": 0.0, "exchange": "driver"}
 SEEN = "are of cells that the model was fitted on"
 
 
-def frame_of(spark, rows, cols, labels, id_type="long"):
-    lines = spark.createDataFrame(pa.table({"user": rows, "item": cols, "label": labels}))
-    return lines.select(*(F.col(name).cast(id_type) for name in ("user", "item")), "label")
-
-
 @pytest.fixture(scope="module")
-def ratings(spark):
-    """A thousand cells, each rated once."""
-    data = simulate("B2", rank=2, shape=(50, 40), fraction=0.5, seed=2)
-    df = frame_of(spark, data.rows, data.cols, data.labels).cache()
-    yield df
-    df.unpersist()
-
-
-@pytest.fixture(scope="module")
-def parts(ratings):
+def parts(once_rated):
     """Ratings to fit, and fresh ones."""
-    return [part.cache() for part in split_off(ratings, Columns(), 0.3, 5)]
+    return [part.cache() for part in split_off(once_rated, Columns(), 0.3, 5)]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +36,7 @@ def fresh(model, ratings):
     "exchange",
     ["driver", *(pytest.param(other, marks=pytest.mark.slow) for other in ("broadcast", "mixed", "shuffle"))],
 )
-def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, ratings, tmp_path, exchange):
+def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, once_rated, tmp_path, exchange):
     """Neither all of them, nor a part, nor together with fresh ones; also after the model was saved."""
     fitted, held_out = parts
     OneBitCompletion(**{**FAST, "exchange": exchange}).fit(fitted).save(str(tmp_path / "model"))
@@ -64,7 +48,7 @@ def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, ratings, tmp_path, 
     assert item["errors"] / item["n"] < item["bound"]
     assert item["freshness"] == found
     assert certified.headline == item["statement"]
-    for seen, share in ((fitted, "100.0%"), (fitted.where("user < 9"), "100.0%"), (ratings, r"\d\d\.\d%")):
+    for seen, share in ((fitted, "100.0%"), (fitted.where("user < 9"), "100.0%"), (once_rated, r"\d\d\.\d%")):
         with pytest.raises(RequestError, match=rf"{share} of them {SEEN}, and of fresh ratings about 0\.0% would be"):
             fresh(model, seen)
 
@@ -98,10 +82,10 @@ def test_an_initial_models_ratings_are_not_fresh(parts, model):
         fresh(model.foldIn(fitted), fitted)
 
 
-def test_a_sketch_is_what_a_count_gives(spark, ratings, monkeypatch):
-    twice = ratings.unionAll(ratings.where("user < 20"))
+def test_a_sketch_is_what_a_count_gives(spark, once_rated, monkeypatch):
+    twice = once_rated.unionAll(once_rated.where("user < 20"))
     whole = sketch_of(twice, Columns(), twice.count())
-    assert len(whole.hashes) == ratings.count()
+    assert len(whole.hashes) == once_rated.count()
     assert whole.n_ratings == twice.count()
     monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 100)
     part = sketch_of(twice, Columns(), twice.count())
@@ -126,23 +110,23 @@ def test_a_damaged_sketch(model, tmp_path):
 # ---- held-out ratings and saved certificates -------------------------------------------------------------------------
 
 
-def test_the_holdout_is_the_same_however_the_input_lies(ratings):
+def test_the_holdout_is_the_same_however_the_input_lies(once_rated):
     """By cell, whatever the partitions; no cell is on both sides, and nothing is lost."""
     columns = Columns()
-    fitted, held_out = split_off(ratings, columns, 0.3, 5)
-    again = split_off(ratings.repartition(7).sortWithinPartitions("label"), columns, 0.3, 5)[1]
+    fitted, held_out = split_off(once_rated, columns, 0.3, 5)
+    again = split_off(once_rated.repartition(7).sortWithinPartitions("label"), columns, 0.3, 5)[1]
     cells = {tuple(line) for line in held_out.collect()}
     assert cells == {tuple(line) for line in again.collect()}
-    assert fitted.count() + held_out.count() == ratings.count()
+    assert fitted.count() + held_out.count() == once_rated.count()
     assert fitted.join(held_out, ["user", "item"]).isEmpty()
-    assert held_out.count() / ratings.count() == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / 1000))
-    assert cells != {tuple(line) for line in split_off(ratings, columns, 0.3, 6)[1].collect()}
+    assert held_out.count() / once_rated.count() == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / 1000))
+    assert cells != {tuple(line) for line in split_off(once_rated, columns, 0.3, 6)[1].collect()}
     with pytest.raises(RequestError, match="seed must be an integer from 0"):
-        split_off(ratings, columns, 0.3, 2**63)
+        split_off(once_rated, columns, 0.3, 2**63)
 
 
-def test_the_certificate_is_saved_with_the_model(ratings, tmp_path):
-    model = OneBitCompletion(rank=2, maxIter=1, tol=0.0, implicitFeatures=False).fit(ratings)
+def test_the_certificate_is_saved_with_the_model(once_rated, tmp_path):
+    model = OneBitCompletion(rank=2, maxIter=1, tol=0.0, implicitFeatures=False).fit(once_rated)
     path = tmp_path / "model"
     model.save(str(path))
     assert json.loads((path / "certificate.json").read_text()) == model.certificate

@@ -253,6 +253,8 @@ def test_params_copy_and_uid(spark, make_model):
     assert (other.getScoreCol(), model.getScoreCol()) == ("utility", "score")
     df = pairs(spark).withColumnsRenamed({"user": "who", "item": "what"})
     assert "utility" in model.transform(df, {model.scoreCol: "utility"}).columns
+    with pytest.raises(RequestError, match="coldStartStrategy must be one of"):
+        other.setColdStartStrategy("guess").transform(df)
     assert "userCol: column of the user ids" in model.explainParams()
 
 

@@ -10,43 +10,33 @@ from pyspark.sql import functions as F
 from onebit_spark import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.simulate import simulate
 
 FOLDERS = Path(__file__).with_name("folders")
 
 
 @pytest.fixture(scope="module")
-def ratings(spark):
-    data = simulate("B2", rank=2, shape=(50, 40), fraction=0.5, seed=2)
-    lines = list(zip(data.rows.tolist(), data.cols.tolist(), data.labels.tolist(), strict=True))
-    df = spark.createDataFrame(lines, "user long, item long, label int").repartition(3).cache()
-    yield df
-    df.unpersist()
-
-
-@pytest.fixture(scope="module")
-def split(ratings):
+def split(once_rated):
     settings = {"rank": 2, "maxIter": 4, "tol": 0.0, "certificatePriorSplit": 0.5}
-    return OneBitCompletion(exchange="driver", **settings).fit(ratings)
+    return OneBitCompletion(exchange="driver", **settings).fit(once_rated)
 
 
 def scores(sampled):
     return {(line.user, line.item): line.sampledScore for line in sampled.collect()}
 
 
-def test_a_prior_split_saves_the_spreads_of_its_draws(split, ratings, tmp_path):
+def test_a_prior_split_saves_the_spreads_of_its_draws(split, once_rated, tmp_path):
     """The saved model draws as the fitted one does: closely around the score, far within ``std``."""
     split.save(str(tmp_path / "model"))
     for name in ("users", "items"):
         assert "certified_spread" in pq.read_table(tmp_path / "model" / name).column_names
     loaded = OneBitCompletionModel.load(str(tmp_path / "model"))
-    pairs = ratings.select("user", "item").where("user < 20")
+    pairs = once_rated.select("user", "item").where("user < 20")
     assert scores(loaded.sample(pairs, seed=3)) == scores(split.sample(pairs, seed=3))
     table = loaded.sample(loaded.transform(pairs)).toPandas()
     away = np.abs(table["sampledScore"] - table["score"]) / table["std"]
     assert 0.001 < np.sqrt(np.mean(away**2)) < 0.25
     assert (np.sign(table["sampledScore"]) == table["sampledPrediction"]).all()
-    assert "certified_spread" not in loaded.foldIn(ratings.where("user < 3")).users.columns
+    assert "certified_spread" not in loaded.foldIn(once_rated.where("user < 3")).users.columns
 
 
 def test_draws_follow_from_seed_and_ids_alone(split, spark):
@@ -58,10 +48,10 @@ def test_draws_follow_from_seed_and_ids_alone(split, spark):
 
 
 @pytest.mark.slow
-def test_a_plain_fit_draws_as_widely_as_std_says(ratings, spark):
-    model = OneBitCompletion(rank=2, maxIter=4, tol=0.0).fit(ratings)
+def test_a_plain_fit_draws_as_widely_as_std_says(once_rated, spark):
+    model = OneBitCompletion(rank=2, maxIter=4, tol=0.0).fit(once_rated)
     strangers = spark.range(2000).select((F.col("id") + 1000).alias("user"), F.lit(2).cast("long").alias("item"))
-    for pairs in (ratings.select("user", "item"), strangers):
+    for pairs in (once_rated.select("user", "item"), strangers):
         table = model.sample(model.transform(pairs)).toPandas()
         away = (table["sampledScore"] - table["score"]) / table["std"]
         assert np.mean(away) == pytest.approx(0, abs=0.15)

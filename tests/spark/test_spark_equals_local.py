@@ -142,17 +142,6 @@ def test_the_same_figures(spark, data, model, tmp_path, monkeypatch):
     assert_alike(here, binned)
 
 
-@SLOW
-@pytest.mark.classic
-def test_the_same_folds(spark, data, tmp_path):
-    (tmp_path / "grid.toml").write_text("rank = [1, 2]\nlikelihood-weight = 1.0\n")
-    flags = ["--ratings", data / "ratings.parquet", "--grid", tmp_path / "grid.toml", "--folds", "2", "--max-iter", "3"]
-    for runtime in RUNTIMES:
-        run("tune", flags, tmp_path / runtime, runtime)
-    here, there = (pq.read_table(tmp_path / runtime / "folds").drop_columns(["seconds"]) for runtime in RUNTIMES)
-    assert here == there
-
-
 def assert_alike(here, there):
     """Numbers up to rounding, all else as it is."""
     if isinstance(there, dict):

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as F
 from test_checkpoint import Interrupted, interrupt_after
 
-from onebit_spark import FitConfig, RequestError, fit_arrays
+from onebit_spark import FitConfig, RequestError
 from onebit_spark.engines.decide import Exchange, driver_exchange
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns, SizeEstimate
@@ -16,8 +16,6 @@ from onebit_spark.simulate import simulate
 from onebit_spark.tuning import folded_sample, spark_validation
 
 SHAPE, SLOW = (40, 30), pytest.mark.slow
-ITERATIONS = 2
-COMMON = {"rank": 3, "tol": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +33,7 @@ def ratings(spark, data):
 
 
 def estimator(**params):
-    defaults = {**COMMON, "maxIter": ITERATIONS, "exchange": "driver", "weightCol": "w"}
+    defaults = {"rank": 3, "tol": 0.0, "maxIter": 2, "exchange": "driver", "weightCol": "w"}
     return OneBitCompletion(**{**defaults, **params})
 
 
@@ -44,28 +42,11 @@ def model(ratings):
     return estimator().fit(ratings)
 
 
-def twice(data, **config):
-    """The fit in this process of every rating as often as its weight says."""
-    *parts, weights = data
-    again = np.repeat(np.arange(len(weights)), weights)
-    return fit_arrays(*(part[again] for part in parts), FitConfig(**{**COMMON, "max_iter": ITERATIONS, **config}))
-
-
-@pytest.mark.parametrize("loss", ["logistic", pytest.param("hinge", marks=SLOW)])
-def test_a_weight_of_two_equals_the_rating_twice(ratings, data, loss):
-    """Also in the start's keys, D and scale."""
-    made = estimator(loss=loss).fit(ratings)
-    expected = twice(data, loss=loss)
-    np.testing.assert_allclose(made.summary.objectiveHistory, expected.objective_history, rtol=1e-6)
-    lines = made.users.orderBy("id").toArrow()
-    np.testing.assert_allclose(np.array(lines["mean"].to_pylist()), expected.rows.location[:, 1:], atol=2e-3)
-    info = made.info
-    assert (info.n_ratings, info.total_weight) == (np.count_nonzero(data[3]), data[3].sum())
-    assert info.columns["weight"] == "w"
-
-
-def test_zero_is_absent(ratings, model):
+def test_zero_is_absent(ratings, data, model):
     """Also a rating of weight 0 whose label or id could not be fitted."""
+    info, weights = model.info, data[3]
+    assert (info.n_ratings, info.total_weight) == (np.count_nonzero(weights), weights.sum())
+    assert info.columns["weight"] == "w"
     without = estimator().fit(ratings.where("w > 0"))
     bad = ratings.selectExpr("user", "item", "if(w = 0, 7, label) as label", "w")
     for other in (without, estimator().fit(bad)):

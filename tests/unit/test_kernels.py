@@ -154,11 +154,6 @@ def half_step(side, kappa, prior, move, want_data=True, relaxation=1.0):
     )
 
 
-@pytest.mark.parametrize("loss", VARIANTS, ids=name)
-def test_every_registered_loss_has_a_twin(loss):
-    assert key(loss) in TWINS
-
-
 @pytest.mark.parametrize(
     ("precision_lines", "mean_lines", "dtype"),
     half_of(["one", "per row"], ["one", "per row"], [np.float64, np.float32]),

@@ -123,8 +123,10 @@ def random_model(
     info = replace(like.info, n_users=n, n_items=n, parameters={**like.info.parameters, "covariance": covariance})
     ids = pa.array(np.arange(n, dtype=np.int32))
     tables = {who: factor_table(ids, side) for who, side in zip(SIDE_OF, sides, strict=True)}
-    frames = (factor_frame(spark, table, factor_schema(info, who, table.column_names)) for who, table in tables.items())
-    model = OneBitCompletionModel(info, *frames)
+    users, items = (
+        factor_frame(spark, table, factor_schema(info, who, table.column_names)) for who, table in tables.items()
+    )
+    model = OneBitCompletionModel(info, users, items)
     model.save(f"{folder}/{covariance}")
     return OneBitCompletionModel.load(f"{folder}/{covariance}")
 

@@ -402,5 +402,5 @@ def spark_validation(
 def estimator_of(config: FitConfig, columns: Columns, settings: int = 1) -> OneBitCompletion:
     from onebit_spark.estimator import OneBitCompletion
 
-    names = {f"{role}Col": name for role, name in columns.roles.items()}
+    names: dict[str, Any] = {f"{role}Col": name for role, name in columns.roles.items()}
     return OneBitCompletion(**names, threshold=columns.threshold, certificateGrid=settings, **by_param(config))

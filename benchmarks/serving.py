@@ -124,7 +124,7 @@ def random_model(
     ids = pa.array(np.arange(n, dtype=np.int32))
     tables = {who: factor_table(ids, side) for who, side in zip(SIDE_OF, sides, strict=True)}
     users, items = (
-        factor_frame(spark, tables[who], factor_schema(info, who, tables[who].column_names)) for who in SIDE_OF
+        factor_frame(spark, table, factor_schema(info, who, table.column_names)) for who, table in tables.items()
     )
     model = OneBitCompletionModel(info, users, items)
     model.save(f"{folder}/{covariance}")

@@ -41,7 +41,7 @@ def pytest_xdist_make_scheduler(config, log):
     class TwoSessions(LoadFileScheduling):
         def _split_scope(self, nodeid):
             _, folder, file = nodeid.split("/", 2)
-            if folder == "spark" and file < "test_platform":
+            if folder == "spark" and file < "test_notebooks":
                 return folder
             return "jobs" if folder in ("spark", "jobs") else super()._split_scope(nodeid)
 

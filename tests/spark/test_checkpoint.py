@@ -47,9 +47,8 @@ def test_it_ends_at_the_same_fit(once_rated, tmp_path, choices):
         estimator(folder, **choices).setProgress(interrupt_after(3)).fit(once_rated)
     assert [place.name for place in folder.iterdir()] == ["iteration-000002"]
     seen = []
-    resumed = (
-        estimator(folder, resume=True, **choices).setProgress(lambda step: seen.append(step.number)).fit(once_rated)
-    )
+    again = estimator(folder, resume=True, **choices).setProgress(lambda step: seen.append(step.number))
+    resumed = again.fit(once_rated)
     assert seen[:2] == [3, 4]
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
     assert factors(resumed) == factors(whole)

@@ -112,12 +112,14 @@ def precisions(found: Results) -> Iterable[str]:
 
 
 def coverage(found: Results) -> Iterable[str]:
-    """Of 1,000 repeats, in how many a certified precision, or a limit of the share that is found, is violated."""
+    """In how many repeats a certified precision, or a limit of the share that is found, is violated."""
     sets = ("one request", "two requests", "both classes", "groups", "peeking", "observed")
-    yield f"| world | {' | '.join(sets[:4])} | fault: own test of each threshold | fault: no test |"
-    yield "| --- |" + " --- |" * len(sets)
+    faults = "fault: own test of each threshold | fault: no test"
+    yield f"| world, repeats | met | {' | '.join(sets[:4])} | {faults} |"
+    yield "| --- | --- |" + " --- |" * len(sets)
     for world, tried in found["coverage"].items():
-        yield f"| {world} | " + " | ".join(percent(tried[name]["violated"]) for name in sets) + " |"
+        one, violated = tried["one request"], " | ".join(percent(tried[name]["violated"]) for name in sets)
+        yield f"| {world}, {one.get('repeats', 1000):,} | {percent(one['met'])} | {violated} |"
 
 
 def positions(found: Results) -> Iterable[str]:

@@ -26,6 +26,7 @@ import contextlib
 import io
 import os
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -34,6 +35,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -64,7 +66,8 @@ def read(path: Path) -> Ratings:
 
 
 def libmf(loss: str, k: int, epochs: int, penalty: float) -> Fit:
-    with contextlib.redirect_stdout(io.StringIO()):
+    quiet = contextlib.redirect_stdout(io.StringIO())
+    with quiet, patch.object(sys, "argv", sys.argv[:1]):  # it would take our first argument for its library
         from libmf import mf
     kind = {"logistic": mf.P_LR_MFC, "squared hinge": mf.P_L2_MFC}[loss]
     penalties = {"lambda_p1": 0.0, "lambda_q1": 0.0, "lambda_p2": penalty, "lambda_q2": penalty}

@@ -26,6 +26,7 @@ import contextlib
 import io
 import os
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -34,6 +35,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -64,7 +66,8 @@ def read(path: Path) -> Ratings:
 
 
 def libmf(loss: str, k: int, epochs: int, penalty: float) -> Fit:
-    with contextlib.redirect_stdout(io.StringIO()):
+    quiet = contextlib.redirect_stdout(io.StringIO())
+    with quiet, patch.object(sys, "argv", sys.argv[:1]):  # it would take our first argument for its library
         from libmf import mf
     kind = {"logistic": mf.P_LR_MFC, "squared hinge": mf.P_L2_MFC}[loss]
     penalties = {"lambda_p1": 0.0, "lambda_q1": 0.0, "lambda_p2": penalty, "lambda_q2": penalty}
@@ -184,13 +187,13 @@ def figures(scores: Scores, test: Ratings, majority: int) -> Figures:
 
 
 def timed(fit: Fit, path: Path, shape: tuple[int, int], repeats: int) -> float:
-    """Median seconds after one run that is not counted; 0 repeats count that one."""
+    """Median seconds after one run that is not counted; NaN of 0 repeats."""
     seconds = []
-    for _ in range(repeats + 1):
+    for _ in range(repeats + 1 if repeats else 0):
         began = time.perf_counter()
         fit(path, shape)
         seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[1:] or seconds)
+    return statistics.median(seconds[1:]) if seconds else float("nan")
 
 
 def passing(target: float, path: Path, shape: tuple[int, int], test: Ratings, majority: int) -> int | None:
@@ -209,7 +212,8 @@ def compare(name: str, options: argparse.Namespace) -> None:
 
     def keep(method: str, of: Figures, seconds: float, **more: float) -> None:
         if options.save:
-            save("peers", name, method, {"correct": of.correct, "auc": of.auc, "seconds": seconds, **more})
+            took = {"seconds": seconds} if options.repeats else {}
+            save("peers", name, method, {"correct": of.correct, "auc": of.auc, **took, **more})
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ratings.csv"
@@ -246,7 +250,7 @@ def main() -> None:
     methods = [OURS, *(peer for peer, _ in peers())]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="0: no seconds, on a machine with other work")
     parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
     parser.add_argument("--settings", nargs="+", default=[""], help="those of peers that contain one of these texts")
     parser.add_argument("--save", action="store_true", help="into results.json")

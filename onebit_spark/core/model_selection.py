@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -98,6 +99,7 @@ class SelectedModel(Generic[P]):
     trail: list[dict[str, Any]] = field(default_factory=list)  # all trials, in order: see ``Trial.as_dict``
     noise: TemperatureScaling | None = None  # the calibration of the probabilities, if it lowers the loss
     holdout: HoldoutLoss | None = None  # of the selected state
+    seconds: float = 0.0  # that the selection took
 
     @property
     def losses(self) -> dict[float, float]:
@@ -154,7 +156,8 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
     noise, settings = None, replace(trial.config, max_iter=config.max_iter, tol=config.tol)
     if LOSSES[config.loss].score_noise > 0:
         noise = trial.holdout.temperature_scaling(LOSSES[config.loss].score_noise)
-    return SelectedModel(settings, _final_start(trial, engine), candidates, ranks, search.trail, noise, trial.holdout)
+    final = _final_start(trial, engine)
+    return SelectedModel(settings, final, candidates, ranks, search.trail, noise, trial.holdout, search.seconds)
 
 
 def _levels(engine: Engine[Any], seed: int) -> Iterator[Split | None]:
@@ -211,12 +214,21 @@ class _Search(Generic[P]):
     _part: Engine[P]
     _share: float  # of the ratings, on this level
     _new: Side = "rows"  # the side of which a level has more rows than that below
+    _below: dict[Side, NDArray[np.int64]] | None = (
+        None  # the numbers of the rows of the level below: ``Engine.numbers``
+    )
 
     def __init__(self, engine: Engine[P], asked: FitConfig, given: FitConfig) -> None:
         self._engine, self._asked, self._given = engine, asked, given
         self._split = Split(asked.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
         self._refused: dict[tuple[int, float], bool] = {}  # rank and κ of what was tried: whether it is clearly worse
         self.trail: list[dict[str, Any]] = []
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.perf_counter() - self._began
 
     def best(self, level: Split | None, below: Trial[P] | None) -> Trial[P] | None:
         """The state that no change improves, on a slice of the ratings or on all of them (None)."""
@@ -231,7 +243,7 @@ class _Search(Generic[P]):
             trial = self._first_trial() if below is None else self._continued(below)
             trial = self._with_best_kappa(self._with_more_factors(trial))
             if level is not None:
-                self._new = "cols" if level.by == "cols" else "rows"
+                self._new, self._below = "cols" if level.by == "cols" else "rows", self._level.numbers
             elif self._asked.rank == AUTO:
                 trial = self._without_idle_factors(trial)
             return trial
@@ -258,7 +270,8 @@ class _Search(Generic[P]):
         Where most factors are switched off, a fit from the start may be better: a slice with few ratings per row or
         column switches off factors that more ratings need, and they do not come back.
         """
-        start = replace(_final_start(below, self._part), earlier=0, planned=None, first=self._new)
+        posteriors = self._part.placed(below.start.posteriors, self._below, below.start.scales)
+        start = Start(posteriors, _final_start(below, self._part).scales, first=self._new)
         trial = self._settled(self._trial(below.config, start, FIRST_ITERATIONS))
         if 2 * len(self._in_use(trial)) < trial.config.factors:
             tried, refused, self._refused = len(self.trail), self._refused, {}
@@ -389,10 +402,10 @@ class _Search(Generic[P]):
         self.trail.append(trial.as_dict(self._share, kept))
         config = trial.config
         log.info(
-            "choosing by a tenth of %s: rank %d, weight %g%s: loss %.4f after %d iterations, %s",
+            "choosing by a tenth of %s: rank %d, weight %g%s: loss %.4f after %d iterations, %s, %.3g s so far",
             "the ratings" if self._share == 1 else f"1/{1 / self._share:.0f} of the ratings", config.factors,
             config.kappa, "" if config.implicit_features else ", no implicit features", trial.loss, trial.iterations,
-            "kept" if kept else "not kept",
+            "kept" if kept else "not kept", self.seconds,
         )  # fmt: skip
 
     def _in_use(self, trial: Trial[P]) -> NDArray[np.int64]:

@@ -567,6 +567,10 @@ class Engine(Generic[P]):
         """The numbers of the rows of both sides; None if all engines of this kind have the same rows."""
         return self.runner.numbers
 
+    def taken(self, posteriors: dict[Side, P], numbers: dict[Side, NDArray[np.int64]]) -> dict[Side, RowPosterior]:
+        """The rows of a slice in this process, by their numbers."""
+        return {side: self.runner.taken(side, table, numbers[side]) for side, table in posteriors.items()}
+
     def placed(
         self, posteriors: dict[Side, Any], numbers: dict[Side, NDArray[np.int64]] | None, hierarchy: HyperPosterior
     ) -> dict[Side, P]:

@@ -220,6 +220,14 @@ class SparkRunner:
         values = written(lines)
         return self._spread(side, np.arange(len(values)), values, np.zeros((1, values.shape[1]), values.dtype), layout)
 
+    def taken(self, side: Side, table: Table, numbers: NDArray[np.int64]) -> RowPosterior:
+        if isinstance(table.at, Held):
+            return table.layout.taken(table.at.lines, numbers)
+        lines = arrow_batches(self.frame(side, [table], partial(some_rows, numbers), NUMBERED))
+        found = [read_numbered_rows(table.layout.dtype, batch) for batch in lines if batch.num_rows]
+        places, values = (np.concatenate(part) for part in zip(*found, strict=True))
+        return table.form.unpacked(values[np.argsort(places)])
+
     def placed(self, side: Side, rows: RowPosterior, numbers: NDArray[np.int64], prior: RowPosterior) -> Table:
         if self.sides[side].plan.held:
             return self.table(side, rows.among(prior, self.n_rows(side), numbers))
@@ -464,6 +472,12 @@ def numbered_rows(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
     cells = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), len(values), [None, pa.py_buffer(values)])
     table = pa.table({"number": numbers, "values": cells.cast(pa.binary())})
     return pa.Table.from_batches(table.to_batches(max_chunksize=max(1, BATCH_BYTES // size)), table.schema)
+
+
+def some_rows(wanted: NDArray[np.int64], numbers: NDArray[np.int64], tables: list[RowPosterior]) -> pa.Table:
+    """Those of the rows that are wanted, as lines of ``numbered_rows``."""
+    here = np.flatnonzero(np.isin(numbers, wanted))
+    return numbered_rows(numbers[here], tables[0].take(here).packed())
 
 
 def read_numbered_rows(dtype: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:

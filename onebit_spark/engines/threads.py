@@ -134,6 +134,10 @@ class ThreadRunner:
         """A table of rows in this process."""
         return rows
 
+    def taken(self, side: Side, table: RowPosterior, numbers: NDArray[np.int64]) -> RowPosterior:
+        """Some rows of a table, by their numbers."""
+        return table.take(np.searchsorted(self.numbers[side], numbers))
+
     def placed(self, side: Side, rows: RowPosterior, numbers: NDArray[np.int64], prior: RowPosterior) -> Any:
         """The table with some of its rows, given by their numbers, and the one row of ``prior`` elsewhere."""
         return rows.among(prior, self.n_rows(side), np.searchsorted(self.numbers[side], numbers))

@@ -15,9 +15,11 @@ from pyspark.sql import functions as F
 from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, Terms, fit_arrays
+from onebit_spark.core import model_selection
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.blocking import Storage
 from onebit_spark.engines.spark_engine import executor_engine
 from onebit_spark.engines.threads import local_engine
@@ -267,6 +269,28 @@ def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange):
     assert_same_bits(resumed, whole)
     for name in ("parameters", "choice", "calibration", "converged", "reason"):
         assert json.dumps(getattr(resumed.info, name)) == json.dumps(getattr(whole.info, name)), name
+
+
+@SLOW
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("driver_ratings", [None, 0])
+@pytest.mark.usefixtures("left_as_it_was", "quick_search")
+def test_a_fit_that_was_interrupted_after_a_slice_ends_at_the_same_bits(
+    ratings, tmp_path, monkeypatch, exchange, driver_ratings
+):
+    """Two slices; interrupted on the second one. The driver searches them, or the executors."""
+    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 90)
+    monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 50)
+    shared = {"rank": "auto", "maxRank": 4, "maxIter": 4, "likelihoodWeight": "auto", "driverRatings": driver_ratings}
+    whole = estimator(exchange, checkpointDir=str(tmp_path / "whole"), **shared).fit(ratings)
+    with monkeypatch.context() as patched:
+        patched.setattr(model_selection._Search, "_continued", lambda *_: interrupt_after(1)(Iteration(*[1] * 6)))
+        with pytest.raises(Interrupted):
+            estimator(exchange, checkpointDir=str(tmp_path / "kept"), **shared).fit(ratings)
+    resumed = estimator(exchange, checkpointDir=str(tmp_path / "kept"), resume=True, **shared).fit(ratings)
+    assert {step["share"] for step in whole.info.choice["trail"]} == {1 / 16, 1 / 4, 1}
+    assert_same_bits(resumed, whole)
+    assert resumed.info.choice == whole.info.choice
 
 
 @pytest.mark.classic

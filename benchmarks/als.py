@@ -134,7 +134,7 @@ def main() -> None:
         save("als", options.data, "six", {"correct": right, "seconds": seconds})
     print(f"ratio of seconds {seconds / als_seconds:.2f}, difference of accuracy {right - accuracy:+.4f}")
     phases = ", ".join(f"{name} {value:.2f}" for name, value in model.summary.seconds.items())
-    iterations = model.summary.seconds["fit"] - model.summary.seconds["start"]
+    iterations = model.summary.seconds["fit"] - sum(model.summary.seconds[name] for name in ("choosing", "start"))
     print(f"seconds by phase: {phases}; per half step {iterations / 12:.3f}")
 
     accuracies = by_iteration(train, test, 8)

@@ -434,7 +434,7 @@ class TableFit:
             timer.end("blocking")
             fit = certified_fit(engine, self.config, self.terms, counts.positives, on_iteration, start, checkpoints)
             timer.end("fit")
-            timer.divide_fit(fit.history[0 if start is None else len(start.history) :])
+            timer.divide_fit(fit.choice.seconds, fit.history[0 if start is None else len(start.history) :])
             return made(fit, timer.seconds)
 
 

@@ -75,7 +75,7 @@ class CertifiedFit(Generic[P]):
 
 
 class Checkpoints(NamedTuple):
-    """An unfinished fit is stored after every ``interval`` iterations."""
+    """An unfinished fit is stored after every level of the choice, and after every ``interval`` iterations."""
 
     interval: int
     write: Callable[[CertifiedFit[Any]], None]
@@ -100,7 +100,7 @@ def certified_fit(
         split = Split(config.seed ^ SPLIT_STREAM, terms.prior_split)
         fit = _under_learnt_prior(engine, config, terms, split, majority_error, on_iteration, start, checkpoints)
     else:
-        choice = select_model(engine, config, start)
+        choice = select_model(engine, config, start, _after_level(checkpoints))
         outcome = solve(engine, choice.config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
         fit = _under_given_prior(engine, terms, choice, outcome, majority_error)
     counts = engine.confidences(fit.posterior, LOSSES[config.loss].score_noise)
@@ -124,6 +124,19 @@ def _after_iteration(
         if len(history) % checkpoints.interval == 0:
             posterior, codings = final_posteriors(engine, hierarchy), codings_of(engine.features)
             checkpoints.write(CertifiedFit(hierarchy, history, False, "a checkpoint", posterior, [], choice, codings))
+
+    return write
+
+
+def _after_level(checkpoints: Checkpoints | None) -> Callable[[SelectedModel[P]], None] | None:
+    """What the search for the settings calls after each of its levels."""
+    if checkpoints is None:
+        return None
+
+    def write(choice: SelectedModel[P]) -> None:
+        assert choice.start is not None
+        start = choice.start
+        checkpoints.write(CertifiedFit(start.scales, [], False, "a checkpoint", start.posteriors, [], choice, {}))
 
     return write
 
@@ -166,7 +179,8 @@ def _under_learnt_prior(
                 f"a prior split of {split.fraction:g} leaves {part.n_ratings:,} of {engine.n_ratings:,} ratings "
                 "for the prior, but both parts need some: choose another fraction or give more ratings"
             )
-        choice = select_model(part, config, start)  # on A: the prior must not depend on the other ratings
+        # on A: the prior must not depend on the other ratings
+        choice = select_model(part, config, start, _after_level(checkpoints))
         config = choice.config
         first = solve(part, config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
         learnt, codings = final_posteriors(part, first.hierarchy), codings_of(part.features)

@@ -45,6 +45,8 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
         ratings, features, pairs, n_pairs = _read(runtime, request, columns, clock)
         with clock("preparing"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
             model = runtime.fit(ratings, columns, request, features, progress)
+        if choosing := model.info.seconds["choosing"]:
+            clock.move("preparing", "choosing", choosing)
         clock.move("preparing", "iterations", progress.seconds)
         model = _judged(runtime, request, ratings, model, clock)
         if request.report:

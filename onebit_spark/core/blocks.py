@@ -143,6 +143,15 @@ class RatingBlock:
         total, positive = (np.bincount(rows, w, self.n_rows) for w in (weights, weights * (self.codes & 1)))
         return np.asarray(total, np.float64), np.asarray(positive, np.float64)
 
+    def compacted(self) -> tuple[RatingBlock, NDArray[np.int64], NDArray[np.int64]]:
+        """The same ratings without empty rows and columns, and the positions of the rows and columns that are left."""
+        rows, rated = np.flatnonzero(self.row_counts), np.zeros(self.n_columns, bool)
+        rated[self.codes >> 1] = True
+        place = np.cumsum(rated, dtype=np.int32) - np.int32(1)
+        codes = place[self.codes >> 1] << 1 | self.codes & 1
+        pointers, columns = np.append(self.row_pointers[rows], self.n_ratings), np.flatnonzero(rated)
+        return RatingBlock(pointers, codes, len(columns), self.weights), rows, columns
+
     def transpose(self) -> RatingBlock:
         pointers, codes, weights = _transpose(self.row_pointers, self.codes, self.weights, self.n_columns)
         return RatingBlock(pointers, codes, self.n_rows, weights)

@@ -554,15 +554,42 @@ class Engine(Generic[P]):
         return np.asarray(np.sum(self.runner.sums("rows", step, [rows], cols), axis=0))
 
     @contextmanager
-    def restricted(self, split: Split) -> Iterator[Engine[P]]:
-        """An engine on the ratings that the split chooses; rows and columns keep their numbers.
+    def restricted(self, split: Split) -> Iterator[Engine[Any]]:
+        """An engine on the ratings that the split chooses, with the rows and columns of this one.
 
-        It depends on these ratings alone: side features are coded anew.
+        It depends on these ratings alone: side features are coded anew. A slice may have fewer rows: see ``numbers``.
         """
         with self.runner.restricted(split) as runner:
-            part = Engine[P](runner)
-            part.features = coded_by_rated(self.features, part.counts)
+            part, features = Engine[Any](runner), self.features
+            if split.by in SIDES and part.numbers is not None:
+                numbers = part.numbers
+                features = {
+                    side: replace(each, table=each.table.take(numbers[side])) for side, each in features.items()
+                }
+            part.features = coded_by_rated(features, part.counts)
             yield part
+
+    @property
+    def numbers(self) -> dict[Side, NDArray[np.int64]] | None:
+        """The numbers of the rows of both sides; None if all engines of this kind have the same rows."""
+        return self.runner.numbers
+
+    def taken(self, posteriors: dict[Side, P], numbers: dict[Side, NDArray[np.int64]]) -> dict[Side, RowPosterior]:
+        """The rows of a slice in this process, by their numbers."""
+        return {side: self.runner.taken(side, table, numbers[side]) for side, table in posteriors.items()}
+
+    def placed(
+        self, posteriors: dict[Side, Any], numbers: dict[Side, NDArray[np.int64]] | None, hierarchy: HyperPosterior
+    ) -> dict[Side, P]:
+        """The posteriors of a slice, whose rows are ``numbers``, for all rows of this engine; others have the prior."""
+        if numbers is None:
+            return posteriors
+        placed: dict[Side, P] = {}
+        for side, rows in posteriors.items():
+            prior = rows.form.empty(1)
+            prior.put(np.array([0]), prior_rows(hierarchy.unseen(side), 1, rows))
+            placed[side] = self.runner.placed(side, rows, numbers[side], prior)
+        return placed
 
     def _feature_table(self, side: Side) -> Any:
         """The side features as a table, made once."""

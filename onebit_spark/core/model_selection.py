@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -98,6 +100,8 @@ class SelectedModel(Generic[P]):
     trail: list[dict[str, Any]] = field(default_factory=list)  # all trials, in order: see ``Trial.as_dict``
     noise: TemperatureScaling | None = None  # the calibration of the probabilities, if it lowers the loss
     holdout: HoldoutLoss | None = None  # of the selected state
+    seconds: float = 0.0  # that the selection took
+    search: Mapping[str, Any] | None = None  # of an unfinished one: how many ``levels`` are done, what they ``refused``
 
     @property
     def losses(self) -> dict[float, float]:
@@ -117,6 +121,7 @@ class SelectedModel(Generic[P]):
             "noise": None if noise is None else asdict(noise),
             "earlier": 0 if start is None else start.earlier,
             "planned": None if start is None or start.planned is None else list(start.planned),
+            **({} if self.search is None else {"search": self.search}),
         }
 
     @property
@@ -129,8 +134,14 @@ def at_start_rank(config: FitConfig) -> FitConfig:
     return replace(config, rank=min(START_RANK, config.max_rank)) if config.rank == AUTO else config
 
 
-def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = None) -> SelectedModel[P]:
-    """The settings of a fit: those given, those of the start, or those selected on a tenth of the ratings."""
+def select_model(
+    engine: Engine[P], config: FitConfig, start: Start[P] | None = None,
+    after_level: Callable[[SelectedModel[P]], None] | None = None,
+) -> SelectedModel[P]:  # fmt: skip
+    """The settings of a fit: those given, those of the start, or those selected on a tenth of the ratings.
+
+    ``after_level`` is called after every level of the search. A start whose record has a ``search`` continues it.
+    """
     given = replace(at_start_rank(config), likelihood_weight=config.kappa)
     if not (config.chooses_kappa or config.rank == AUTO):
         return SelectedModel(given, start)
@@ -142,27 +153,39 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
         chosen = {"likelihood_weight": config.chooses_kappa, "rank": config.rank == AUTO, "implicit_features": True}
         before = replace(given, **{name: value for name, value in start.settings.items() if chosen[name]})
         record = start.record or {}
-        scaling = TemperatureScaling(**record["noise"]) if record.get("noise") else None
-        return SelectedModel(before, start, candidates, ranks, list(record.get("trail", ())), scaling)
-    asked = config.likelihood_weight == AUTO
-    if engine.n_ratings < FEWEST_RATINGS or (config.max_iter < SHORTEST_FIT and not asked):
+        if "search" not in record:
+            scaling = TemperatureScaling(**record["noise"]) if record.get("noise") else None
+            return SelectedModel(before, start, candidates, ranks, list(record.get("trail", ())), scaling)
+    elif engine.n_ratings < FEWEST_RATINGS or (config.max_iter < SHORTEST_FIT and config.likelihood_weight != AUTO):
         return SelectedModel(given)
-    search, trial = _Search(engine, config, given), None
-    for level in _levels(engine, config.seed):
+    search, trial, done = _Search(engine, config, given), None, 0
+    if start is not None:
+        trial, done = search.resumed(before, start, record), record["search"]["levels"]
+    for number, level in enumerate(islice(_levels(engine, config.seed), done, None), done + 1):
         trial = search.best(level, trial)
+        if level is not None and trial is not None and after_level is not None:
+            after_level(replace(search.state(trial, number), candidates=candidates, ranks=ranks))
     assert trial is not None
     noise, settings = None, replace(trial.config, max_iter=config.max_iter, tol=config.tol)
     if LOSSES[config.loss].score_noise > 0:
         noise = trial.holdout.temperature_scaling(LOSSES[config.loss].score_noise)
-    return SelectedModel(settings, _final_start(trial, engine), candidates, ranks, search.trail, noise, trial.holdout)
+    final = _final_start(trial, engine)
+    model = SelectedModel(settings, final, candidates, ranks, search.trail, noise, trial.holdout, search.seconds)
+    if after_level is not None:
+        after_level(model)
+    return model
 
 
 def _levels(engine: Engine[Any], seed: int) -> Iterator[Split | None]:
     """The slices of the side with more ids, each contained in the next, and None for all ratings."""
-    side: Side = "cols" if engine.count("cols") > engine.count("rows") else "rows"
+    side = _longer(engine)
     slices = int(math.log(max(engine.n_ratings / FEWEST_IN_SLICE, 1), SLICE_RATIO))
     yield from (Split(seed ^ SLICE_STREAM, SLICE_RATIO**-k, side) for k in range(slices, 0, -1))
     yield None
+
+
+def _longer(engine: Engine[Any]) -> Side:
+    return "cols" if engine.count("cols") > engine.count("rows") else "rows"
 
 
 def chose_rank(record: Mapping[str, Any] | None) -> bool:
@@ -210,13 +233,34 @@ class _Search(Generic[P]):
     _level: Engine[P]
     _part: Engine[P]
     _share: float  # of the ratings, on this level
-    _new: Side = "rows"  # the side of which a level has more rows than that below
+    # The numbers of the rows of the level below (``Engine.numbers``); None if it has all rows of the engine.
+    _below: dict[Side, NDArray[np.int64]] | None = None
 
     def __init__(self, engine: Engine[P], asked: FitConfig, given: FitConfig) -> None:
         self._engine, self._asked, self._given = engine, asked, given
         self._split = Split(asked.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
         self._refused: dict[tuple[int, float], bool] = {}  # rank and κ of what was tried: whether it is clearly worse
+        self._new = _longer(engine)  # the side of which a level has more rows than that below
         self.trail: list[dict[str, Any]] = []
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.perf_counter() - self._began
+
+    def state(self, trial: Trial[P], levels: int) -> SelectedModel[P]:
+        """The trial at the end of a level, with all rows, and what the next level needs besides."""
+        posteriors = self._engine.placed(trial.start.posteriors, self._below, trial.start.scales)
+        refused = [key for key, clearly in self._refused.items() if clearly]
+        start = Start(posteriors, _final_start(trial, self._engine).scales)
+        return SelectedModel(trial.config, start, trail=self.trail, search={"levels": levels, "refused": refused})
+
+    def resumed(self, config: FitConfig, start: Start[P], record: Mapping[str, Any]) -> Trial[P]:
+        """The trial of a ``state``."""
+        self.trail = list(record["trail"])
+        self._refused = dict.fromkeys(map(tuple, record["search"]["refused"]), True)
+        return Trial(config, start, HoldoutLoss.of_sums(np.zeros(5)))  # the next level does not read its loss
 
     def best(self, level: Split | None, below: Trial[P] | None) -> Trial[P] | None:
         """The state that no change improves, on a slice of the ratings or on all of them (None)."""
@@ -231,7 +275,7 @@ class _Search(Generic[P]):
             trial = self._first_trial() if below is None else self._continued(below)
             trial = self._with_best_kappa(self._with_more_factors(trial))
             if level is not None:
-                self._new = "cols" if level.by == "cols" else "rows"
+                self._below = self._level.numbers
             elif self._asked.rank == AUTO:
                 trial = self._without_idle_factors(trial)
             return trial
@@ -258,7 +302,11 @@ class _Search(Generic[P]):
         Where most factors are switched off, a fit from the start may be better: a slice with few ratings per row or
         column switches off factors that more ratings need, and they do not come back.
         """
-        start = replace(_final_start(below, self._part), earlier=0, planned=None, first=self._new)
+        posteriors, numbers = below.start.posteriors, self._part.numbers
+        if self._below is None and numbers is not None:
+            posteriors, self._below = self._engine.taken(posteriors, numbers), numbers
+        posteriors = self._part.placed(posteriors, self._below, below.start.scales)
+        start = Start(posteriors, _final_start(below, self._part).scales, first=self._new)
         trial = self._settled(self._trial(below.config, start, FIRST_ITERATIONS))
         if 2 * len(self._in_use(trial)) < trial.config.factors:
             tried, refused, self._refused = len(self.trail), self._refused, {}
@@ -389,10 +437,10 @@ class _Search(Generic[P]):
         self.trail.append(trial.as_dict(self._share, kept))
         config = trial.config
         log.info(
-            "choosing by a tenth of %s: rank %d, weight %g%s: loss %.4f after %d iterations, %s",
+            "choosing by a tenth of %s: rank %d, weight %g%s: loss %.4f after %d iterations, %s, %.3g s so far",
             "the ratings" if self._share == 1 else f"1/{1 / self._share:.0f} of the ratings", config.factors,
             config.kappa, "" if config.implicit_features else ", no implicit features", trial.loss, trial.iterations,
-            "kept" if kept else "not kept",
+            "kept" if kept else "not kept", self.seconds,
         )  # fmt: skip
 
     def _in_use(self, trial: Trial[P]) -> NDArray[np.int64]:

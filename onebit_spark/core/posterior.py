@@ -194,6 +194,12 @@ class RowPosterior:
         if self.implicit is not None:
             self.implicit[index] = 0.0 if rows.implicit is None else rows.implicit
 
+    def among(self, prior: RowPosterior, n_rows: int, index: NDArray[np.integer]) -> RowPosterior:
+        """So many rows: these at ``index``, and the one row of ``prior`` elsewhere."""
+        rows = prior.take(np.zeros(n_rows, np.int64))
+        rows.put(index, self)
+        return rows
+
     @classmethod
     def isotropic(cls, location: FloatArray, std: FloatArray | float, kind: Kind, has_intercept: bool) -> RowPosterior:
         """A posterior with independent coordinates. ``std`` is broadcast over rows and coordinates."""

@@ -293,6 +293,7 @@ class PhaseTimer:
         now = time.perf_counter()
         self.seconds[phase], self._last = now - self._last, now
 
-    def divide_fit(self, iterations: list[Iteration]) -> None:
-        """Book the seconds of the fit that its iterations did not take as those of the start."""
-        self.seconds["start"] = self.seconds["fit"] - sum(step.seconds for step in iterations)
+    def divide_fit(self, choosing: float, iterations: list[Iteration]) -> None:
+        """Book the seconds of the fit that neither the choice of settings nor iterations took as those of the start."""
+        self.seconds["choosing"] = choosing
+        self.seconds["start"] = self.seconds["fit"] - choosing - sum(step.seconds for step in iterations)

@@ -275,6 +275,7 @@ class Storage:
 
 Part = TypeVar("Part")
 
+BLOCKS = schema_of(BLOCK_CELLS)
 COUNTS = schema_of("block int, rows binary, ratings binary, weights binary, positives binary")
 CHUNKS = schema_of("block int, rows binary, codes binary, weights binary, members binary")
 REPEATS = tuple(Repeats.__dataclass_fields__)  # columns of the blocks
@@ -369,6 +370,33 @@ def choose(split: Split, batches: Batches) -> Batches:
         codes = positions(kept, ratings.codes >> 1) << 1 | ratings.codes & 1
         ratings = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept), ratings.weights)
         yield _block(block.number, block.rows, block.columns[kept], ratings)
+
+
+def taken(split: Split, batches: Batches) -> Batches:
+    """The ratings of row blocks that a split chooses, with their own rows and columns alone."""
+    for block in read_blocks(batches):
+        ratings, rows, columns = split.part_of(block.ratings, block.rows, block.columns).compacted()
+        yield _block(block.number, block.rows[rows], block.columns[columns], ratings)
+
+
+def gathered(batches: Batches) -> tuple[RatingBlock, dict[Side, NDArray[np.int64]]]:
+    """Blocks of rows as one, and the numbers of its rows and columns."""
+    cells = [
+        {name: batch.column(name)[i] for name in batch.schema.names} for batch in batches for i in range(len(batch))
+    ]
+    rows, columns = ([read_ascending(cell[name]) for cell in cells] for name in ("rows", "columns"))
+    numbers: dict[Side, NDArray[np.int64]] = {
+        "rows": np.sort(np.concatenate(rows)), "cols": distinct(np.concatenate(columns))
+    }  # fmt: skip
+    places, codes = list[NDArray[np.int32]](), list[NDArray[np.int32]]()
+    for cell, here, there in zip(cells, rows, columns, strict=True):
+        own, counts = cell_array(cell["codes"], np.int32), np.diff(cell_array(cell["pointers"], np.int64))
+        places.append(np.repeat(positions(numbers["rows"], here).astype(np.int32), counts))
+        codes.append(positions(numbers["cols"], there).astype(np.int32)[own >> 1] << 1 | own & 1)
+    weights = np.concatenate([cell_array(cell["weights"], np.float32) for cell in cells])
+    shape = len(numbers["rows"]), len(numbers["cols"])
+    joint = np.concatenate(places), np.concatenate(codes)
+    return RatingBlock.from_codes(*joint, shape, weights if len(weights) else None), numbers
 
 
 def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> pa.RecordBatch:

@@ -77,6 +77,13 @@ def driver_exchange(
     return Exchange("driver", f"{needs} of the driver's memory ({why})")
 
 
+def takes_slice(weighted: bool, form: Form, limits: DriverLimits, most_ratings: int | None, n: int, ids: int) -> bool:
+    """Whether the driver takes so many packed ratings while a fit on executors chooses its settings."""
+    counted = SizeEstimate(n, 8.0 if weighted else 4.0, weighted=weighted)
+    here = driver_exchange("auto", counted, ids, form, limits, most_ratings)
+    return isinstance(here, Exchange) and n * counted.bytes_per_rating <= 0.8 * limits.result
+
+
 def executor_exchange(wanted: str, ids: tuple[int, int], form: Form, limits: DriverLimits, cores: int) -> Exchange:
     """Broadcast, mixed or shuffle, as wanted or by the size of the factors. What cannot work is refused."""
     n_users, n_items = ids

@@ -55,8 +55,8 @@ from onebit_spark.engines.blocking import (
     placement_by_counts,
     placement_of,
 )
-from onebit_spark.engines.decide import ClusterLimits, Exchange, decide
-from onebit_spark.engines.spark_runner import BATCH_BYTES, Broadcasts, SparkRunner
+from onebit_spark.engines.decide import ClusterLimits, Exchange, decide, takes_slice
+from onebit_spark.engines.spark_runner import BATCH_BYTES, Broadcasts, SparkRunner, Takes
 from onebit_spark.input.ratings import CollectedRatings, Columns, SizeEstimate, not_deterministic
 from onebit_spark.input.spark_ratings import BUNDLES, RatingSurvey, collect_ratings, estimate_size, survey_ratings
 from onebit_spark.platform.files import Location
@@ -131,7 +131,8 @@ def open_engine(
         "broadcast": frozenset(SIDES), "mixed": frozenset([fewer]), "shuffle": frozenset()
     }  # fmt: skip
     blocks = execution.row_blocks, execution.col_blocks
-    return executor_engine(spark, loaded, blocks, config.form, Storage(folder), held[exchange])
+    takes = partial(takes_slice, loaded.weight is not None, config.form, driver_limits(spark), execution.driver_ratings)
+    return executor_engine(spark, loaded, blocks, config.form, Storage(folder), held[exchange], takes)
 
 
 def work_folder(spark: SparkSession, given: str | None) -> Location | None:
@@ -153,11 +154,12 @@ def work_folder(spark: SparkSession, given: str | None) -> Location | None:
 @contextmanager
 def executor_engine(
     spark: SparkSession, survey: RatingSurvey, blocks: tuple[int | None, int | None], form: Form, storage: Storage,
-    held: frozenset[Side],
+    held: frozenset[Side], takes: Takes | None = None,
 ) -> Iterator[Engine[Any]]:  # fmt: skip
     """The engine over packed ratings. All caches, broadcasts and files are released at the end, also after an error.
 
-    ``held`` are the sides whose tables the driver holds. If it holds both, it also knows all ids.
+    ``held`` are the sides whose tables the driver holds. If it holds both, it also knows all ids. ``takes`` tells which
+    slices of the ratings it takes.
     """
     with ExitStack() as release:
         release.callback(storage.clear)
@@ -178,7 +180,7 @@ def executor_engine(
                     raise not_deterministic(
                         f"{survey.counts.n:,} ratings were counted but {blocked.n_ratings:,} blocked"
                     )
-        runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
+        runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None, takes)
         counted, blocked_sum = survey.weight, runner.total_weight
         if counted is not None and not abs(blocked_sum - counted) <= 1e-6 * counted:
             raise not_deterministic(

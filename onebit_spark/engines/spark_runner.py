@@ -46,20 +46,23 @@ from onebit_spark.core.engine import (
     total_weight,
     written,
 )
-from onebit_spark.core.losses import OTHER, Side
-from onebit_spark.core.posterior import FloatArray, Form
+from onebit_spark.core.losses import OTHER, SIDES, Side
+from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines.blocking import (
+    BLOCKS,
     Batches,
     BlockedSide,
     Blocking,
     Placement,
+    gathered,
     read_ascending,
     read_block,
+    taken,
     worker_errors,
 )
-from onebit_spark.engines.threads import grown_posteriors, start_posteriors
+from onebit_spark.engines.threads import ThreadRunner, grown_posteriors, start_posteriors
 from onebit_spark.input.ratings import not_deterministic
 from onebit_spark.platform.frames import arrow_batches, binary_line, cell_array, cogrouped, schema_of, truncate_plan
 from onebit_spark.platform.sessions import broadcast, described, is_connect, is_local
@@ -74,6 +77,7 @@ NO_CELLS = pa.schema(
 OTHERS = -1  # the place of rows of the other side; tables of the same side have the places 0, 1, …
 ReadRows = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
 RowWork = Callable[[NDArray[np.int64], list[Any]], pa.Table]
+Takes = Callable[[int, int], bool]  # (ratings, ids) ─► whether the driver holds so many while settings are chosen
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 
 
@@ -158,11 +162,17 @@ class Table:
 
 
 class SparkRunner:
-    """A ``Runner`` over both orientations of the ratings. Its tables are of the type ``Table``."""
+    """A ``Runner`` over both orientations of the ratings. Its tables are of the type ``Table``.
+
+    The driver itself works on a slice that it ``takes``.
+    """
+
+    numbers = None
 
     def __init__(
-        self, blocking: Blocking, sides: dict[Side, BlockedSide], broadcasts: Broadcasts, weighted: bool
-    ) -> None:
+        self, blocking: Blocking, sides: dict[Side, BlockedSide], broadcasts: Broadcasts, weighted: bool,
+        takes: Takes | None = None,
+    ) -> None:  # fmt: skip
         self.spark: SparkSession = blocking.session
         self.sides = sides
         self.n_ratings = sides["rows"].n_ratings
@@ -170,6 +180,7 @@ class SparkRunner:
         self.weighted = weighted
         self._blocking = blocking
         self._broadcasts = broadcasts
+        self._takes = takes
         self.total_weight = float(np.sum(self.row_sums("rows", total_weight))) if weighted else float(self.n_ratings)
 
     def count(self, side: Side) -> int:
@@ -212,8 +223,26 @@ class SparkRunner:
         if here.plan.held:
             return Table(Held(lines, self._broadcasts), layout)
         values = written(lines)
-        frame = self.spark.createDataFrame(numbered_rows(np.arange(len(values)), values), NUMBERED)
-        empty = np.zeros((1, values.shape[1]), values.dtype)
+        return self._spread(side, np.arange(len(values)), values, np.zeros((1, values.shape[1]), values.dtype), layout)
+
+    def taken(self, side: Side, table: Table, numbers: NDArray[np.int64]) -> RowPosterior:
+        if isinstance(table.at, Held):
+            return table.layout.taken(table.at.lines, numbers)
+        lines = arrow_batches(self.frame(side, [table], partial(some_rows, numbers), NUMBERED))
+        found = [read_numbered_rows(table.layout.dtype, batch) for batch in lines if batch.num_rows]
+        places, values = (np.concatenate(part) for part in zip(*found, strict=True))
+        return table.form.unpacked(values[np.argsort(places)])
+
+    def placed(self, side: Side, rows: RowPosterior, numbers: NDArray[np.int64], prior: RowPosterior) -> Table:
+        if self.sides[side].plan.held:
+            return self.table(side, rows.among(prior, self.n_rows(side), numbers))
+        return self._spread(side, numbers, rows.packed(), prior.packed(), RowLayout.of(rows.form))
+
+    def _spread(
+        self, side: Side, numbers: NDArray[np.int64], values: FloatArray, empty: FloatArray, layout: RowLayout
+    ) -> Table:
+        """A stored table from rows on the driver. Those that it lacks get the line ``empty``."""
+        frame = self.spark.createDataFrame(numbered_rows(numbers, values), NUMBERED)
         return self.adopted(side, frame, partial(read_numbered_rows, layout.dtype), empty, layout)
 
     def lines(self, table: Table) -> Any:
@@ -232,11 +261,23 @@ class SparkRunner:
         return None
 
     @contextmanager
-    def restricted(self, split: Split) -> Iterator[SparkRunner]:
-        """A runner over the chosen ratings. It caches two more orientations, made from the cached row blocks."""
+    def restricted(self, split: Split) -> Iterator[Any]:
+        """A runner over the chosen ratings: of a slice that the driver takes, the runner of this process.
+
+        Else it caches two more orientations, made from the cached row blocks.
+        """
+        if split.by in SIDES and self._takes is not None:
+            ids = sum(self.n_rows(side) * (split.fraction if side == split.by else 1.0) for side in SIDES)
+            if self._takes(int(self.n_ratings * split.fraction), int(ids)):
+                with self.described("a slice of the ratings"), worker_errors():
+                    lines = self.sides["rows"].ratings.mapInArrow(partial(taken, split), BLOCKS)
+                    ratings, numbers = gathered(arrow_batches(lines))
+                with ThreadRunner(ratings, numbers=numbers).running() as here:
+                    yield here
+                return
         with ExitStack() as release, self.described("a part of the ratings"):
             sides = self._blocking.chosen(self.sides, split, release)
-            yield SparkRunner(self._blocking, sides, self._broadcasts, self.weighted)
+            yield SparkRunner(self._blocking, sides, self._broadcasts, self.weighted, self._takes)
 
     def described(self, what: str) -> AbstractContextManager[None]:
         return described(self.spark, what)
@@ -439,6 +480,12 @@ def numbered_rows(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
     cells = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), len(values), [None, pa.py_buffer(values)])
     table = pa.table({"number": numbers, "values": cells.cast(pa.binary())})
     return pa.Table.from_batches(table.to_batches(max_chunksize=max(1, BATCH_BYTES // size)), table.schema)
+
+
+def some_rows(wanted: NDArray[np.int64], numbers: NDArray[np.int64], tables: list[RowPosterior]) -> pa.Table:
+    """Those of the rows that are wanted, as lines of ``numbered_rows``."""
+    here = np.flatnonzero(np.isin(numbers, wanted))
+    return numbered_rows(numbers[here], tables[0].take(here).packed())
 
 
 def read_numbered_rows(dtype: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:

@@ -58,7 +58,9 @@ class ThreadRunner:
     alone, whose sums are added in order. Any number of threads gives the same bits.
     """
 
-    def __init__(self, ratings: RatingBlock, threads: int | None = None) -> None:
+    def __init__(
+        self, ratings: RatingBlock, threads: int | None = None, numbers: dict[Side, NDArray[np.int64]] | None = None
+    ) -> None:
         self.ratings: dict[Side, RatingBlock] = {"rows": ratings, "cols": ratings.transpose()}
         self.n_ratings = ratings.n_ratings
         self.weighted = ratings.weights is not None
@@ -66,12 +68,11 @@ class ThreadRunner:
         self.threads = threads or available_cores()
         self._pool: ThreadPoolExecutor | None = None
         self._left_out: dict[Side, dict[Split, RatingBlock]] = {side: {} for side in SIDES}
-        self._numbers = {side: np.arange(block.n_rows) for side, block in self.ratings.items()}
+        self.numbers = numbers or {side: np.arange(block.n_rows) for side, block in self.ratings.items()}
 
     def _block(self, side: Side) -> PlacedBlock:
         """A new object for every step: one that is kept would form a reference cycle with this runner."""
-        numbers = self._numbers
-        ratings, left_out = self.ratings[side], self._left_out[side]
+        ratings, numbers, left_out = self.ratings[side], self.numbers, self._left_out[side]
         return PlacedBlock(0, numbers[side], numbers[OTHER[side]], ratings, 0, self._over_ranges, left_out)
 
     @contextmanager
@@ -132,6 +133,14 @@ class ThreadRunner:
         """A table of rows in this process."""
         return rows
 
+    def taken(self, side: Side, table: RowPosterior, numbers: NDArray[np.int64]) -> RowPosterior:
+        """Some rows of a table, by their numbers."""
+        return table.take(np.searchsorted(self.numbers[side], numbers))
+
+    def placed(self, side: Side, rows: RowPosterior, numbers: NDArray[np.int64], prior: RowPosterior) -> Any:
+        """The table with some of its rows, given by their numbers, and the one row of ``prior`` elsewhere."""
+        return rows.among(prior, self.n_rows(side), np.searchsorted(self.numbers[side], numbers))
+
     def lines(self, table: Rows) -> Any:
         """The rows of a table in this process."""
         return table
@@ -158,9 +167,13 @@ class ThreadRunner:
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[ThreadRunner]:
-        """A runner on the ratings that the split chooses. Rows keep their numbers, so both runners share tables."""
-        rows = self._block("rows")
-        with ThreadRunner(split.part_of(rows.ratings, rows.rows, rows.columns), self.threads).running() as runner:
+        """A runner on the ratings that the split chooses. Both share tables, unless it is a slice: see ``placed``."""
+        rows, numbers = self._block("rows"), self.numbers
+        part = split.part_of(rows.ratings, rows.rows, rows.columns)
+        if split.by in SIDES:
+            part, *kept = part.compacted()
+            numbers = {side: numbers[side][index] for side, index in zip(SIDES, kept, strict=True)}
+        with ThreadRunner(part, self.threads, numbers).running() as runner:
             yield runner
 
     def described(self, what: str) -> AbstractContextManager[None]:

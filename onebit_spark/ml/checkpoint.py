@@ -3,9 +3,10 @@
 FOLDER/iteration-000020/    a model folder of that iteration (see ``model``), so it can predict
     checkpoint.json         the history so far, and the settings and ratings of the fit
 
-A checkpoint is written every few iterations. It appears whole or not at all, and only then the previous one is deleted.
-Both posteriors are stored in the type in which they are held (float32), the scales and the history in full. So a
-resumed fit ends at exactly the same result as one with the same checkpoints that was never interrupted.
+A checkpoint is written after every level of the choice of the settings (``iteration-000000``), and then every few
+iterations. It appears whole or not at all, and only then the previous one is deleted. Both posteriors are stored in the
+type in which they are held (float32), the scales and the history in full. So a resumed fit ends at exactly the same
+result as one with the same checkpoints that was never interrupted.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.model import OneBitCompletionModel, write_model
 
+LEVELS = ("_first_trial", "after")  # where a search is interrupted: a method of it, or after it
+
 
 class Interrupted(Exception):
     pass
@@ -55,22 +57,29 @@ def test_it_ends_at_the_same_fit(once_rated, tmp_path, choices):
     assert resumed.certificate == whole.certificate
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("quick_search")
-@pytest.mark.parametrize("during_the_choice", [False, True])
-def test_interrupted_before_the_first_checkpoint(once_rated, tmp_path, monkeypatch, during_the_choice):
-    """What the ratings choose is chosen again. ``test_exchanges.py`` interrupts a fit after a checkpoint."""
-    chosen = {"rank": "auto", "maxRank": 4}
+@pytest.mark.parametrize("where", [pytest.param(name, marks=pytest.mark.slow) for name in LEVELS] + ["_continued"])
+def test_interrupted_while_it_chooses(once_rated, tmp_path, monkeypatch, where):
+    """On the slice, on all ratings, and after the choice: the levels that were done are not searched again."""
+    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 100)
+    chosen, shares = {"rank": "auto", "maxRank": 4}, {"_first_trial": [0.25, 1], "_continued": [1], "after": []}[where]
     whole = estimator(tmp_path / "whole", **chosen).fit(once_rated)
     with monkeypatch.context() as patched:
-        if during_the_choice:
-            patched.setattr(model_selection._Search, "_grown", lambda *_: interrupt_after(1)(SimpleNamespace(number=1)))
+        if where != "after":
+            patched.setattr(model_selection._Search, where, lambda *_: interrupt_after(1)(SimpleNamespace(number=1)))
         with pytest.raises(Interrupted):
             estimator(tmp_path / "kept", **chosen).setProgress(interrupt_after(1)).fit(once_rated)
-    assert not list((tmp_path / "kept").glob("iteration-*"))
+    assert len(list((tmp_path / "kept").glob("iteration-000000"))) == (where != "_first_trial")
+    best, searched = model_selection._Search.best, []
+    monkeypatch.setattr(
+        model_selection._Search, "best",
+        lambda search, level, below: searched.append(level.fraction if level else 1) or best(search, level, below),
+    )  # fmt: skip
     resumed = estimator(tmp_path / "kept", resume=True, **chosen).fit(once_rated)
+    assert searched == shares
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
     assert factors(resumed) == factors(whole)
+    assert resumed.info.choice == whole.info.choice
 
 
 def test_a_checkpoint_is_a_model(spark, once_rated, tmp_path):

@@ -15,8 +15,11 @@ from pyspark.sql import functions as F
 from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, Terms, fit_arrays
+from onebit_spark.core import model_selection
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.blocking import Storage
 from onebit_spark.engines.spark_engine import executor_engine
 from onebit_spark.engines.threads import local_engine
@@ -49,6 +52,7 @@ CASES = {  # settings of a fit
     "diagonal, weighted, prior split": {"covariance": "diagonal", "prior_split": 0.5, "weighted": True, "max_iter": 2},
     "chosen": {**CHOSEN, "max_iter": 8},
     "chosen after a split, weighted": {**CHOSEN, "prior_split": 0.5, "weighted": True},
+    "chosen, weights and features": {**CHOSEN, "weighted": True, "features": True, "max_iter": 8},
 }
 # On the driver runs the engine of this process: only what reaches it differs. ``mixed`` sends the factors of one side
 # as ``broadcast`` does, and those of the other as ``shuffle``. The rest is slow.
@@ -211,6 +215,7 @@ def test_the_fit_is_that_of_this_process(ratings, tables, in_process, exchange, 
             np.testing.assert_allclose(learnt, fit.scales.features[side], rtol=1e-3, atol=1e-4)
     if case == "chosen":
         steps, wanted = (info.choice["trail"] for info in (model.info, fit.info))
+        assert [step for step in steps if step["share"] < 1] == [step for step in wanted if step["share"] < 1]
         assert {step["rank"] for step in steps} == {2, 4}  # the search went through a growth
         assert [{**step, "loss": 0} for step in steps] == [{**step, "loss": 0} for step in wanted]
         assert [step["loss"] for step in steps] == pytest.approx([step["loss"] for step in wanted], rel=1e-5)
@@ -265,6 +270,28 @@ def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange):
     assert_same_bits(resumed, whole)
     for name in ("parameters", "choice", "calibration", "converged", "reason"):
         assert json.dumps(getattr(resumed.info, name)) == json.dumps(getattr(whole.info, name)), name
+
+
+@SLOW
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("driver_ratings", [None, 0])
+@pytest.mark.usefixtures("left_as_it_was", "quick_search")
+def test_a_fit_that_was_interrupted_after_a_slice_ends_at_the_same_bits(
+    ratings, tmp_path, monkeypatch, exchange, driver_ratings
+):
+    """Two slices; interrupted on the second one. The driver searches them, or the executors."""
+    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 90)
+    monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 50)
+    shared = {"rank": "auto", "maxRank": 4, "maxIter": 4, "likelihoodWeight": "auto", "driverRatings": driver_ratings}
+    whole = estimator(exchange, checkpointDir=str(tmp_path / "whole"), **shared).fit(ratings)
+    with monkeypatch.context() as patched:
+        patched.setattr(model_selection._Search, "_continued", lambda *_: interrupt_after(1)(Iteration(*[1] * 6)))
+        with pytest.raises(Interrupted):
+            estimator(exchange, checkpointDir=str(tmp_path / "kept"), **shared).fit(ratings)
+    resumed = estimator(exchange, checkpointDir=str(tmp_path / "kept"), resume=True, **shared).fit(ratings)
+    assert {step["share"] for step in whole.info.choice["trail"]} == {1 / 16, 1 / 4, 1}
+    assert_same_bits(resumed, whole)
+    assert resumed.info.choice == whole.info.choice
 
 
 @pytest.mark.classic
@@ -332,6 +359,37 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
                 for counts, expected in zip(found, rows, strict=True):
                     np.testing.assert_array_equal(counts, expected[rated[side]])
             assert part.n_ratings == engine.n_ratings - errors[1].ratings
+
+
+@pytest.mark.classic
+@pytest.mark.parametrize("held", [[], pytest.param(["rows", "cols"], marks=SLOW)], ids=str)
+def test_the_driver_takes_the_slice_of_this_process(spark, ratings, data, held):
+    """And the executors take over what it learns from it. A larger slice stays with them."""
+    block = RatingBlock.from_coordinates(data[0], data[1], data[2] > 0, SHAPE)
+    config = FitConfig(rank=2)
+    hierarchy = HyperPosterior(config.make_prior(110), config.make_intercept_prior(), np.ones(2))
+    with (
+        local_engine(block, 1).running() as local,
+        survey_ratings(ratings, Columns()) as counted,
+        executor_engine(
+            spark, counted, (3, 2), config.form, Storage(), frozenset(held), lambda n, ids: n < 900
+        ) as engine,
+    ):
+        for side in ("cols", "rows"):
+            with local.restricted(Split(3, 0.5, side)) as here, engine.restricted(Split(3, 0.5, side)) as there:
+                for each, numbers in here.numbers.items():
+                    np.testing.assert_array_equal(there.numbers[each], numbers)
+                    found, expected = there.runner.ratings[each], here.runner.ratings[each]
+                    np.testing.assert_array_equal(found.row_pointers, expected.row_pointers)
+                    np.testing.assert_array_equal(found.codes, expected.codes)
+        with engine.restricted(Split(3, 0.7, "rows")) as large:
+            assert large.numbers is None
+        here.start(config, config.make_loss())
+        expected, found = (each.placed(here.posteriors, here.numbers, hierarchy) for each in (local, engine))
+        losses = [
+            each.holdout_loss("logistic", *of, Split(4, 0.5)) for each, *of in ((local, expected), (engine, found))
+        ]
+        assert losses[1].loss == pytest.approx(losses[0].loss, rel=1e-12)
 
 
 @pytest.mark.classic

@@ -68,6 +68,13 @@ def test_from_coordinates_against_a_dictionary(ratings, shape):
 
 
 @given(triples, shapes)
+def test_without_empty_rows_and_columns(ratings, shape):
+    block, rows, columns = make(ratings, shape).compacted()
+    assert [(rows[i], columns[j], positive) for i, j, positive in read(block)] == sorted(ratings)
+    assert (block.n_rows, block.n_columns) == (len({i for i, _, _ in ratings}), len({j for _, j, _ in ratings}))
+
+
+@given(triples, shapes)
 def test_transpose(ratings, shape):
     block = make(ratings, shape)
     turned = block.transpose()

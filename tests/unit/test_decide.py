@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from onebit_spark import FitConfig, RequestError
-from onebit_spark.engines.decide import ON_EXECUTORS, ClusterLimits, Exchange, decide, driver_exchange
+from onebit_spark.engines.decide import ON_EXECUTORS, ClusterLimits, Exchange, decide, driver_exchange, takes_slice
 from onebit_spark.input.ratings import SizeEstimate
 from onebit_spark.platform.sessions import DriverLimits
 
@@ -47,6 +47,18 @@ def test_beside_a_cluster_it_is_lower_and_the_users_limit_comes_first():
     assert "beside a cluster" in on_driver(2 * 10**7 + 1, limits=cluster)
     assert "driverRatings = 999" in on_driver(1000, most=999)
     assert isinstance(on_driver(1000, most=1000), Exchange)
+
+
+def test_slices_of_fits_on_executors_go_to_the_driver_by_the_same_rule():
+    few = replace(DRIVER, result=10**7)
+    for n, driver, most, taken in (
+        (2 * 10**7, DRIVER, None, True), (2 * 10**7 + 1, DRIVER, None, False),
+        (1000, DRIVER, 999, False), (1000, DRIVER, 0, False),
+        (2 * 10**6, few, None, True), (2 * 10**6 + 1, few, None, False),
+    ):  # fmt: skip
+        assert takes_slice(False, FORM, driver, most, n, 2000) == taken
+    assert not takes_slice(True, FORM, few, None, 2 * 10**6, 2000)  # the weights are collected as well
+    assert not takes_slice(False, FORM, DRIVER, None, 10**6, 4 * 10**6)
 
 
 def test_the_text_of_the_ids_and_the_factors_count():

@@ -1,5 +1,6 @@
 """A tenth of the ratings chooses rank, κ, implicit features and length; posteriors with more and fewer factors."""
 
+import logging
 import math
 import re
 import warnings
@@ -7,10 +8,11 @@ from dataclasses import replace
 from itertools import groupby, product
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from fitting import assert_same_bits, simulated
 
-from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
+from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays, fit_table
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certified_fit import prior_cost
 from onebit_spark.cli.fit_job import fit_summary
@@ -126,6 +128,21 @@ def test_a_planned_end_has_converged_with_as_few_factors_as_there_are_traits():
     assert len(short.history) == 5
 
 
+def test_the_log_and_the_model_tell_the_seconds_of_the_choice(caplog):
+    caplog.set_level(logging.INFO, "onebit_spark")
+    rows, cols, labels = data("B2")
+    table = pa.table({"user": rows, "item": cols, "label": labels})
+    fit = fit_table(table)
+    lines = [line for line in caplog.messages if line.startswith("choosing by a tenth of the ratings: rank")]
+    so_far = [float(re.search(r", (\S+) s so far$", line)[1]) for line in lines]
+    assert len(lines) == len(fit.info.choice["trail"])
+    assert so_far == sorted(so_far)
+    seconds = fit.info.seconds
+    assert so_far[-1] * 0.99 <= seconds["choosing"] < seconds["fit"]
+    assert 0 <= seconds["start"] <= seconds["fit"] - seconds["choosing"]
+    assert fit_table(table, FitConfig(rank=1, likelihood_weight=1.0, max_iter=1, tol=0)).info.seconds["choosing"] == 0
+
+
 def test_two_runs_and_any_number_of_threads_choose_the_same():
     one, other = (fitted(data("B2"), FitConfig(seed=3), threads=threads) for threads in (1, 3))
     assert other.info.choice == one.info.choice
@@ -192,27 +209,34 @@ def test_factors_that_the_held_out_loss_needs_are_not_dropped(monkeypatch):
 
 def test_a_slice_has_whole_rows_and_its_tenth_is_a_part_of_the_tenth_of_all():
     engine, tenth = engine_of(*data("B3")), Split(7, 0.9, "cell")
-    whole = engine.runner.ratings["rows"]
     sets = {}
     for side, share in product(SIDES, (0.3, 0.6)):
         with engine.restricted(Split(5, share, side)) as some, some.restricted(tenth) as part:
-            counts = some.counts(side)
-            assert np.array_equal(counts, np.where(counts > 0, engine.counts(side), 0))
-            assert np.count_nonzero(counts) == pytest.approx(share * len(counts), abs=30)
+            counts, here = some.counts(side), some.numbers[side]
+            assert counts.min() > 0
+            assert np.array_equal(counts, engine.counts(side)[here])
+            assert len(counts) == pytest.approx(share * engine.runner.n_rows(side), abs=30)
             left = some.n_ratings - part.n_ratings
-            assert left == some.holdout_loss("logistic", posteriors_of(engine), tenth).n
-            sets[side, share] = set(np.flatnonzero(counts)), set(cells(part.runner.ratings["rows"]))
+            posteriors = {each: rows.take(some.numbers[each]) for each, rows in posteriors_of(engine).items()}
+            assert left == some.holdout_loss("logistic", posteriors, tenth).n
+            sets[side, share] = set(here), set(cells(part))
+            hierarchy = HyperPosterior(PRIOR, PRIOR, np.ones(2))
+            placed = engine.placed(posteriors, some.numbers, hierarchy)[side]
+            np.testing.assert_array_equal(placed.location[here], posteriors[side].location)
+            np.testing.assert_array_equal(np.delete(placed.std, here, axis=0), 1.0)
     with engine.restricted(tenth) as fitted:
-        everywhere = set(cells(fitted.runner.ratings["rows"]))
-    assert everywhere < set(cells(whole))
+        everywhere = set(cells(fitted))
+    assert everywhere < set(cells(engine))
     for side in SIDES:
         (few, fewer), (many, more) = sets[side, 0.3], sets[side, 0.6]
         assert few < many
         assert fewer < more < everywhere
 
 
-def cells(block):
-    return zip(np.repeat(np.arange(block.n_rows), block.row_counts).tolist(), (block.codes >> 1).tolist(), strict=True)
+def cells(engine):
+    block, numbers = engine.runner.ratings["rows"], engine.numbers
+    rows, columns = np.repeat(numbers["rows"], block.row_counts), numbers["cols"][block.codes >> 1]
+    return zip(rows.tolist(), columns.tolist(), strict=True)
 
 
 def posteriors_of(engine):

@@ -98,6 +98,8 @@ Vector = NDArray[np.float64]
 class CudaRunner:
     """Runs the steps of an engine on the device, which holds both orientations of the ratings."""
 
+    numbers = None
+
     def __init__(self, ratings: Orientations) -> None:
         self.ratings = ratings
         self.n_ratings = ratings["rows"].n

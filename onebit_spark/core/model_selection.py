@@ -302,7 +302,8 @@ class _Search(Generic[P]):
         Where most factors are switched off, a fit from the start may be better: a slice with few ratings per row or
         column switches off factors that more ratings need, and they do not come back.
         """
-        posteriors, numbers = below.start.posteriors, self._part.numbers
+        posteriors: dict[Side, Any] = below.start.posteriors
+        numbers = self._part.numbers
         if self._below is None and numbers is not None:
             posteriors, self._below = self._engine.taken(posteriors, numbers), numbers
         posteriors = self._part.placed(posteriors, self._below, below.start.scales)

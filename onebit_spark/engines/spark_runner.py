@@ -225,7 +225,7 @@ class SparkRunner:
         values = written(lines)
         return self._spread(side, np.arange(len(values)), values, np.zeros((1, values.shape[1]), values.dtype), layout)
 
-    def taken(self, side: Side, table: Table, numbers: NDArray[np.int64]) -> RowPosterior:
+    def taken(self, side: Side, table: Table, numbers: NDArray[np.int64]) -> Rows:
         if isinstance(table.at, Held):
             return table.layout.taken(table.at.lines, numbers)
         lines = arrow_batches(self.frame(side, [table], partial(some_rows, numbers), NUMBERED))

@@ -390,6 +390,8 @@ def test_the_driver_takes_the_slice_of_this_process(spark, ratings, data, held):
             each.holdout_loss("logistic", *of, Split(4, 0.5)) for each, *of in ((local, expected), (engine, found))
         ]
         assert losses[1].loss == pytest.approx(losses[0].loss, rel=1e-12)
+        for side, rows in engine.taken(found, here.numbers).items():
+            np.testing.assert_array_equal(rows.packed(), here.posteriors[side].packed())
 
 
 @pytest.mark.classic

@@ -49,7 +49,7 @@ def certified(make_known, ratings):
 
 @pytest.mark.parametrize("loss", [pytest.param("hinge", marks=pytest.mark.slow), "logistic"])
 def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
-    choices = {"loss": loss, "max_iter": 30}  # after five iterations the hinge's confidences say little
+    choices = {"loss": loss, "max_iter": 60}  # after fewer the confidences of the hinge say little
     fit, model = make_fit(**choices), make_known(**choices)
     rows, cols, labels, age = held
     groups = np.array([str(value) for value in age])

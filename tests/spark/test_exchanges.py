@@ -151,7 +151,9 @@ def assert_same_fit(model, fit, exact=False):
         there = model.positions(who).toArrow().sort_by(model.getOrDefault(column))
         for name in fit.positions(who).column_names[1:]:
             here = fit.positions(who)[name].to_numpy()
-            np.testing.assert_allclose(there[name].to_numpy()[: len(here)], here, atol=10 * tolerance * np.abs(here).max())
+            np.testing.assert_allclose(
+                there[name].to_numpy()[: len(here)], here, atol=10 * tolerance * np.abs(here).max()
+            )
     assert model.info.effective_rank == fit.effective_rank
     for item, other in zip(model.certificate["certificates"], fit.certificates, strict=True):
         assert (item["name"], item["n"]) == (other.name, other.n)

@@ -14,7 +14,7 @@ import gc
 import heapq
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -319,14 +319,22 @@ def numbered(bundle: Bundle, users: Numbers, items: Numbers) -> tuple[Numbers, N
     return users[bundle.users], codes
 
 
-def transpose(placement: Placement, wide: bool, split: Split | None, batches: Batches) -> Batches:
-    """The ratings of row blocks, or those that a split chooses, grouped by the block of their column.
+def part_of(splits: Sequence[Split], block: PlacedBlock) -> RatingBlock:
+    """The ratings of a block that the splits choose, each among those of the splits before it."""
+    ratings = block.ratings
+    for split in splits:
+        ratings = split.part_of(ratings, block.rows, block.columns)
+    return ratings
+
+
+def transpose(placement: Placement, wide: bool, splits: Sequence[Split], batches: Batches) -> Batches:
+    """The ratings of row blocks that the splits choose, grouped by the block of their column.
 
     A column without ratings stays a member of its block.
     """
     dtype = np.int64 if wide else np.int32
     for block in read_blocks(batches):
-        ratings = block.ratings if split is None else split.part_of(block.ratings, block.rows, block.columns)
+        ratings = part_of(splits, block)
         codes = ratings.codes
         block_of = placement.of(block.columns)
         rows = np.repeat(block.rows.astype(dtype), ratings.row_counts)
@@ -362,10 +370,10 @@ def build(side: Broadcast[SideTable] | None, wide: bool, batches: Batches) -> Ba
         yield _block(number, members, columns, ratings)
 
 
-def choose(split: Split, batches: Batches) -> Batches:
-    """The ratings of row blocks that a split chooses. All rows stay, and the columns that still have ratings."""
+def choose(splits: Sequence[Split], batches: Batches) -> Batches:
+    """The ratings of row blocks that the splits choose. All rows stay, and the columns that still have ratings."""
     for block in read_blocks(batches):
-        ratings = split.part_of(block.ratings, block.rows, block.columns)
+        ratings = part_of(splits, block)
         kept = distinct(ratings.codes >> 1)
         codes = positions(kept, ratings.codes >> 1) << 1 | ratings.codes & 1
         ratings = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept), ratings.weights)
@@ -569,20 +577,25 @@ class Blocking:
         """Both orientations from chunks of ratings by blocks of rows."""
         rows, cols = (self.plans[side] for side in SIDES)
         by_row = self._side("rows", _in_tasks(chunks, rows), partial(build, rows.ids, self.wide))
-        turned = by_row.blocks.mapInArrow(partial(transpose, cols.placement, self.wide, None), CHUNKS)
+        turned = by_row.blocks.mapInArrow(partial(transpose, cols.placement, self.wide, ()), CHUNKS)
         return {
             "rows": by_row,
             "cols": self._side("cols", _in_tasks(turned, cols), partial(build, cols.ids, self.wide)),
         }
 
-    def chosen(self, sides: dict[Side, BlockedSide], split: Split, release: ExitStack) -> dict[Side, BlockedSide]:
-        """Both orientations of the ratings that a split chooses. Rows keep their numbers and their blocks."""
+    def chosen(
+        self, sides: dict[Side, BlockedSide], splits: Sequence[Split], release: ExitStack
+    ) -> dict[Side, BlockedSide]:
+        """Both orientations of the ratings that the splits choose. Rows keep their numbers and their blocks.
+
+        ``sides`` have all ratings: a column that lost them to an earlier split would be missing in its block.
+        """
         uncounted = {side: replace(plan, ids=None, rows=None) for side, plan in self.plans.items()}
         part = replace(self, plans=uncounted, release=release)
         cols, blocks = self.plans["cols"], sides["rows"].blocks
-        turned = blocks.mapInArrow(partial(transpose, cols.placement, self.wide, split), CHUNKS)
+        turned = blocks.mapInArrow(partial(transpose, cols.placement, self.wide, splits), CHUNKS)
         return {
-            "rows": part._side("rows", blocks, partial(choose, split)),
+            "rows": part._side("rows", blocks, partial(choose, splits)),
             "cols": part._side("cols", _in_tasks(turned, cols), partial(build, None, self.wide)),
         }
 

@@ -171,7 +171,7 @@ class SparkRunner:
 
     def __init__(
         self, blocking: Blocking, sides: dict[Side, BlockedSide], broadcasts: Broadcasts, weighted: bool,
-        takes: Takes | None = None,
+        takes: Takes | None = None, whole: dict[Side, BlockedSide] | None = None, splits: Sequence[Split] = (),
     ) -> None:  # fmt: skip
         self.spark: SparkSession = blocking.session
         self.sides = sides
@@ -181,6 +181,7 @@ class SparkRunner:
         self._blocking = blocking
         self._broadcasts = broadcasts
         self._takes = takes
+        self._whole, self._splits = whole or sides, splits  # these splits of ``whole`` choose the ratings of ``sides``
         self.total_weight = float(np.sum(self.row_sums("rows", total_weight))) if weighted else float(self.n_ratings)
 
     def count(self, side: Side) -> int:
@@ -276,8 +277,9 @@ class SparkRunner:
                     yield here
                 return
         with ExitStack() as release, self.described("a part of the ratings"):
-            sides = self._blocking.chosen(self.sides, split, release)
-            yield SparkRunner(self._blocking, sides, self._broadcasts, self.weighted, self._takes)
+            splits = *self._splits, split
+            sides = self._blocking.chosen(self._whole, splits, release)
+            yield SparkRunner(self._blocking, sides, self._broadcasts, self.weighted, self._takes, self._whole, splits)
 
     def described(self, what: str) -> AbstractContextManager[None]:
         return described(self.spark, what)

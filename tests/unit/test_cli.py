@@ -291,6 +291,7 @@ def test_a_wrong_flag_is_answered_before_anything_large_is_imported():
 INTERRUPTED_BY_AN_IMPORT = """
 import signal, sys
 module, sys.argv[1:] = sys.argv[1], ["fit", "--ratings", "in.csv", "--output", "out"]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
 
 class Interrupt:
     def find_spec(self, name, path, target=None):

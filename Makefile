@@ -52,7 +52,7 @@ PROCESSES ?= 3
 IN_PROCESSES := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations=20
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(IN_PROCESSES)
 
-# Ten to twelve minutes on two cores, after the kernels are compiled. The slow tests, types and documentation are checked
+# About eight minutes on two cores, after the kernels are compiled. The slow tests, types and documentation are checked
 # by `make test-all`, and in jobs of their own in CI.
 test: style suite
 

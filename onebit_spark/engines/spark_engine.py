@@ -158,8 +158,8 @@ def executor_engine(
 ) -> Iterator[Engine[Any]]:  # fmt: skip
     """The engine over packed ratings. All caches, broadcasts and files are released at the end, also after an error.
 
-    ``held`` are the sides whose tables the driver holds. If it holds both, it also knows all ids. ``takes`` tells which
-    slices of the ratings it takes.
+    ``held`` are the sides whose tables the driver holds. If it holds both, it also knows all ids. ``takes`` decides
+    which slices of the ratings the driver searches.
     """
     with ExitStack() as release:
         release.callback(storage.clear)

@@ -144,7 +144,7 @@ def test_a_figure_is_the_same_on_all_pages():
 
 
 def test_other_libraries_stand_beside_ours_on_all_data():
-    """Also where only als.py ran; a figure that nobody has is no column."""
+    """Data that only als.py has are shown too; a figure that no method has is no column."""
     ours = {data: {"chosen": {"correct": 0.95, "auc": 0.98, "seconds": 1.0}} for data in ("senate", "congress")}
     found = {
         "peers": {"senate": {"myFM": {"correct": 0.96, "seconds": 43.0}}},

@@ -24,6 +24,14 @@ from onebit_spark.core.losses import HalfStep, Loss
 from onebit_spark.core.model_selection import trial_table
 from onebit_spark.core.prediction import auc, log_loss
 from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.simulate import simulate
+
+
+def paper(kind: str) -> Ratings:
+    """The paper's simulation of this kind: rank 3, 1000 × 1000, a fifth observed, a tenth of the labels switched."""
+    drawn = simulate(kind, 3, (1000, 1000), 0.2, 0.1)
+    return Ratings(drawn.rows, drawn.cols, drawn.labels)
+
 
 SETS = {
     "ml-100k": movielens_100k,
@@ -32,6 +40,9 @@ SETS = {
     "senate": senate,
     "congress": congress,
     "simulated": lambda: Ratings(*power_law_ratings(200_000, 20_000, 20_000_000, seed=1)),
+    "decaying": lambda: Ratings(*power_law_ratings(200_000, 20_000, 20_000_000, 12, seed=1, decay=1.0)),
+    "A2": lambda: paper("A2"),
+    "B2": lambda: paper("B2"),
 }
 HEADER = "{:15}{:10}{:>8}{:>10}{:>6}{:>6}{:>10}{:>9}{:>9}{:>9}{:>9}"
 ROW = "{:15}{:10}{:8.1f}{:10.1f}{:6}{:6g}{:10.4f}{:9.4f}{:9.4f}{:9.1f}{:9.2f}"

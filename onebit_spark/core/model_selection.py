@@ -353,9 +353,14 @@ class _Search(Generic[P]):
     def _wider(self, config: FitConfig) -> FitConfig | None:
         """The settings with the next rank, if there is one to be tried."""
         asked, rank = self._asked, config.factors
-        wider = replace(config, rank=min(max(2 * GROWTH, GROWTH * (rank // GROWTH + 1)), asked.max_rank))
-        if asked.rank != AUTO or rank == wider.factors or (wider.factors, wider.kappa) in self._refused:
+        ranks = [max(2 * GROWTH, GROWTH * (rank // GROWTH + 1))]
+        if self._share == 1 and rank == START_RANK:
+            ranks.append(2 * START_RANK)
+        bounded = [replace(config, rank=min(each, asked.max_rank)) for each in ranks]
+        new = [each for each in bounded if each.factors > rank and (each.factors, each.kappa) not in self._refused]
+        if asked.rank != AUTO or not new:
             return None
+        wider = new[0]
         if short := self._engine.shortage(wider):
             log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
             return None

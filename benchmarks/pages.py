@@ -29,6 +29,9 @@ NAMES = {
     "congress": "US Congress roll calls",
     "movielens-1m": "MovieLens-1M, 5 stars",
     "simulated": "simulated",
+    "decaying": "simulated, 12 decaying factors",
+    "A2": "simulated, type A2",
+    "B2": "simulated, type B2",
 }
 AFTER = 0, 5, 10, 13, 16, 20, 27, 30  # answers
 Results = dict[str, Any]

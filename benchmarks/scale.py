@@ -2,9 +2,11 @@
 
     python benchmarks/scale.py [--ratings 100000000 --rows 1000000 --cols 100000] [--methods als hinge diagonal full]
                                [--exchange auto|driver|broadcast|mixed|shuffle|local] [--ids int|long|string]
+    python benchmarks/scale.py --methods default als --iterations 10 --exchange local --driver-memory 10g
 
 Power-law columns, rank 10, two iterations, the same driver memory for all; every method has a process of its own, one
 after the other, on the same files. ALS's blocking and start are what a fit of no iterations takes; its ids must be int.
+``default`` is a fit with all defaults, which chooses its rank, κ and length itself.
 With ``--exchange local`` our fits run without Spark, from Parquet to a saved model; "survey" is the reading.
 """
 
@@ -44,7 +46,7 @@ OURS: dict[str, dict[str, Any]] = {
     "diagonal": {"loss": "logistic", "covariance": "diagonal"},
     "full": {"loss": "logistic", "covariance": "full"},
 }
-ITERATIONS = 2
+METHODS = ["als", *OURS, "default"]
 IDS: dict[str, Callable[[NDArray[np.integer]], pa.Array]] = {
     "int": lambda numbers: pa.array(numbers.astype(np.int32)),
     "long": lambda numbers: pa.array(numbers.astype(np.int64) * 1_000_003 - 7),
@@ -57,7 +59,8 @@ def main() -> None:
     parser.add_argument("--ratings", type=int, default=100_000_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--cols", type=int, default=100_000)
-    parser.add_argument("--methods", nargs="+", default=["als", *OURS], choices=["als", *OURS])
+    parser.add_argument("--methods", nargs="+", default=["als", *OURS], choices=METHODS)
+    parser.add_argument("--iterations", type=int, default=2)
     parser.add_argument("--exchange", default="auto")
     parser.add_argument("--ids", default="int", choices=list(IDS), help="long: of a wide range")
     parser.add_argument("--driver-memory", default="6g")
@@ -68,7 +71,8 @@ def main() -> None:
         return
     print(provenance())
     shape = f"{options.rows:,} × {options.cols:,}, {options.ids} ids"
-    print(f"{options.ratings:,} ratings, {shape}, rank 10, {options.driver_memory} driver")
+    asked = f"rank 10, {options.iterations} iterations, {options.driver_memory} driver"
+    print(f"{options.ratings:,} ratings, {shape}, {asked}")
     with tempfile.TemporaryDirectory() as folder:
         write_ratings(options, Path(folder))
         for method in options.methods:
@@ -86,41 +90,50 @@ def measure(options: argparse.Namespace, method: str) -> dict[str, object]:
     warnings.simplefilter("ignore", NotConverged)
     if options.exchange == "local" and method != "als":
         with MemoryWatch() as memory:
-            figures = without_spark(options.measure, method)
+            figures = without_spark(options.measure, settings_of(method, options.iterations))
         return {**figures, "memory": memory.told()}
     spark = local_session(driver_memory=options.driver_memory, spark_driver_maxResultSize="0")
     ratings = spark.read.parquet(options.measure)
     with MemoryWatch() as memory:
-        figures = als(ratings) if method == "als" else ours(ratings, method, options.exchange)
+        if method == "als":
+            figures = als(ratings, options.iterations)
+        else:
+            figures = ours(ratings, settings_of(method, options.iterations), options.exchange)
     spark.stop()
     return {**figures, "memory": memory.told()}
 
 
-def als(ratings: DataFrame) -> dict[str, object]:
+def settings_of(method: str, iterations: int) -> FitConfig:
+    return FitConfig() if method == "default" else FitConfig(rank=10, max_iter=iterations, tol=0.0, **OURS[method])
+
+
+def als(ratings: DataFrame, asked: int) -> dict[str, object]:
     def seconds(iterations: int) -> float:
         began = time.perf_counter()
         model = ALS(rank=10, maxIter=iterations, regParam=0.1, ratingCol="label", seed=0).fit(ratings)
         model.userFactors.count(), model.itemFactors.count()
         return time.perf_counter() - began
 
-    whole = seconds(ITERATIONS)
+    whole = seconds(asked)
     before = seconds(0)
-    return {"iteration": (whole - before) / ITERATIONS, "all": whole, "phases": f"before the first {before:.0f}"}
+    return {"iteration": (whole - before) / asked, "all": whole, "phases": f"before the first {before:.0f}"}
 
 
-def ours(ratings: DataFrame, method: str, exchange: str) -> dict[str, object]:
+def ours(ratings: DataFrame, config: FitConfig, exchange: str) -> dict[str, object]:
     began = time.perf_counter()
     iterations: list[float] = []
-    estimator = OneBitCompletion(rank=10, maxIter=ITERATIONS, tol=0.0, exchange=exchange, **OURS[method])
+    estimator = OneBitCompletion(
+        rank=config.rank, maxIter=config.max_iter, tol=config.tol, loss=config.loss, covariance=config.covariance,
+        exchange=exchange,
+    )  # fmt: skip
     model = estimator.setProgress(lambda step: iterations.append(step.seconds)).fit(ratings)
     cores, exchange = ratings.sparkSession.sparkContext.defaultParallelism, model.info.exchange["exchange"]
     return figures_of(model.info, iterations, time.perf_counter() - began, cores, f"exchange {exchange}")
 
 
-def without_spark(path: str, method: str) -> dict[str, object]:
+def without_spark(path: str, config: FitConfig) -> dict[str, object]:
     """From Parquet to a saved model, in this process."""
     iterations: list[float] = []
-    config = FitConfig(rank=10, max_iter=ITERATIONS, tol=0.0, **OURS[method])
     fit_arrays([0, 0, 1], [0, 1, 0], [1, 0, 1], replace(config, rank=2))  # so that nothing is compiled below
     began = time.perf_counter()
     model = fit_table(path, config, on_iteration=lambda step: iterations.append(step.seconds))

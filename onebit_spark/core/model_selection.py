@@ -8,7 +8,8 @@
 A slice has all ratings of some rows, or of some columns if there are more of these. A change is kept if it lowers the
 loss of the tenth by more than a tenth of that loss's standard error. The changes are a few more iterations; no implicit
 features; a larger or a smaller κ; and, if all factors are in use, more of them, together with a κ for them. Each change
-begins at the best state so far, so nothing is fitted twice, and what a slice has clearly refused is not tried again. At
+begins at the best state so far, so nothing is fitted twice, and what a slice has clearly refused is not tried again.
+All ratings may need more factors than a slice: they try twice ``START_RANK`` where slices refused the first growth. At
 the end, factors that the prior has switched off are dropped (docs/MATH.md, §14).
 
 With weights the loss of the tenth is a weighted mean, as in the objective. The random choice of the tenth ignores the
@@ -363,6 +364,7 @@ class _Search(Generic[P]):
         wider = new[0]
         if short := self._engine.shortage(wider):
             log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
+            self._refused[wider.factors, wider.kappa] = True
             return None
         return wider
 

@@ -92,8 +92,7 @@ class Axes:
     def values(self, side: Side, location: FloatArray) -> Matrix:
         """The positions of rows, or the intercepts and slopes of columns."""
         matrix, shift = (np.asarray(part, like=location) for part in self.affine(side))
-        values: Matrix = location @ matrix + shift
-        return values
+        return location @ matrix + shift
 
     def spreads(self, side: Side, posterior: RowPosterior) -> NDArray[np.float32]:
         """The standard deviations of ``values``; of columns also, at the end, the covariance of c and the first a."""
@@ -136,8 +135,7 @@ def gram(location: FloatArray) -> Matrix:
 
     def part(lines: FloatArray) -> Matrix:
         whole = np.pad(lines.astype(np.float64), ((0, 0), (1, 0)), constant_values=1.0)
-        product: Matrix = whole.T @ whole
-        return product
+        return whole.T @ whole
 
     return sum_of_slices(location, part)
 

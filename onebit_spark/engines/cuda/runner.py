@@ -575,12 +575,12 @@ class RatingSums(NamedTuple):
     def of(
         cls, ratings: DeviceRatings, rows: RowPosterior, others: RowPosterior, kappa: float, curvature: bool = False
     ) -> RatingSums:
-        """With ``curvature``, κ E σ'(u_l) is the weight of the moments, and ``data`` is not set."""
+        """With ``curvature``, κ E σ'(u_l) is the weight of the moments, and there is no data term."""
         shape, mode = Shape.of(rows.form), MODE_CURVATURE if curvature else MODE_LOGISTIC
         of_rows, of_others = row_lines(shape, rows), other_lines(shape, others)
         if curvature:
             of_rows = cupy().hstack([of_rows, mean_lines(shape, rows)])
-        data = cupy().empty(len(ratings.cuts.first_rows))
+        data = None if curvature else cupy().empty(len(ratings.cuts.first_rows))
         sums = rating_sums(ratings, shape.line, of_rows, of_others, kappa, mode, data)
         return cls(rows, others, kappa, sums, data)
 

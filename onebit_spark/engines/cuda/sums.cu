@@ -177,43 +177,33 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
         next[u] = e < length ? __ldcs(here + e) : none;
       }
 #if ROW_READ
+      float mean[AHEAD];
 #pragma unroll
       for (int u = 0; u < AHEAD; u++) {
         float even = 0.f, odd = 0.f;
+        mean[u] = 0.f;
         if (u == 0 || o + GROUPS * u < length) {
 #pragma unroll
           for (int q = 0; q < MOMENTS; q += 2) {
             even += w[q] * p[u][q];
             odd += w[q + 1] * p[u][q + 1];
           }
+#pragma unroll
+          for (int q = MOMENTS; q < ROW_READ; q++) mean[u] += w[q] * p[u][q - SIGNED];
         }
         x[u] = even + odd;
       }
       group_sum<AHEAD>(x, shared, turn);
-#endif
-#if MODE == CURVATURE
-      float mean[AHEAD];
-#pragma unroll
-      for (int u = 0; u < AHEAD; u++) {
-        mean[u] = 0.f;
-        if (u == 0 || o + GROUPS * u < length) {
-#pragma unroll
-          for (int q = 0; q < SIGNED; q++) mean[u] += w[MOMENTS + q] * p[u][MOMENTS - SIGNED + q];
-        }
-      }
-      group_sum<AHEAD>(mean, shared, turn);
+      if (MODE == CURVATURE) group_sum<AHEAD>(mean, shared, turn);
 #endif
 #pragma unroll
       for (int u = 0; u < AHEAD; u++) {
         if (u == 0 || o + GROUPS * u < length) {
           const float sign = code[u] & 1 ? 1.f : -1.f;
-#if MODE == LOGISTIC || MODE == CURVATURE
-          const float pull = 0.5f * sign * kappa * weight[u];
-#if MODE == CURVATURE
-          const float bend = kappa * weight[u] * mean_slope(x[u], mean[u]);
-#else
-          float xi, one_more;
-          const float bend = kappa * weight[u] * twice_tau(x[u], xi, one_more);
+#if ROW_READ
+          float xi = 0.f, one_more = 1.f;
+          const float bent = MODE == CURVATURE ? mean_slope(x[u], mean[u]) : twice_tau(x[u], xi, one_more);
+          const float bend = kappa * weight[u] * bent, pull = 0.5f * sign * kappa * weight[u];
           if (data && o + GROUPS * u + g < length) {
 #if WEIGHTED
             loss += weight[u] * (logf(one_more) + 0.5f * xi);
@@ -223,7 +213,6 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
             if (product > 1e18f) { loss += logf(product); product = 1.f; }
 #endif
           }
-#endif
           const float once = code[u] & REPEATED ? 0.f : 1.f;
 #pragma unroll
           for (int q = 0; q < MOMENTS; q++) values[q] += bend * p[u][q];

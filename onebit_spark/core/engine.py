@@ -320,11 +320,19 @@ class Measure:
     def __call__(self, block: PlacedBlock, tables: list[RowPosterior], others: RowPosterior) -> Result:
         rows, ratings = tables[0].copy(), block.ratings
         if self.loss.has_curvature:
-            step: HalfStep[None] = HalfStep(self.side, 0, 1.0, self.prior, 1.0, relaxation=0.0, curvature=True)
-            lines = self.loss.other_lines(others)
+            step, lines = self.half_step, self.loss.other_lines(others)
             block.over_rows(lambda lo, hi: self.loss.update_rows(ratings, lo, hi, lines, rows, step))
-        parts = block.over_rows(lambda lo, hi: self.axes.spreads(self.side, rows.take(slice(lo, hi))), False)
-        return np.column_stack([ratings.row_counts.astype(np.float32), np.concatenate(parts)]), NO_SUMS
+        counts = ratings.row_counts
+        parts = block.over_rows(lambda lo, hi: self.table(counts[lo:hi], rows.take(slice(lo, hi))), False)
+        return np.concatenate(parts), NO_SUMS
+
+    @property
+    def half_step(self) -> HalfStep[None]:
+        return HalfStep(self.side, 0, 1.0, self.prior, 1.0, relaxation=0.0, curvature=True)
+
+    def table(self, counts: NDArray[np.integer], rows: RowPosterior) -> NDArray[np.float32]:
+        """The table of rows that have these numbers of ratings, and the covariances of the update."""
+        return np.column_stack([counts.astype(np.float32), self.axes.spreads(self.side, rows)])
 
 
 @dataclass(frozen=True)

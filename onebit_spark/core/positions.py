@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -90,17 +91,17 @@ class Axes:
 
     def values(self, side: Side, location: FloatArray) -> Matrix:
         """The positions of rows, or the intercepts and slopes of columns."""
-        matrix, shift = self.affine(side)
-        return np.asarray(location @ matrix + shift)
+        matrix, shift = (np.asarray(part, like=location) for part in self.affine(side))
+        return location @ matrix + shift
 
     def spreads(self, side: Side, posterior: RowPosterior) -> NDArray[np.float32]:
         """The standard deviations of ``values``; of columns also, at the end, the covariance of c and the first a."""
-        matrix, _ = self.affine(side)
+        matrix = np.asarray(self.affine(side)[0], like=posterior.scale)
         n, size = posterior.location.shape
-        out = np.empty((n, matrix.shape[1] + int(side == "cols")), np.float32)
+        out = np.empty_like(posterior.scale, np.float32, shape=(n, matrix.shape[1] + int(side == "cols")))
         step = max(1, AT_ONCE // size**2)
         for part in (slice(lo, lo + step) for lo in range(0, n, step)):
-            half = posterior.take(part).covariance @ matrix
+            half = (posterior.take(part).covariance.reshape(-1, size) @ matrix).reshape(-1, *matrix.shape)
             out[part, : matrix.shape[1]] = np.sqrt(np.maximum(np.einsum("nab,ab->nb", half, matrix), 0.0))
             if side == "cols":
                 out[part, -1] = half[:, :, 0] @ matrix[:, 1]
@@ -133,12 +134,12 @@ def gram(location: FloatArray) -> Matrix:
     """Σ [1, x][1, x]ᵀ."""
 
     def part(lines: FloatArray) -> Matrix:
-        whole = np.insert(lines.astype(np.float64), 0, 1.0, axis=1)
-        return np.asarray(whole.T @ whole)
+        whole = np.pad(lines.astype(np.float64), ((0, 0), (1, 0)), constant_values=1.0)
+        return whole.T @ whole
 
     return sum_of_slices(location, part)
 
 
 def sum_of_slices(location: FloatArray, part: Callable[[FloatArray], Matrix]) -> Matrix:
     step = max(1, AT_ONCE // location.shape[1])
-    return sum((part(location[lo : lo + step]) for lo in range(0, max(1, len(location)), step)), np.zeros(()))
+    return reduce(np.add, (part(location[lo : lo + step]) for lo in range(0, max(1, len(location)), step)))

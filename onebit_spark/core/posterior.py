@@ -116,7 +116,7 @@ class RowPosterior:
     def covariance(self) -> FloatArray:
         """V_i of every row (m × D × D), with the intercept first."""
         rows, dimension = self.location.shape
-        full = np.zeros((rows, dimension, dimension), self.scale.dtype)
+        full = np.zeros_like(self.scale, shape=(rows, dimension, dimension))
         if self.kind == "spread":
             full[:, np.arange(dimension), np.arange(dimension)] = self.scale**2
             return full

@@ -148,6 +148,21 @@ def test_steps_over_all_ratings(both):
         assert np.abs(found - expected).sum() <= 2 * max(4, 0.005 * expected.sum())  # neighbouring bins
 
 
+def test_positions(both):
+    both.disturb()
+    size = both.config.dimension
+    priors = {side: RowPrior(np.zeros((1, size)), both.rng.uniform(0.5, 1.5, (1, size))) for side in SIDES}
+    axes, expected = both.here.measured(both.here.posteriors, both.loss, priors)
+    same_axes, found = both.there.measured(both.there.posteriors, both.loss, priors)
+    assert far(same_axes.positions, axes.positions) < 1e-4
+    for side in SIDES:
+        assert found[side].dtype == np.float32
+        assert np.array_equal(found[side][:, 0], expected[side][:, 0])
+        for mine, theirs in zip(found[side].T, expected[side].T, strict=True):
+            assert far(mine, theirs) < 1e-4
+    both.assert_close()
+
+
 def test_growth(both):
     both.disturb()
     config = replace(both.config, rank=both.config.rank + 3)

@@ -11,6 +11,7 @@ from test_engine_contract import (  # noqa: F401
     Both,
     test_growth,
     test_half_steps_and_maps,
+    test_positions,
     test_rows,
     test_rows_without_idle_factors,
     test_start,
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to
 
 FUNCTIONS = (
     "empty", "zeros", "ones", "full", "asarray", "ascontiguousarray", "hstack", "diff", "sqrt", "vdot", "argsort",
-    "empty_like",
+    "empty_like", "arange",
 )  # fmt: skip
 ROWS, COLUMNS, N = 14, 9, 260
 FITS = {

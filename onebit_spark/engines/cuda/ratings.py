@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock, Repeats
-from onebit_spark.core.engine import PlacedBlock
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form
 from onebit_spark.core.randomness import UNITS, Split
@@ -148,14 +147,6 @@ class DeviceRatings:
         counts = cupy().zeros(3, np.uint64)
         launch(_rating_kernel("count_repeats"), self.n, self.codes, counts, np.int64(self.n))
         return Repeats(*map(int, counts.get()))
-
-    def placed(self, in_parallel: Any) -> PlacedBlock:
-        """The ratings on the host, as a block."""
-        codes = (download(self.codes) & np.uint32(2**31 - 1)).view(np.int32)
-        weights = None if self.weights is None else download(self.weights)
-        block = RatingBlock(download(self.pointers), codes, self.n_columns, weights)
-        numbers = np.arange(self.n_rows), np.arange(self.n_columns)
-        return PlacedBlock(0, *numbers, block, in_parallel=in_parallel)
 
     # ---- a part of the ratings ---------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ fit needs are compiled in parallel, before the first of them runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats
-from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig, available_cores
+from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig
 from onebit_spark.core.engine import (
     Combine,
     Confidences,
@@ -77,7 +76,16 @@ from onebit_spark.engines.cuda.ratings import (
     keyed_normals,
     orientations_of,
 )
-from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, RATING_MACROS, WARP, LineShape, Shape
+from onebit_spark.engines.cuda.shapes import (
+    BLOCK,
+    MODE_CURVATURE,
+    MODE_LOGISTIC,
+    MODE_PRODUCT,
+    RATING_MACROS,
+    WARP,
+    LineShape,
+    Shape,
+)
 from onebit_spark.engines.threads import GROWN_MARGIN
 from onebit_spark.errors import RequestError
 
@@ -150,10 +158,9 @@ class CudaRunner:
     def run(
         self, side: Side, step: Step, tables: Sequence[Any], others: Any, layout: RowLayout, send: Any = None
     ) -> tuple[Any, list[Sums]]:
-        if isinstance(step, Measure):  # once for each fit: on the host
-            with ThreadPoolExecutor(available_cores()) as pool:
-                block = self.ratings[side].placed(lambda work, ranges: list(pool.map(work, *zip(*ranges, strict=True))))
-                return step(block, [self.lines(table) for table in tables], self.lines(others))[0], []
+        if isinstance(step, Measure):
+            self._ahead = self._next = None  # no half step follows
+            return measured(self.ratings[side], step, tables[0], others), []
         assert isinstance(step, Update)
         half, ratings, (rows, *more) = step.step, self.ratings[side], tables
         self._prepare(rows.form)
@@ -210,8 +217,10 @@ class CudaRunner:
         posterior: RowPosterior = tables[0]
         if step is coef_gram_step:
             return [gram_of_coef(self.ratings[side], posterior)]
-        if step is not column_squares:
-            return [step(self.held_rows(side), [self.lines(table) for table in tables])[1]]
+        if step is not column_squares:  # it uses only functions and indices that CuPy has too
+            ratings = self.ratings[side]
+            rows = CountedRows(cupy().arange(ratings.n_rows), *ratings.row_weights[:2])
+            return [download(step(rows, list(tables))[1])]
         mean: Any = posterior.mean.astype(np.float64)
         return [np.diag((mean.T @ mean).get()).copy()]
 
@@ -362,6 +371,15 @@ def holdout_loss_sums(left: DeviceRatings, rows: RowPosterior, cols: RowPosterio
     return np.concatenate([np.insert(sums.get(), 4, left.n), margins.get() * unit])
 
 
+def measured(ratings: DeviceRatings, step: Measure, rows: RowPosterior, others: RowPosterior) -> NDArray[np.float32]:
+    """The table of ``Measure``, on the host."""
+    half, rows = step.half_step, replace(rows, scale=rows.scale.copy(), implicit=None)
+    sums = RatingSums.of(ratings, rows, others, half.kappa, half.curvature)
+    new, *_ = updated(ratings, half, sums, DevicePrior.of(half, rows.dimension, None, None))
+    del sums
+    return download(step.table(cupy().diff(ratings.pointers), new))
+
+
 def weight_unit(total: float) -> float:
     """The smallest power of 2 such that weights with this sum stay below 2^62 units. No weight is less than a unit."""
     return 2.0 ** (int(np.frexp(total)[1]) - TOTAL_BITS)
@@ -481,12 +499,16 @@ def sum_macros(line: LineShape, ratings: DeviceRatings, mode: int) -> dict[str, 
 def prepare_half_step(ratings: DeviceRatings, form: Form) -> None:
     """Start compiling what a half step needs, and what follows a fit."""
     shape = Shape.of(form)
+    bare = replace(shape, implicit=False)  # ``measured`` needs no implicit features
     compile_soon("solve", shape.row_macros)
     compile_soon("sums", sum_macros(shape.line, ratings, MODE_LOGISTIC))
     compile_soon("lines", shape.row_macros)
     compile_soon("maps", shape.map_macros)
     compile_soon("totals", shape.total_macros)
     compile_soon("pairs", shape.pair_macros)
+    compile_soon("sums", sum_macros(bare.line, ratings, MODE_CURVATURE))
+    compile_soon("solve", bare.row_macros)
+    compile_soon("lines", bare.row_macros)
 
 
 def prepare_ratings() -> None:
@@ -550,11 +572,16 @@ class RatingSums(NamedTuple):
     data: Any  # κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] of every task
 
     @classmethod
-    def of(cls, ratings: DeviceRatings, rows: RowPosterior, others: RowPosterior, kappa: float) -> RatingSums:
-        shape = Shape.of(rows.form)
+    def of(
+        cls, ratings: DeviceRatings, rows: RowPosterior, others: RowPosterior, kappa: float, curvature: bool = False
+    ) -> RatingSums:
+        """With ``curvature``, κ E σ'(u_l) is the weight of the moments, and there is no data term."""
+        shape, mode = Shape.of(rows.form), MODE_CURVATURE if curvature else MODE_LOGISTIC
         of_rows, of_others = row_lines(shape, rows), other_lines(shape, others)
-        data = cupy().empty(len(ratings.cuts.first_rows))
-        sums = rating_sums(ratings, shape.line, of_rows, of_others, kappa, data=data)
+        if curvature:
+            of_rows = cupy().hstack([of_rows, mean_lines(shape, rows)])
+        data = None if curvature else cupy().empty(len(ratings.cuts.first_rows))
+        sums = rating_sums(ratings, shape.line, of_rows, of_others, kappa, mode, data)
         return cls(rows, others, kappa, sums, data)
 
     def are_of(self, rows: RowPosterior, others: RowPosterior, kappa: float) -> bool:
@@ -601,6 +628,17 @@ def row_lines(shape: Shape, rows: RowPosterior) -> Any:
     out = cupy().empty((rows.n_rows, shape.row_width), np.float32)
     fill = kernel("lines", "fill_rows", shape.row_macros)
     fill((-(-rows.n_rows // LINES),), (BLOCK,), (rows.location, rows.scale, out, np.int64(rows.n_rows)))
+    return out
+
+
+def mean_lines(shape: Shape, rows: RowPosterior) -> Any:
+    """E[x] of the row x = [1, L, b] (or [L, 0]), in the places of E[z] among the moments with signed sums."""
+    line, fixed = shape.line, shape.fixed
+    first = shape.packed - (line.moments - line.signed) * line.group
+    out = cupy().zeros((rows.n_rows, line.signed * line.group), np.float32)
+    out[:, first + fixed : first + shape.size] = rows.mean
+    if fixed:
+        out[:, first], out[:, first + shape.size] = 1.0, rows.intercept
     return out
 
 

@@ -76,6 +76,12 @@ __device__ __forceinline__ float twice_tau(float square, float& xi, float& one_m
   return x < 0.25f ? near : 0.5f * r * __fdividef(1.f - e, one_more);
 }
 
+// E σ'(u) for normal u with this mean and this E[u²], by the derivative of the moderated sigmoid
+__device__ __forceinline__ float mean_slope(float square, float mean) {
+  const float narrow = rsqrtf(1.f + 0.39269908f * fmaxf(square - mean * mean, 0.f)), q = __expf(-fabsf(narrow * mean));
+  return __fdividef(narrow * q, (1.f + q) * (1.f + q));
+}
+
 // Add up the values of a warp's groups: each half of the warp sends half of its values to the other half, and so on. In the
 // end each group has a part of the sums.
 template <int HALF, int BIT> __device__ __forceinline__ void add_groups(float* values, int lane) {
@@ -97,12 +103,16 @@ __device__ __forceinline__ int task_number() {
 // What is summed over the ratings of a row:
 //   LOGISTIC   2κτ(ξ_l)·w_l·moments, ½κ y_l w_l·(the last moments), and once per cell the implicit vectors
 //   PRODUCT    y_l w_l·line: the product with the sign matrix
+//   CURVATURE  κ E σ'(u_l)·w_l·moments, and all else as LOGISTIC
 //   READS      the lines, as LOGISTIC reads them, with no other arithmetic: the lower limit of a half step's time
 #define LOGISTIC 0
 #define PRODUCT 1
 #define READS 2
+#define CURVATURE 3
 #if MODE == LOGISTIC
 #define ROW_READ MOMENTS  // numbers of the row's line that a thread reads
+#elif MODE == CURVATURE
+#define ROW_READ (MOMENTS + SIGNED)  // the row's means come last, in the places of the other side's last moments
 #else
 #define ROW_READ 0
 #endif
@@ -167,27 +177,33 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
         next[u] = e < length ? __ldcs(here + e) : none;
       }
 #if ROW_READ
+      float mean[AHEAD];
 #pragma unroll
       for (int u = 0; u < AHEAD; u++) {
         float even = 0.f, odd = 0.f;
+        mean[u] = 0.f;
         if (u == 0 || o + GROUPS * u < length) {
 #pragma unroll
-          for (int q = 0; q < ROW_READ; q += 2) {
+          for (int q = 0; q < MOMENTS; q += 2) {
             even += w[q] * p[u][q];
             odd += w[q + 1] * p[u][q + 1];
           }
+#pragma unroll
+          for (int q = MOMENTS; q < ROW_READ; q++) mean[u] += w[q] * p[u][q - SIGNED];
         }
         x[u] = even + odd;
       }
       group_sum<AHEAD>(x, shared, turn);
+      if (MODE == CURVATURE) group_sum<AHEAD>(mean, shared, turn);
 #endif
 #pragma unroll
       for (int u = 0; u < AHEAD; u++) {
         if (u == 0 || o + GROUPS * u < length) {
           const float sign = code[u] & 1 ? 1.f : -1.f;
-#if MODE == LOGISTIC
-          float xi, one_more;
-          const float bend = kappa * weight[u] * twice_tau(x[u], xi, one_more), pull = 0.5f * sign * kappa * weight[u];
+#if ROW_READ
+          float xi = 0.f, one_more = 1.f;
+          const float bent = MODE == CURVATURE ? mean_slope(x[u], mean[u]) : twice_tau(x[u], xi, one_more);
+          const float bend = kappa * weight[u] * bent, pull = 0.5f * sign * kappa * weight[u];
           if (data && o + GROUPS * u + g < length) {
 #if WEIGHTED
             loss += weight[u] * (logf(one_more) + 0.5f * xi);

@@ -47,7 +47,7 @@ from onebit_spark.core.prediction import TOWARDS, Call
 from onebit_spark.engines.spark_engine import collected_factors, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import RatingCounts
-from onebit_spark.input.spark_ratings import case_folding, missing
+from onebit_spark.input.spark_ratings import case_folding
 from onebit_spark.ml import scoring
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
@@ -58,7 +58,16 @@ from onebit_spark.platform.files import MODEL, VECTORS, Location, explained, rep
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.fitted_model import who_problems
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
-from onebit_spark.predictor.predictor import OUTPUTS, CertificateRequest, ModelSide, with_certificates
+from onebit_spark.predictor.predictor import (
+    CALIBRATING,
+    OUTPUTS,
+    SAMPLE,
+    CertificateRequest,
+    ModelSide,
+    calibrated,
+    diagnosed,
+    with_certificates,
+)
 from onebit_spark.report import REPORT, page_of
 
 
@@ -150,11 +159,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         named += [(names[call], made) for call, made in calls.items()]
         return [(name, column) for name, column in named if name]
 
-    @property
-    def certifiedErrors(self) -> list[float]:
-        """The error rates that were requested, also those that could not be met."""
-        return [item["request"] for item in ungrouped_certificates(self.certificate)]
-
     def calls(self, score: Column, std: Column) -> dict[Call, Column]:
         """Whether pairs with these scores and standard deviations are answered (``maxError``), or called positive or
         negative (``minPrecision``), for what is certified.
@@ -175,17 +179,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """
         sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.info.negative_label)
         return self.factors.sampled(dataset, seed).withColumn("sampledPrediction", sign)
-
-    def checkIds(self, dataset: DataFrame) -> None:
-        """Count null and NaN ids in one job, and raise a RequestError if there are any."""
-        factors = self.factors
-        for who in factors.columns:
-            factors.check_id_type(dataset, who)
-        columns = list(factors.columns.values())
-        counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
-        absent = [(column, n) for column, n in zip(columns, counts or (), strict=True) if n]
-        if problems := [f"column {column!r} holds {n:,} null or NaN ids" for column, n in absent]:
-            raise RequestError("; ".join(problems) + ": drop or fill such rows")
 
     # ---- recommendations ---------------------------------------------------------------------------------------------
 
@@ -322,7 +315,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
         ``counts`` is the count of the ratings, if they were checked before.
         """
-        figures = scoring.diagnose(self.factors, ratings, source, fitted, counts)
+        scored, sampled = scoring.scored_sample(self.factors, ratings, SAMPLE, counts)
+        figures = diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
         return self.changed(diagnostics=figures | report_map(self.factors))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
@@ -331,7 +325,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         The ratings must not have been fitted. Score, std and prediction do not change. The probability is above ½
         exactly where the score is above 0.
         """
-        return self.changed(calibration=asdict(scoring.calibrate(self.factors, ratings)))
+        scored, _ = scoring.scored_sample(self.factors, ratings, CALIBRATING)
+        return self.changed(calibration=asdict(calibrated(scored)))
 
     def certify(
         self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,

@@ -1,7 +1,7 @@
 """The job fit, and what all jobs share: checks of inputs and outputs, and the summary at the end.
 
 A job runs on a LocalRuntime or a SparkRuntime, which have the same methods. Their tables and models have other types: a
-job reads only a model's ``info`` and ``certificate``.
+job uses only a model's ``info``, ``certificate`` and ``changed``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
             }
             seen = model.info.diagnostics or {}
             more = {"map": with_colours(runtime, seen["map"], features, columns.user)} if "map" in seen else {}
-            model = runtime.changed(model, diagnostics={**seen, **more, "job": job})
+            model = model.changed(diagnostics={**seen, **more, "job": job})
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.execution.checkpoint_dir:

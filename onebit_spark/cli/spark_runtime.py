@@ -223,9 +223,6 @@ class SparkRuntime:
             return model.diagnose(ratings.to_fit, source, fitted=True)
         return model.diagnose(ratings.held_out.ratings, source, counts=ratings.held_out.counts)
 
-    def changed(self, model: OneBitCompletionModel, **info: Any) -> OneBitCompletionModel:
-        return model.changed(**info)
-
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     def predict(self, model: OneBitCompletionModel, pairs: DataFrame, n: int, target: Target) -> None:

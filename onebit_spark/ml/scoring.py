@@ -2,7 +2,7 @@
 
 SparkFactors      both tables: ids, and scores of pairs
 scored_ratings    ratings with what the model predicts for them, in this process if they are few, by Spark otherwise
-measure, …        figures, diagnostics, calibration and certificates, from scored ratings by ``predictor.predictor``
+measure, certify  figures and certificates, from scored ratings by ``predictor.predictor``
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onebit_spark.core import prediction
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.model_info import CERTIFIED, SIDE_OF, ModelInfo, Who, factor_columns
 from onebit_spark.core.posterior import packed_size
-from onebit_spark.core.prediction import LARGEST, Calibration, Call
+from onebit_spark.core.prediction import LARGEST, Call
 from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input import spark_ratings
@@ -32,7 +32,7 @@ from onebit_spark.platform.frames import arrow_udf, collect_in_parts
 from onebit_spark.platform.sessions import as_bytes, described, driver_limits
 from onebit_spark.predictor import predictor
 from onebit_spark.predictor.fitted_model import FittedModel
-from onebit_spark.predictor.predictor import OUTPUTS, SAMPLE, CertificateRequest, ModelSide, Predictor
+from onebit_spark.predictor.predictor import OUTPUTS, CertificateRequest, ModelSide, Predictor
 
 SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
 
@@ -252,20 +252,7 @@ def measure(
     return figures, predictor.count_by_level(info, sums, by)
 
 
-def diagnose(
-    factors: SparkFactors, ratings: DataFrame, source: str, fitted: bool, counts: RatingCounts | None = None
-) -> dict[str, Any]:
-    """The figures that a report shows, of all ratings or of a sample: see ``OneBitCompletionModel.diagnose``."""
-    scored, sampled = _scored(factors, ratings, SAMPLE, counts)
-    return predictor.diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
-
-
-def calibrate(factors: SparkFactors, ratings: DataFrame) -> Calibration:
-    """The map from score and spread to probability that is likeliest on these ratings, which must not be fitted."""
-    return predictor.calibrated(_scored(factors, ratings, predictor.CALIBRATING)[0])
-
-
-def _scored(
+def scored_sample(
     factors: SparkFactors, ratings: DataFrame, most: int, counts: RatingCounts | None = None
 ) -> tuple[pa.Table, bool]:
     """The ratings scored, or a sample of about ``most``, and whether it is a sample."""

@@ -32,8 +32,7 @@ from onebit_spark.core.id_index import one_array
 from onebit_spark.core.model_info import PARTNER, SIDE_OF, ModelInfo, Who
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
-from onebit_spark.core.prediction import TOWARDS, Call, ConfidenceThresholds, ranking_figures
-from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.prediction import TOWARDS, Call, ranking_figures
 from onebit_spark.core.questions import best_questions
 from onebit_spark.core.solver import Iteration
 from onebit_spark.core.user_data import arrow_table, label_problems, weight_problems
@@ -94,8 +93,8 @@ def load(path: str | os.PathLike[str]) -> FittedModel:
     """
     info, users, items, certificate, params, fitted = read_model(path)
     cold_start, max_error = params.get("coldStartStrategy", "prior"), params.get("maxError")
-    model = FittedModel(info, users, items, certificate, cold_start, max_error, params, fitted)
-    return replace(model, min_precision=params.get("minPrecision"))
+    content = info, users, items, certificate, cold_start, max_error, params, fitted
+    return FittedModel(*content, min_precision=params.get("minPrecision"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -168,11 +167,6 @@ class FittedModel:
         return self.info.scales
 
     @property
-    def prior(self) -> ScalePrior:
-        """π^γ with the α and β that were used."""
-        return self.info.scale_prior
-
-    @property
     def objective_history(self) -> list[float]:
         """λ·AVB (hinge) or −ELBO (logistic) after each iteration. It is minimised."""
         return self.info.objective_history
@@ -196,16 +190,6 @@ class FittedModel:
     def effective_rank(self) -> int:
         """Number of factors in use (§8.5)."""
         return self.info.effective_rank
-
-    @property
-    def majority(self) -> int:
-        """The more frequent label, 1 or −1; 1 in a tie."""
-        return self.info.majority
-
-    @cached_property
-    def confidence_thresholds(self) -> ConfidenceThresholds:
-        """Thresholds of the confidence, from the fitted ratings (§10.2)."""
-        return self.info.thresholds["answered"]
 
     @property
     def certificates(self) -> list[Certificate]:
@@ -590,8 +574,7 @@ class FittedModel:
         not change. The probability is above ½ exactly where the score is above 0.
         """
         given = self._ratings(users, items, labels, "calibrate")
-        calibration = calibrated(self.scored(given.rows, given.cols, given.positive))
-        return replace(self, info=replace(self.info, calibration=asdict(calibration)))
+        return self.changed(calibration=asdict(calibrated(self.scored(given.rows, given.cols, given.positive))))
 
     def diagnose(
         self, users: Any, items: Any = None, labels: ArrayLike | None = None, *, source: str = "held-out ratings",
@@ -614,7 +597,11 @@ class FittedModel:
         figures = diagnosed(scored, source, fitted)
         if self.users.measured is not None and self._axes.dimensions > 1:
             figures["map"] = self.drawing(most=REPORTED)
-        return replace(self, info=replace(self.info, diagnostics=figures))
+        return self.changed(diagnostics=figures)
+
+    def changed(self, **info: Any) -> FittedModel:
+        """This model with other fields of its ``info``."""
+        return replace(self, info=replace(self.info, **info))
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write the report of the fit, the page ``report.html`` of a job, to a file. Its plots need matplotlib.

@@ -116,7 +116,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     @property
     def factors(self) -> SparkFactors:
-        """The factor tables, and how pairs are scored by them."""
         columns: dict[Who, str] = {"user": self.getUserCol(), "item": self.getItemCol()}
         return SparkFactors(self.info, self.users, self.items, columns, self._collected)
 
@@ -173,9 +172,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
 
         The certificates `seeger`, `catoni`, `theorem1` and `prior_split` are about this predictor: the sign of a fresh
-        draw of the score, not the sign of its mean. A draw is a function of the seed and the two ids. Another seed
-        gives other draws. After a prior split the draws have smaller standard deviations than ``std``. Ids that the
-        model does not know are drawn from its prior.
+        draw of the score, not the sign of its mean. See ``FittedModel.sample``.
         """
         sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.info.negative_label)
         return self.factors.sampled(dataset, seed).withColumn("sampledPrediction", sign)
@@ -271,17 +268,12 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return self._with_ratings(new, update(self.factors, new, features)) if new.n else self
 
     def _with_ratings(self, given: NewRatings, changes: Changes) -> Self:
-        """The model with other factors, which was fitted on these ratings, too."""
         before = self.fitted
         sketch = scoring.sketch_of(given.frame, given.columns, given.n, HIGHEST if before is None else before.limit)
         return self.changed(**changes).fittedOn(merged_sketch(before, sketch))
 
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
-        """A model that also knows these users (or items), from their side features alone (``setUserFeatures``).
-
-        ``features`` has one line per id. Ids that the model already knows do not change. The new model has no
-        certificates.
-        """
+        """A model that also knows these users (or items): see ``FittedModel.fold_in_features``."""
         refuse(who_problems(who))
         new, learnt = fold_in_features(self.factors, features, who), self.info.side_features or {}
         newcomers = learnt[who]["newcomers"] + new[f"n_{who}s"] - self.info.count(who)
@@ -320,11 +312,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return self.changed(diagnostics=figures | report_map(self.factors))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
-        """This model with a probability that agrees with the frequencies in ``ratings`` (docs/MATH.md, §8.4).
-
-        The ratings must not have been fitted. Score, std and prediction do not change. The probability is above ½
-        exactly where the score is above 0.
-        """
+        """This model with probabilities that agree with the frequencies in ``ratings``: ``FittedModel.calibrate``."""
         scored, _ = scoring.scored_sample(self.factors, ratings, CALIBRATING)
         return self.changed(calibration=asdict(calibrated(scored)))
 
@@ -454,12 +442,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return TrainingSummary(info.objective_history, info.iterations, info.converged, info.reason, info.seconds)
 
     def exportVectors(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write vectors whose inner product is the score, for any nearest-neighbour index (docs/serving.md).
-
-        The folder has two Parquet tables, ``users`` and ``items``, with the columns ``id`` and ``vector``: [L, 1, b] of
-        a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all. With ``overwrite``
-        it replaces an earlier one.
-        """
+        """Write vectors whose inner product is the score: see ``FittedModel.export_vectors``."""
         spark = self.users.sparkSession
         if Location(spark, path).uri == self.source:
             raise RequestError(
@@ -504,7 +487,6 @@ class ModelWriter(MLWriter):
 
 
 def write_model(model: Any, folder: str) -> None:
-    """Write the model into ``folder``. ``metadata.json`` is written last."""
     spark = model.users.sparkSession
     with ThreadPoolExecutor(1) as beside:  # the report is drawn while Spark writes
         page = beside.submit(page_of, model.info, model.certificate)

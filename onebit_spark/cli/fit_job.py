@@ -187,7 +187,6 @@ def refuse_output(spark: SparkSession | None, flag: str, path: str, kind: Output
 
 
 def _refuse_table(spark: SparkSession, table: str, overwrite: bool) -> None:
-    """Refuse a table for predictions that exists and may not be overwritten, or cannot be created."""
     if spark.catalog.tableExists(table):
         if not overwrite:
             raise RequestError(requests.exists_already("--output-table", table))
@@ -298,7 +297,6 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
 
 
 def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The sentences of certificates for calls and for groups, at most ``MOST_STATEMENTS``."""
     further = [item for item in certificates if item["name"] in (SELECTIVE, PRECISION) or item.get("group")]
     for item in further[:MOST_STATEMENTS]:
         yield f"Certificate ({item['name']}): {item['statement']}"

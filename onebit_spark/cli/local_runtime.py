@@ -241,7 +241,6 @@ class LocalRuntime:
         return model.drawing(anchors)
 
     def groups(self, features: ArrowTable, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
-        """The words that colour a map."""
         return groups_of(features.table(), features.matching(column)[0])
 
 

@@ -65,7 +65,6 @@ class SparkFactors:
         return 4 * floats + 64
 
     def fit_driver(self, pairs: int) -> bool:
-        """Whether the tables and so many pairs are small enough for the driver."""
         rows = self.info.n_users + self.info.n_items
         return pairs <= MOST_PAIRS and rows * self.bytes_per_row <= MOST_BYTES
 
@@ -79,10 +78,7 @@ class SparkFactors:
     # ---- ids ---------------------------------------------------------------------------------------------------------
 
     def check_id_type(self, dataset: DataFrame, who: Who) -> None:
-        """Refuse a column of ids whose type is not that of the model's.
-
-        Integers of different widths are accepted. Any other cast could merge or split ids, so the user must do it.
-        """
+        """Refuse a column of ids whose type is not that of the model's: see ``predictor.asked_ids``."""
         column, expected = self.columns[who], self.info.id_types[who]
         actual = spark_ratings.type_of(dataset, column).simpleString()
         if actual != expected and not (actual in INTEGRAL and expected in INTEGRAL):
@@ -125,7 +121,6 @@ class SparkFactors:
         return table
 
     def sampled(self, dataset: DataFrame, seed: int) -> DataFrame:
-        """The pairs with one random draw each, ``sampledScore`` (docs/MATH.md, §9.4)."""
         info = self.info
         if info.scale_moments is None:
             raise RequestError("the model was saved by a version without random draws: fit it again")
@@ -193,7 +188,6 @@ def _scored_lines(info: ModelInfo, table: pa.Table) -> pa.Table:
 
 
 def _asked(factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
-    """The two ids, the label as a boolean and the group."""
     ids = (F.col(spark_ratings.quoted(column)) for column in factors.columns.values())
     positive = spark_ratings.positive(ratings, factors.info.columns["label"], threshold)
     group = F.lit(None).cast("string") if group is None else group
@@ -209,7 +203,6 @@ def _by_spark(factors: SparkFactors, asked: DataFrame) -> DataFrame:
 
 
 def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFrame:
-    """``OUTPUTS`` appended to n checked pairs of ids."""
     if factors.fit_driver(n):
         table = factors.scored_here(pairs).drop_columns(["unknown_user", "unknown_item"])
         schema = StructType([*pairs.schema, *(StructField(name, DoubleType()) for name in OUTPUTS)])

@@ -74,8 +74,6 @@ IdLabels = tuple[Any, Any, NDArray[np.bool_]]  # of ratings: ids of users and it
 
 
 class _Ratings(NamedTuple):
-    """Ratings for a model, without those of weight 0."""
-
     ids: list[pa.Array]  # of the users and of the items
     rows: Numbers  # their positions
     cols: Numbers
@@ -337,7 +335,6 @@ class FittedModel:
         return self.predictor.calls(call, np.inf if threshold is None else threshold, score, outputs["std"])
 
     def _threshold(self, call: Call) -> float:
-        """From which confidence on the model makes a call."""
         return calling_threshold(self.certificate, call, self.max_error, self.min_precision)
 
     def sample(self, users: Any, items: Any, seed: int = 0) -> DoubleArray:
@@ -359,7 +356,6 @@ class FittedModel:
         return self._without_unknown(self.predicted(rows, cols)[name], rows, cols)
 
     def pairs(self, users: Any, items: Any) -> tuple[list[pa.Array], Numbers, Numbers]:
-        """The ids of the pairs, and their positions."""
         ids = [self.asked("user", users), self.asked("item", items)]
         numbers = self.users.positions(ids[0]), self.items.positions(ids[1])
         lengths = {len(asked) for asked in ids} - {1}
@@ -376,7 +372,6 @@ class FittedModel:
         return self.pairs(*(seen if is_pair else self._columns_of(seen, "the seen pairs", ("user", "item"))))
 
     def asked(self, who: Who, values: Any) -> pa.Array:
-        """Ids as an Arrow array that can be looked up."""
         return asked_ids(values, self.side(who).ids.type, f"the {who} ids")
 
     def predicted(self, rows: Numbers, cols: Numbers) -> dict[str, DoubleArray]:
@@ -564,7 +559,6 @@ class FittedModel:
         return replace(self, certificate=with_certificates(self.certificate, certificates, instead_of))
 
     def _sketch(self, given: _Ratings) -> CellSketch:
-        """The sketch of the cells of ratings, up to the limit of the model's own sketch."""
         return CellSketch.of(cell_hashes(*given.ids), HIGHEST if self.fitted is None else self.fitted.limit)
 
     def calibrate(self, users: Any, items: Any = None, labels: ArrayLike | None = None) -> FittedModel:
@@ -750,7 +744,6 @@ class FittedModel:
         return self._with_sides({who: side}, side_features=learnt)
 
     def _explained(self, features: Any, who: Who) -> model_info.IdLines:
-        """The means that side features explain, Wᵀf (ids × D)."""
         table, column = arrow_table(features, f"the {who} features"), self.info.columns[who]
         kind = self.side(who).ids.type
         coding = model_info.coding_of(self.info, who)

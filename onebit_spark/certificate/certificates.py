@@ -160,7 +160,7 @@ def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float
 
 
 def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
-    """The certificate for ratings that were held out by a coin per cell, some of them ``repeated`` (MATH.md, §9.2)."""
+    """The certificate for ratings that were held out by a coin per cell; ``repeated``: some share a cell (§9.2)."""
     note = " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
     return replace(item, over=KEPT_CELLS, statement=item.statement + (note if repeated else ""))
 

@@ -95,9 +95,6 @@ class Predictor:
         """The sign of the score as a label. A score of exactly 0 gets the majority label."""
         return np.where(np.where(scores == 0, self.majority, scores) > 0, 1.0, self.negative)
 
-    def probability(self, scores: DoubleArray, variances: DoubleArray) -> DoubleArray:
-        return prediction.probability(self.loss, scores, variances, self.calibration)
-
     def confidence(self, scores: DoubleArray, deviations: DoubleArray) -> DoubleArray:
         """z = score/√(c + variance). c is the noise of the loss, also in a calibrated model (§10.1)."""
         return prediction.confidence(scores, deviations, prediction.score_noise(self.loss))
@@ -107,8 +104,8 @@ class Predictor:
         return np.asarray(TOWARDS[call](self.confidence(scores, deviations)) >= threshold)
 
     def outputs(self, scores: DoubleArray, variances: DoubleArray) -> dict[str, DoubleArray]:
-        columns = scores, np.sqrt(variances), self.probability(scores, variances), self.label(scores)
-        return dict(zip(OUTPUTS, columns, strict=True))
+        probability = prediction.probability(self.loss, scores, variances, self.calibration)
+        return dict(zip(OUTPUTS, (scores, np.sqrt(variances), probability, self.label(scores)), strict=True))
 
     def sampled_scores(
         self, rows: RowPosterior, cols: RowPosterior, unrated: tuple[Flags, Flags], keys: Numbers, seed: int

@@ -290,6 +290,7 @@ class SideTable:
 
     @cached_property
     def index(self) -> IdIndex:
+        """The index of the ids, made once in every Python worker."""
         return IdIndex(self.values)
 
 

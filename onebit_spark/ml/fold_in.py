@@ -117,6 +117,7 @@ class NewRatings:
 
 
 def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
+    """A factor table without certified spreads as a DataFrame."""
     return factor_frame(
         factors.spark, table, factor_schema(replace(factors.info, draw_narrowing=None), who, table.column_names)
     )

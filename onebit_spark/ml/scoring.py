@@ -65,6 +65,7 @@ class SparkFactors:
         return 4 * floats + 64
 
     def fit_driver(self, pairs: int) -> bool:
+        """Whether the tables and so many pairs are small enough for the driver."""
         rows = self.info.n_users + self.info.n_items
         return pairs <= MOST_PAIRS and rows * self.bytes_per_row <= MOST_BYTES
 

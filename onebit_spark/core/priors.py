@@ -90,7 +90,10 @@ class ScalePosterior:
 
 @dataclass(frozen=True)
 class Gamma(ScalePrior):
-    """γ ~ Gamma(α, rate β):  ρ = GIG(a = 2β, b = S, η = α − m/2), density ∝ γ^{η−1} e^{−(aγ + b/γ)/2} (§5.2)."""
+    """γ ~ Gamma(α, rate β):  ρ = GIG(a = 2β, b = S, η = α − m/2), density ∝ γ^{η−1} e^{−(aγ + b/γ)/2} (§5.2).
+
+    The paper has b = S/2. For the density that it states, b must be S (§12, number 2).
+    """
 
     name: ClassVar[str] = "gamma"
 

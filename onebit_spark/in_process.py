@@ -339,7 +339,6 @@ def _opened(given: Any, what: str, options: Mapping[str, str] | None) -> ArrowTa
 
 
 def checked_features(table: ArrowTable, column: str, id_type: str, who: Who) -> pa.Table:
-    """A table of side features in memory, checked against the type of the ids of the ratings."""
     names = table.schema.names
     for name in (column, *names):
         if problem := column_count_problem(len(table.matching(name)), name, "", names):
@@ -356,7 +355,6 @@ def checked_features(table: ArrowTable, column: str, id_type: str, who: Who) -> 
 def driver_engine(
     ratings: CollectedRatings, config: FitConfig, device: str, threads: int | None = None
 ) -> Iterator[Engine[Any]]:
-    """The engine of ratings in this process, on its cores or its GPU."""
     runner: Any
     if device == "cpu":
         runner = ThreadRunner(ratings.ratings, threads)

@@ -47,7 +47,7 @@ from onebit_spark.core.prediction import TOWARDS, Call
 from onebit_spark.engines.spark_engine import collected_factors, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import RatingCounts
-from onebit_spark.input.spark_ratings import case_folding, missing
+from onebit_spark.input.spark_ratings import case_folding
 from onebit_spark.ml import scoring
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.ml.params import AnswerParams, set_saved_params
@@ -58,7 +58,16 @@ from onebit_spark.platform.files import MODEL, VECTORS, Location, explained, rep
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.fitted_model import who_problems
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
-from onebit_spark.predictor.predictor import OUTPUTS, CertificateRequest, ModelSide, with_certificates
+from onebit_spark.predictor.predictor import (
+    CALIBRATING,
+    OUTPUTS,
+    SAMPLE,
+    CertificateRequest,
+    ModelSide,
+    calibrated,
+    diagnosed,
+    with_certificates,
+)
 from onebit_spark.report import REPORT, page_of
 
 
@@ -107,7 +116,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     @property
     def factors(self) -> SparkFactors:
-        """The factor tables, and how pairs are scored by them."""
         columns: dict[Who, str] = {"user": self.getUserCol(), "item": self.getItemCol()}
         return SparkFactors(self.info, self.users, self.items, columns, self._collected)
 
@@ -150,11 +158,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         named += [(names[call], made) for call, made in calls.items()]
         return [(name, column) for name, column in named if name]
 
-    @property
-    def certifiedErrors(self) -> list[float]:
-        """The error rates that were requested, also those that could not be met."""
-        return [item["request"] for item in ungrouped_certificates(self.certificate)]
-
     def calls(self, score: Column, std: Column) -> dict[Call, Column]:
         """Whether pairs with these scores and standard deviations are answered (``maxError``), or called positive or
         negative (``minPrecision``), for what is certified.
@@ -169,23 +172,10 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
 
         The certificates `seeger`, `catoni`, `theorem1` and `prior_split` are about this predictor: the sign of a fresh
-        draw of the score, not the sign of its mean. A draw is a function of the seed and the two ids. Another seed
-        gives other draws. After a prior split the draws have smaller standard deviations than ``std``. Ids that the
-        model does not know are drawn from its prior.
+        draw of the score, not the sign of its mean. See ``FittedModel.sample``.
         """
         sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.info.negative_label)
         return self.factors.sampled(dataset, seed).withColumn("sampledPrediction", sign)
-
-    def checkIds(self, dataset: DataFrame) -> None:
-        """Count null and NaN ids in one job, and raise a RequestError if there are any."""
-        factors = self.factors
-        for who in factors.columns:
-            factors.check_id_type(dataset, who)
-        columns = list(factors.columns.values())
-        counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
-        absent = [(column, n) for column, n in zip(columns, counts or (), strict=True) if n]
-        if problems := [f"column {column!r} holds {n:,} null or NaN ids" for column, n in absent]:
-            raise RequestError("; ".join(problems) + ": drop or fill such rows")
 
     # ---- recommendations ---------------------------------------------------------------------------------------------
 
@@ -278,17 +268,12 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return self._with_ratings(new, update(self.factors, new, features)) if new.n else self
 
     def _with_ratings(self, given: NewRatings, changes: Changes) -> Self:
-        """The model with other factors, which was fitted on these ratings, too."""
         before = self.fitted
         sketch = scoring.sketch_of(given.frame, given.columns, given.n, HIGHEST if before is None else before.limit)
         return self.changed(**changes).fittedOn(merged_sketch(before, sketch))
 
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
-        """A model that also knows these users (or items), from their side features alone (``setUserFeatures``).
-
-        ``features`` has one line per id. Ids that the model already knows do not change. The new model has no
-        certificates.
-        """
+        """A model that also knows these users (or items): see ``FittedModel.fold_in_features``."""
         refuse(who_problems(who))
         new, learnt = fold_in_features(self.factors, features, who), self.info.side_features or {}
         newcomers = learnt[who]["newcomers"] + new[f"n_{who}s"] - self.info.count(who)
@@ -322,16 +307,14 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
         ``counts`` is the count of the ratings, if they were checked before.
         """
-        figures = scoring.diagnose(self.factors, ratings, source, fitted, counts)
+        scored, sampled = scoring.scored_sample(self.factors, ratings, SAMPLE, counts)
+        figures = diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
         return self.changed(diagnostics=figures | report_map(self.factors))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
-        """This model with a probability that agrees with the frequencies in ``ratings`` (docs/MATH.md, §8.4).
-
-        The ratings must not have been fitted. Score, std and prediction do not change. The probability is above ½
-        exactly where the score is above 0.
-        """
-        return self.changed(calibration=asdict(scoring.calibrate(self.factors, ratings)))
+        """This model with probabilities that agree with the frequencies in ``ratings``: ``FittedModel.calibrate``."""
+        scored, _ = scoring.scored_sample(self.factors, ratings, CALIBRATING)
+        return self.changed(calibration=asdict(calibrated(scored)))
 
     def certify(
         self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,
@@ -459,12 +442,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return TrainingSummary(info.objective_history, info.iterations, info.converged, info.reason, info.seconds)
 
     def exportVectors(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write vectors whose inner product is the score, for any nearest-neighbour index (docs/serving.md).
-
-        The folder has two Parquet tables, ``users`` and ``items``, with the columns ``id`` and ``vector``: [L, 1, b] of
-        a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all. With ``overwrite``
-        it replaces an earlier one.
-        """
+        """Write vectors whose inner product is the score: see ``FittedModel.export_vectors``."""
         spark = self.users.sparkSession
         if Location(spark, path).uri == self.source:
             raise RequestError(
@@ -509,7 +487,6 @@ class ModelWriter(MLWriter):
 
 
 def write_model(model: Any, folder: str) -> None:
-    """Write the model into ``folder``. ``metadata.json`` is written last."""
     spark = model.users.sparkSession
     with ThreadPoolExecutor(1) as beside:  # the report is drawn while Spark writes
         page = beside.submit(page_of, model.info, model.certificate)

@@ -271,7 +271,6 @@ class Sample:
         return len(self.labels)
 
     def take(self, which: NDArray) -> Sample:
-        """The ratings at these positions, or where a mask is true."""
         weights = None if self.weights is None else self.weights[which]
         return Sample(self.rows[which], self.cols[which], self.labels[which], self.shape, weights)
 

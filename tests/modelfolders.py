@@ -78,7 +78,7 @@ def info_of(fit, id_types):
         else None,
         label_coding="signed",
         threshold=None,
-        majority=fit.majority,
+        majority=fit.info.majority,
         columns={"user": "user", "item": "item", "label": "label"},
         id_types=id_types,
         seconds={"fit": 0.5},

@@ -1,12 +1,7 @@
 """Upper limits on the error rate that hold with probability 1 − δ, as functions of a few numbers (docs/MATH.md, §9.1).
 
-They hold for *any* posterior ρ of either loss, for a prior π that was fixed before the labels were seen, and for an
-i.i.d. sample of n ratings. ∫R dρ is the Gibbs risk: how often a fresh draw from ρ errs on a new rating. ``holdout``
-bounds another predictor: the sign of the mean score, which is the prediction. An error is y·score ≤ 0. (With the strict
-"<" of the paper, the zero matrix would never err.)
-
-Twice the Gibbs risk is not a bound for the sign of the mean score. That argument is about majority votes, and
-sign(E[u]) is not a majority vote.
+The Gibbs risk ∫R dρ is how often a fresh draw from ρ errs on a new rating. ``holdout`` bounds another predictor: the
+sign of the mean score, which is the prediction. An error is y·score ≤ 0.
 """
 
 from __future__ import annotations
@@ -49,10 +44,7 @@ def catoni_over_grid(gibbs_risk: float, kl: float, n: int, delta: float) -> tupl
 
 
 def seeger(gibbs_risk: float, kl: float, n: int, delta: float) -> float:
-    """kl⁻¹(∫r_n dρ ; (KL + log(2√n/δ))/n) (Seeger, 2002; Maurer, 2004).
-
-    It holds for all ρ at once. So everything that changes only ρ, such as the weight κ, may be tuned without a cost.
-    """
+    """kl⁻¹(∫r_n dρ ; (KL + log(2√n/δ))/n) (Seeger, 2002; Maurer, 2004). It holds for all ρ at once."""
     _check(n=n, delta=delta, risk=gibbs_risk, kl=kl)
     return float(kl_inverse(gibbs_risk, (kl + math.log(2 * math.sqrt(n) / delta)) / n))
 
@@ -69,17 +61,12 @@ def holdout(errors: int, n: int, delta: float) -> float:
 
 
 def gibbs_limit(errors: int, draws: int, delta: float) -> float:
-    """kl⁻¹(errors/draws ; log(1/δ)/draws), an upper limit of the mean error probability of the draws.
-
-    This is Chernoff's bound. It holds for independent trials of unequal probabilities; the bound of Clopper and Pearson
-    does not.
-    """
+    """kl⁻¹(errors/draws ; log(1/δ)/draws), Chernoff's upper limit of the mean error probability of the draws (§9.3)."""
     _check(n=draws, delta=delta)
     return float(kl_inverse(errors / draws, math.log(1 / delta) / draws))
 
 
 def _check(*, n: int, delta: float, lam: float = 1.0, risk: float = 0.0, kl: float = 0.0) -> None:
-    """Raise one ValueError with all arguments that make no sense."""
     problems = []
     if not n >= 1:
         problems.append(f"a bound needs at least one rating, not n = {n}")

@@ -120,10 +120,7 @@ def theorem1_certificate(
 def gibbs_certificates(
     last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float, cost: float = 0.0
 ) -> list[Certificate]:
-    """Catoni's and Seeger's, under a prior that does not depend on the labels. They hold for all posteriors.
-
-    ``cost`` is what the default α adds to the divergence (``prior_cost``).
-    """
+    """Catoni's and Seeger's, under a prior that does not depend on the labels; ``cost`` is ``prior_cost``."""
     n, kl = counted.ratings, max(last.divergence, 0.0)
     gibbs, inputs = _gibbs(counted, draws, terms)
     own = {**inputs, "kl": kl, "prior_cost": cost}
@@ -139,11 +136,7 @@ def gibbs_certificates(
 def prior_split_certificate(
     kl: float, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float
 ) -> Certificate:
-    """Seeger's with a prior that was learnt from the ratings A, on the n other ratings B (docs/MATH.md, §9.5).
-
-    The Gibbs risk is that of draws on B, and KL is the divergence from the learnt prior. Anything may be tuned on A.
-    The size of A is declared in advance.
-    """
+    """Seeger's with a prior that was learnt from the ratings A, on the n other ratings B (docs/MATH.md, §9.5)."""
     if draws.unseen_by is None:
         raise ValueError(
             "a learnt prior can only be certified on ratings that it has not seen: draw with unseen_by=its split"
@@ -167,11 +160,7 @@ def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float
 
 
 def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
-    """The certificate for ratings that were held out by a coin per cell (docs/MATH.md, §9.2).
-
-    If cells are rated more than once (``repeated``), popular cells weigh more, and the ratings of other cells may be
-    different. Then the sentence says that it is about the held-out cells.
-    """
+    """The certificate for ratings that were held out by a coin per cell; ``repeated``: some share a cell (§9.2)."""
     note = " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
     return replace(item, over=KEPT_CELLS, statement=item.statement + (note if repeated else ""))
 
@@ -221,15 +210,8 @@ def _stated(seen: float | None, **fields: Any) -> Certificate:
 
 # ---- held-out ratings: a fixed sequence of thresholds ----------------------------------------------------------------
 
-# Selective certificates and certified precisions: on which pairs is at most a share r of the calls wrong?
-#
-#     call        made where    wrong where                      request
-#     answered    |z| ≥ t       the prediction is not the label  an error rate r
-#     positive     z ≥ t        the label is negative            a precision π = 1 − r
-#     negative    −z ≥ t        the label is positive            a precision π = 1 − r
-#
-# Of the n_t held-out ratings that level t calls, k_t are wrong. The test P(Binomial(n_t, r) ≤ k_t) ≤ δ begins at a high
-# level, goes down one by one, stops at the first that fails, and keeps the last that passed (docs/MATH.md, §10.3).
+# Selective certificates and certified precisions: on which pairs is at most a share r of the calls wrong? Of the n_t
+# held-out ratings that level t calls, k_t are wrong (docs/MATH.md, §10.3 and §10.6).
 
 SELECTIVE, PRECISION = "selective", "precision"
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"
@@ -293,7 +275,6 @@ class HeldOut:
         return int(self.wrong[0])
 
     def times(self, factor: float) -> HeldOut:
-        """The counts of ``factor`` times as many ratings, with the same shares."""
         return replace(self, answered=(factor * self.answered).astype(int), wrong=(factor * self.wrong).astype(int))
 
 
@@ -360,11 +341,7 @@ def last_passed(
 
 
 def found_limit(found: int, n: int, delta: float) -> float:
-    """A lower limit of the share of a class that is called, at all thresholds at once: found/n − √(log(1/δ)/2n).
-
-    The threshold was chosen on the same ratings, so a limit for one fixed threshold (Clopper–Pearson) would not be
-    enough. This is the inequality of Dvoretzky, Kiefer and Wolfowitz for δ ≤ ½, with Massart's constant.
-    """
+    """A lower limit of the share of a class that is called, at all thresholds at once, for δ ≤ ½ (MATH.md, §10.6)."""
     return max(found / n - math.sqrt(-math.log(delta) / (2 * n)), 0.0) if n else 0.0
 
 
@@ -601,7 +578,6 @@ def certifiable(sizes: Mapping[Group, int], rate: float, delta: float) -> set[Gr
 
 
 def _holdout_within(group: Group, held: HeldOut, terms: Terms, groups: int) -> Certificate:
-    """``holdout`` for a group, at its share of δ."""
     part = holdout_certificate(held.errors, held.n, replace(terms, grid=terms.grid * groups), held.majority_error)
     text = f"Where {group}: {part.statement[0].lower()}{part.statement[1:]}"
     share = terms.delta / (terms.grid * groups)

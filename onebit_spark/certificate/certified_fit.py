@@ -1,18 +1,13 @@
 """From the ratings of an engine to a fit with its certificates.
 
-With a prior split, the prior is learnt from a part of the ratings, and the posterior stays near it (§9.5)::
+With a prior split, the prior is learnt from a part of the ratings, and the posterior stays near it (MATH.md, §9.5)::
 
     ratings ─coin─► A ─fit─► ρ_A ─sharpen─► π = N(E_A, diag(var_A)/t)     ratings A and B ─fit under π─► ρ
                     B ─────────────────────────────────────────────────► the Gibbs risk of ρ: draws on B alone
 
-ρ has independent coordinates, also if ρ_A has full covariances. So a model stores one number per coordinate for the
-draws. A row without a rating in A has π = N(p, diag(1/g)/t), where N(p, diag(1/g)) is the prior of the fit on A. For a
-row without any rating ρ = π, which adds nothing to the divergence.
-
-The bound on B contains KL(ρ‖π). Learning more from B does not pay: on MovieLens-1M, with half of the ratings in A, each
-nat of divergence lowers the Gibbs risk by less than it raises the bound. A *narrow* prior does pay: draws from ρ_A err
-on 28.2%, draws with spreads eight times narrower err on 26.2%, like the mean. The factor is a constant, because it must
-not depend on B.
+Learning more from B does not pay: on MovieLens-1M, with half of the ratings in A, each nat of divergence lowers the
+Gibbs risk by less than it raises the bound. A *narrow* prior does pay: draws from ρ_A err on 28.2%, draws with spreads
+eight times narrower err on 26.2%, like the mean.
 """
 
 from __future__ import annotations
@@ -20,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -106,7 +102,8 @@ def certified_fit(
     counts = engine.confidences(fit.posterior, LOSSES[config.loss].score_noise)
     fit = replace(fit, thresholds=thresholds_of(counts))
     if fit.choice.config.implicit_features:
-        posterior = {side: engine.combined(side, _model_vectors, lines) for side, lines in fit.posterior.items()}
+        without = partial(RowPosterior.with_vectors, kept=MODEL_VECTORS, vectors=MODEL_VECTORS)  # without directions
+        posterior = {side: engine.combined(side, without, lines) for side, lines in fit.posterior.items()}
         fit = replace(fit, posterior=posterior, scales=fit.scales.without_directions())
     loss = fit.choice.config.make_loss()
     axes, measured = engine.measured(fit.posterior, loss, {side: fit.scales.row_prior(side) for side in SIDES})
@@ -116,7 +113,6 @@ def certified_fit(
 def _after_iteration(
     checkpoints: Checkpoints | None, choice: SelectedModel[P]
 ) -> AfterIteration[P, HyperPosterior] | None:
-    """What the solver calls after an iteration of a fit with these settings."""
     if checkpoints is None:
         return None
 
@@ -129,7 +125,6 @@ def _after_iteration(
 
 
 def _after_level(checkpoints: Checkpoints | None) -> Callable[[SelectedModel[P]], None] | None:
-    """What the search for the settings calls after each of its levels."""
     if checkpoints is None:
         return None
 
@@ -139,11 +134,6 @@ def _after_level(checkpoints: Checkpoints | None) -> Callable[[SelectedModel[P]]
         checkpoints.write(CertifiedFit(start.scales, [], False, "a checkpoint", start.posteriors, [], choice, {}))
 
     return write
-
-
-def _model_vectors(posterior: RowPosterior) -> RowPosterior:
-    """The posterior without the directions of the implicit weights, which only further iterations would need."""
-    return posterior.with_vectors(MODEL_VECTORS, MODEL_VECTORS)
 
 
 def _under_given_prior(
@@ -209,20 +199,14 @@ def _under_learnt_prior(
 
 
 def _sharpened(posterior: RowPosterior) -> RowPosterior:
-    """N(E x_i, diag(var x_i)/t) of every row."""
     deviation = posterior.std * np.float32(NARROWING)
     return RowPosterior(posterior.location, deviation, "spread", posterior.has_intercept)
 
 
 def _with_spreads_of(posterior: RowPosterior, like: RowPosterior) -> RowPosterior:
-    """The means of one posterior with the spreads of another."""
     return RowPosterior(posterior.location, like.scale, like.kind, like.has_intercept, like.implicit)
 
 
 def prior_cost(config: FitConfig, n_lines: int) -> float:
-    """What is added to KL(ρ‖π) because the default α depends on the data; 0 if α was given (docs/MATH.md, §9.6).
-
-    α = m/10, where m = ``n_lines`` counts the users and items of the *sample*. So there is one prior per m, and the
-    sample selects one of them. The weights 1/(m(m+1)) sum to 1, so a union bound adds log(m(m+1)).
-    """
+    """What KL(ρ‖π) pays because the default α depends on m = ``n_lines``; 0 if α was given (docs/MATH.md, §9.6)."""
     return math.log(n_lines) + math.log(n_lines + 1) if config.alpha is None else 0.0

@@ -1,7 +1,7 @@
 """The job fit, and what all jobs share: checks of inputs and outputs, and the summary at the end.
 
 A job runs on a LocalRuntime or a SparkRuntime, which have the same methods. Their tables and models have other types: a
-job reads only a model's ``info`` and ``certificate``.
+job uses only a model's ``info``, ``certificate`` and ``changed``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
             }
             seen = model.info.diagnostics or {}
             more = {"map": with_colours(runtime, seen["map"], features, columns.user)} if "map" in seen else {}
-            model = runtime.changed(model, diagnostics={**seen, **more, "job": job})
+            model = model.changed(diagnostics={**seen, **more, "job": job})
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.execution.checkpoint_dir:
@@ -187,7 +187,6 @@ def refuse_output(spark: SparkSession | None, flag: str, path: str, kind: Output
 
 
 def _refuse_table(spark: SparkSession, table: str, overwrite: bool) -> None:
-    """Refuse a table for predictions that exists and may not be overwritten, or cannot be created."""
     if spark.catalog.tableExists(table):
         if not overwrite:
             raise RequestError(requests.exists_already("--output-table", table))
@@ -298,7 +297,6 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
 
 
 def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The sentences of certificates for calls and for groups, at most ``MOST_STATEMENTS``."""
     further = [item for item in certificates if item["name"] in (SELECTIVE, PRECISION) or item.get("group")]
     for item in further[:MOST_STATEMENTS]:
         yield f"Certificate ({item['name']}): {item['statement']}"

@@ -187,7 +187,7 @@ class LocalRuntime:
 
     def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
         scored = _scored(model, on.sample(predictor.CALIBRATING))
-        return self.changed(model, calibration=asdict(predictor.calibrated(scored)))
+        return model.changed(calibration=asdict(predictor.calibrated(scored)))
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
         """The model with the figures of its report: of the held-out ratings, or else of the fitted ones."""
@@ -196,9 +196,6 @@ class LocalRuntime:
         scored = _scored_in_fit(model, ratings.to_fit) if kept is None else _scored(model, kept.sample(SAMPLE))
         source = f"a sample of {source}" if n > SAMPLE else source
         return model.with_figures(scored, source, kept is None)
-
-    def changed(self, model: FittedModel, **info: Any) -> FittedModel:
-        return replace(model, info=replace(model.info, **info))
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
@@ -244,7 +241,6 @@ class LocalRuntime:
         return model.drawing(anchors)
 
     def groups(self, features: ArrowTable, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
-        """The words that colour a map."""
         return groups_of(features.table(), features.matching(column)[0])
 
 

@@ -403,7 +403,6 @@ class JobRequest(SessionRequest):
         return {as_flag(name): getattr(self, name) for name in names if getattr(self, name)}
 
     def is_lake_table(self, name: str, lake: str) -> RequestError:
-        """The input in the field ``name`` is a folder of a Delta, Iceberg or Hudi table."""
         path, flag = getattr(self, name), as_flag(name)
         return RequestError(
             f"{flag} {path} belongs to a table of {TABLE_FORMATS[lake]}, whose folder also has files that no longer "
@@ -412,7 +411,6 @@ class JobRequest(SessionRequest):
         )
 
     def no_columns(self, name: str, absent: Sequence[str], columns: Sequence[str], csv: bool) -> RequestError:
-        """The input in the field ``name`` lacks some columns."""
         from onebit_spark.input.tables import separator_in
 
         named = "name them with --user-col, --item-col, --label-col, --weight-col"
@@ -501,7 +499,6 @@ class FitRequest(CallsRequest, RatingsRequest):
 
     @property
     def nothing_held_out(self) -> str:
-        """The problem with ``holdout`` if it holds no rating out, in words."""
         share = f"--holdout {self.holdout or 0.0:g}"
         return f"{share} holds no rating out: the data are too few to certify on. Choose a larger share"
 
@@ -715,7 +712,6 @@ def is_table_name(path: str) -> bool:
 
 
 def table_problems(name: str | None, sources: Mapping[str, str]) -> Iterator[str]:
-    """Problems with the table for predictions, given the inputs by flag."""
     if name is not None and not TABLE.fullmatch(name):
         yield f"--output-table must be TABLE, DATABASE.TABLE or CATALOG.DATABASE.TABLE, not {name!r}"
     for source, path in sources.items():

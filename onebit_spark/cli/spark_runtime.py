@@ -54,7 +54,6 @@ class SparkRuntime:
         return table.select(*map(quoted, (*columns, *more)))
 
     def features(self, request: JobRequest, name: str, column: str) -> DataFrame:
-        """All columns of a table of side features. Of a CSV, columns of numbers become numbers; the ids stay text."""
         table, format = self._opened(request, name, (column,))
         if format != "csv" or any(key.lower() == "inferschema" for key in request.option):
             return table
@@ -72,7 +71,6 @@ class SparkRuntime:
         return self._format(request, name).name == "csv"
 
     def count_pairs(self, pairs: DataFrame, ids: Sequence[str]) -> int:
-        """The number of pairs. Raises a RequestError with counts and examples if an id is null or NaN."""
         absent = {column: missing(pairs, column) for column in ids}
         line = pairs.select(F.count(F.lit(1)), *map(F.count_if, absent.values())).first()
         assert line is not None
@@ -145,7 +143,6 @@ class SparkRuntime:
                 self._work.delete()
 
     def ratings(self, table: DataFrame, columns: Columns, request: FitRequest) -> SparkRatings:
-        """The ratings of a table, of which a share is held out, checked and counted."""
         ratings, holdout, seed = with_weight(table, columns), request.holdout, request.fit_config.seed
         if holdout is None:
             return SparkRatings(ratings)
@@ -223,13 +220,9 @@ class SparkRuntime:
             return model.diagnose(ratings.to_fit, source, fitted=True)
         return model.diagnose(ratings.held_out.ratings, source, counts=ratings.held_out.counts)
 
-    def changed(self, model: OneBitCompletionModel, **info: Any) -> OneBitCompletionModel:
-        return model.changed(**info)
-
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     def predict(self, model: OneBitCompletionModel, pairs: DataFrame, n: int, target: Target) -> None:
-        """Write user, item, score, std, probability, prediction, and the calls that were certified."""
         predicted, label = scoring.predicted_pairs(model.factors, pairs, n), F.col("prediction")
         label = label > 0 if model.info.label_coding == "boolean" else label.cast("int")
         ids = [F.col(quoted(column)) for column in pairs.columns]

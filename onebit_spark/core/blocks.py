@@ -118,7 +118,6 @@ class RatingBlock:
 
     @cached_property
     def distinct_counts(self) -> NDArray[np.int64]:
-        """Number of different columns that each row has rated."""
         return _distinct_counts(self.row_pointers, self.codes)
 
     @cached_property
@@ -224,7 +223,6 @@ def _rows_from_columns(column_pointers, rows, weights, n_rows):  # type: ignore[
 
 @jit
 def _order_ties(pointers, codes, weights):  # type: ignore[no-untyped-def]
-    """Sort the weights of equal codes of a row."""
     for row in range(len(pointers) - 1):
         lo = pointers[row]
         while lo < pointers[row + 1]:

@@ -75,7 +75,6 @@ class PlacedBlock:
     left_out: dict[Split, RatingBlock] = field(default_factory=dict)  # by split: what it does not choose, once computed
 
     def not_chosen(self, split: Split) -> RatingBlock:
-        """The ratings that a split does not choose."""
         if split not in self.left_out:
             self.left_out[split] = split.part_of(self.ratings, self.rows, self.columns, those=False)
         return self.left_out[split]
@@ -91,7 +90,6 @@ class PlacedBlock:
 
     @property
     def counted_rows(self) -> CountedRows:
-        """The rows, with the sums of their ratings' weights."""
         return CountedRows(self.rows, self.ratings.row_weights, self.ratings.row_positive_weights)
 
 
@@ -139,7 +137,6 @@ class RowLayout:
 
 
 def written(rows: Rows) -> FloatArray:
-    """The rows as a matrix of numbers."""
     return rows.packed() if isinstance(rows, RowPosterior) else rows
 
 
@@ -254,7 +251,6 @@ def column_squares(rows: CountedRows, tables: list[RowPosterior]) -> Result:
 
 
 def total_weight(rows: CountedRows, tables: list[Any]) -> Result:
-    """The sum of the weights."""
     return None, np.array([rows.counts.sum()], np.float64)
 
 
@@ -405,20 +401,16 @@ class Engine(Generic[P]):
 
     @property
     def repeats(self) -> Repeats:
-        """Cells that were rated more than once."""
         return self.runner.repeats
 
     def count(self, side: Side) -> int:
-        """Number of rows of the side with at least one rating."""
         return self.runner.count(side)
 
     def counts(self, side: Side) -> NDArray[Any]:
-        """Number of ratings of every row of the side."""
         return self.runner.counts(side)
 
     @property
     def posteriors(self) -> dict[Side, Any]:
-        """Both posteriors as they stand."""
         self._apply_maps()
         return self._tables
 
@@ -427,7 +419,6 @@ class Engine(Generic[P]):
         self._tables, self._maps = tables, {}
 
     def start(self, config: FitConfig, loss: Loss) -> None:
-        """Set both posteriors to the start."""
         with self.runner.described("start"):
             self.posteriors = self.runner.start(config, loss)
 
@@ -436,7 +427,6 @@ class Engine(Generic[P]):
         self.posteriors = {side: posterior.copy() for side, posterior in posteriors.items()}  # type: ignore[attr-defined]
 
     def shortage(self, config: FitConfig) -> str | None:
-        """Why there is no room for a fit with these settings; None if there is."""
         return self.runner.shortage(config)
 
     def grown(self, config: FitConfig, loss: Loss) -> dict[Side, P]:

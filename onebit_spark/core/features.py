@@ -1,28 +1,18 @@
 """Features of rows: the set of partners that a row has rated, and tables that describe the rows.
 
-**Implicit features** (docs/MATH.md, §13): row i has the prior mean p_i = |Ω_i|^{−½} Σ w_j, over the *different* columns
-Ω_i that it has rated. The same holds for the columns, with coefficients of the rows. So every row and every column has
-vectors of length K, side by side in ``RowPosterior.implicit``. Three of them concern the prior means of the rows that
-rate it, three its own prior mean p_i:
+**Implicit features** (docs/MATH.md, §13). Every row and every column has vectors of length K, side by side in
+``RowPosterior.implicit`` as [w r z d s q]. Three of them concern the prior means of the rows that rate it, three its
+own prior mean p_i:
 
     w    its coefficient                             r    its residual |Ω_i|^{−½}(E L_i − p_i)
     z    the preconditioned gradient                 s    |Ω_i|^{−½} times the change of p_i for a step along z
     d    the last step of w                          q    the same for d
 
-They are stored as [w r z d s q]. A model keeps [w r], and a rating reads [w r z d] of its partner. With
-F_ij = |Ω_i|^{−½}, a half step sums these over the partners of each row:
+A model keeps [w r], and a rating reads [w r z d] of its partner. A half step sums these over the partners of each row,
+so implicit features need no pass of their own. ``CoefStep`` is the best step in the span of z and d.
 
-    p_i = (Fw)_i,   s_i = |Ω_i|^{−½}(Fz)_i,   q_i = |Ω_i|^{−½}(Fd)_i,   z_i = (Σ_{j∈Ω_i} r_j − ρ w_i) / (|Ω_i| + ρ)
-
-So implicit features need no pass of their own. The driver computes the best step in the span of z and d from Gram
-matrices of these vectors (``CoefStep``), and no step raises the objective::
-
-    w ─► w + [z d][A; B],     d ─► [z d][A; B]          on the rated side
-    r ─► r − [s q][A; B]                                on the rating side
-
-**Side features** (§15): what is known of a row besides its ratings, such as an age, a genre or a skill, as numbers f_i
-(``FeatureCoding``). They add Wᵀf_i to its prior mean. A half step sums Σ f_i d_iᵀ (p × D numbers) along with its other
-statistics, where d_i is the distance of E x_i from its prior mean, and ``FeatureRidge`` moves W.
+**Side features** (§15) are numbers f_i (``FeatureCoding``), which add Wᵀf_i to the prior mean of a row. A half step
+sums Σ f_i d_iᵀ, where d_i is the distance of E x_i from its prior mean, and ``FeatureRidge`` moves W.
 """
 # mypy: disallow-untyped-defs=False
 

@@ -1,14 +1,6 @@
-"""The gauge: maps of both sides that change no score and bring the posterior nearer to its prior.
+"""The gauge: maps of both sides that change no score and bring the posterior nearer to its prior (docs/MATH.md, §7.2).
 
-    turning      L ─► LA,     R ─► RA⁻ᵀ
-    levelling    b ─► b + s,  d ─► d − s
-    centring     L ─► L − c,  d_j ─► d_j + c·R_j;     then, with the moved L,     R ─► R − e,  b_i ─► b_i + e·L_i
-
-The maps change KL(ρ‖π) but not the data term. Alternating L and R steps move slowly along these directions, because
-each side holds the other one back. A map moves both sides at once. The best maps follow from D×D sums on the driver, so
-no rating is read. The rows themselves are mapped later (``Engine.apply``). See Qi and Jaakkola (2006) and Luttinen and
-Ilin (2010).
-
+The best maps follow from D×D sums on the driver, so no rating is read. The rows are mapped later (``Engine.apply``).
 Rows with independent coordinates admit only a diagonal A and no centring, which would correlate d_j with R_j. With
 implicit features there is no centring either, because the residuals of the columns, from which the next directions
 follow, would not be centred with them.
@@ -93,10 +85,7 @@ class GaugeStep:
 
 
 def levelled(gauge: Gauge, scales: HyperPosterior) -> Gauge:
-    """s = (g_d Σ E d_j − h Σ E b_i/m1) / (m2 g_d + h), the optimum together with m_μ, which is updated right after.
-
-    At the optimal m_μ the rows contribute ½ h (Σ E b_i/m1 + s)², 1/h = σ0² + 1/(m1 g_b).
-    """
+    """b ─► b + s and d ─► d − s, with the s that is best together with m_μ, which is updated right after."""
     rows, cols = gauge.rows, gauge.cols
     h = 1.0 / (INTERCEPT_MEAN_VARIANCE + 1.0 / (rows.count * scales.row_intercept))
     pull = scales.col_intercept * cols.second[0, 1] - h * rows.second[0, 1] / rows.count
@@ -106,11 +95,7 @@ def levelled(gauge: Gauge, scales: HyperPosterior) -> Gauge:
 
 
 def centred(gauge: Gauge, scales: HyperPosterior) -> Gauge:
-    """c = [m1 diag g + g_d S_R]⁻¹(g∘Σ E L_i − g_d Σ E[R_j d_j]), then
-    e = [m2 diag g + g_b S_L]⁻¹(g∘Σ E R_j − g_b Σ E[L_i(b_i − m_μ)]).
-
-    One after the other: both at once would add c·e to every score. The determinants are 1.
-    """
+    """L ─► L − c and d_j ─► d_j + c·R_j; then, with the moved L, R ─► R − e and b_i ─► b_i + e·L_i."""
     g, moved = scales.factor, gauge
     for own, other, precision, centre in (
         ("rows", "cols", scales.col_intercept, 0.0),

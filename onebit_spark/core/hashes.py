@@ -207,10 +207,8 @@ def _mixed(x):  # type: ignore[no-untyped-def]
 
 # ---- sketches of cells -----------------------------------------------------------------------------------------------
 #
-# What a model was fitted on, in a few megabytes: the cells with the lowest hashes, each with its number of ratings.
-# A cell is kept if its hash is at most ``limit``, so two sketches can be compared and merged below the smaller of their
-# limits. The number of cells with exactly one rating predicts how many ratings of a fresh sample fall on known cells
-# (Good and Turing). See docs/MATH.md, §9.7.
+# What a model was fitted on, in a few megabytes: the cells with the lowest hashes, each with its number of ratings. Two
+# sketches can be compared and merged below the smaller of their limits (docs/MATH.md, §9.7).
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1  # smallest and largest hash
 KEPT = 2**20  # the cells of about so many ratings are kept: 16 MB
@@ -243,10 +241,7 @@ class Comparison:
 
     @property
     def conclusive(self) -> bool:
-        """Whether the comparison could have found ratings that are not fresh.
-
-        It needs enough ratings, and cells that are not rated so often that a fresh sample meets only known ones.
-        """
+        """Whether the comparison could have found ratings that are not fresh."""
         return self.looked_at >= ENOUGH and self.allowed < 1
 
 
@@ -279,7 +274,6 @@ class CellSketch:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The sketch without its cells, for ``metadata.json``."""
         return {"limit": self.limit, "complete": self.complete}
 
     def up_to(self, limit: int) -> CellSketch:
@@ -290,8 +284,7 @@ class CellSketch:
     def compared(self, other: CellSketch) -> Comparison:
         """Compare the ratings of another sketch with the cells of this one (docs/MATH.md, §9.7).
 
-        A fresh rating falls on a known cell with a probability near 1 − N₁/n, where N₁ of the n ratings here are alone
-        in their cell. Where no cell is repeated, the standard error allows for one repeat that was missed by chance.
+        Where no cell is repeated, the standard error allows for one repeat that was missed by chance.
         """
         known, asked = self.up_to(other.limit), other.up_to(self.limit)
         looked_at, n = asked.n_ratings, known.n_ratings

@@ -80,7 +80,6 @@ class Moments:
         return self.row_implicit if side == "rows" else self.col_implicit
 
     def typical(self, side: Side) -> float:
-        """The mean number of partners that a row has rated."""
         return self.ratings / (self.rows if side == "rows" else self.cols)
 
     def as_dict(self) -> dict[str, Any]:
@@ -200,10 +199,7 @@ class HyperPosterior(Hierarchy[Any]):
         return replace(self, moments=moments, features=features)
 
     def at(self, rows: SideMoments, cols: SideMoments) -> tuple[Self, float]:
-        """The γ step (with μ before γ_b), and KL(ρ‖π) right after it, from the moments of both sides.
-
-        With every γ at its optimum, KL(ρ‖π) = −Σ log s − Σ_k (log Z_k + m_k/2) + KL(q(μ)‖π(μ)), free of cancellation.
-        """
+        """The γ step (with μ before γ_b), and KL(ρ‖π) right after it, from the moments of both sides (§2.2, §6.3)."""
         prior, second_moment = self.prior, np.diag(rows.factors) + np.diag(cols.factors)
         factors = prior.posterior(second_moment, rows.count + cols.count)
         moments = Moments(second_moment, 0.0, 0.0, rows.count, cols.count)

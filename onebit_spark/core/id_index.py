@@ -27,8 +27,6 @@ FEW = 1 << 20  # different ids of several parts that are not merged yet
 
 
 class HeldIds(NamedTuple):
-    """The ids of the rows of a side, in this process."""
-
     values: pa.Array
 
 

@@ -157,7 +157,6 @@ class ModelInfo:
 
     @property
     def scale_prior(self) -> ScalePrior:
-        """π^γ with the α and β that were used."""
         return self.config.make_prior(self.n_users + self.n_items)
 
     @property
@@ -470,11 +469,7 @@ def feature_means(info: ModelInfo, who: Who, coded: Table32) -> NDArray[np.float
 
 
 def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, list[float]]]:
-    """The name of each feature, and its effect on a mean score, on the intercept and on the factors.
-
-    The effect is that of a value of a string column, or of one standard deviation of a number. The mean score is that
-    with an unrated partner: W_b + W·E[R].
-    """
+    """Each feature, and its effects as ``OneBitCompletionModel.userFeatureWeights`` explains them."""
     coding, side = coding_of(info, who), SIDE_OF[who]
     intercepts, rank = info.config.intercepts, info.config.factors
     partner = info.scales.unseen(OTHER[side]).mean[0, -rank:]

@@ -1,9 +1,8 @@
 """Positions of rows, intercepts and slopes of columns, and their standard deviations (docs/MATH.md, §17).
 
-With L̃ = (b, L) and R̃ = (1, R), or L and R without intercepts, a score is d + L̃·R̃. With Σ = Cov L̃ over the rated
-rows, B = mean R̃R̃ᵀ over the rated columns and Σ^{½}BΣ^{½} = V diag(λ) Vᵀ::
+With L̃ = (b, L) and R̃ = (1, R), or L and R without intercepts, a score is d + L̃·R̃ = c + a·t::
 
-    position t = VᵀΣ^{−½}(L̃ − mean)      slope a = VᵀΣ^{½}R̃      intercept c = d + mean·R̃      score = c + a·t
+    position t = VᵀΣ^{−½}(L̃ − mean)      slope a = VᵀΣ^{½}R̃      intercept c = d + mean·R̃
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ class Axes:
 
     @property
     def dimensions(self) -> int:
-        """The largest number of dimensions."""
         return int(np.count_nonzero(self.shares > NO_SHARE * self.shares[0]))
 
     def towards(self, signs: Matrix) -> Axes:

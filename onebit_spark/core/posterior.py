@@ -28,7 +28,6 @@ def packed_size(dimension: int) -> int:
 
 
 def _diagonal(dimension: int) -> NDArray[np.int64]:
-    """Positions of the diagonal in a packed lower triangle."""
     return np.cumsum(np.arange(1, dimension + 1)) - 1
 
 
@@ -68,7 +67,6 @@ class RowPosterior:
 
     @property
     def n_rows(self) -> int:
-        """m, the number of rows."""
         return self.location.shape[0]
 
     @property
@@ -267,9 +265,8 @@ def _total(lines, chosen):
 def factors_in_use(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> NDArray[np.int64]:
     """The numbers of the factors in use, from ‖E L_k‖, ‖E R_k‖ and the m1 rows and m2 columns with ratings (§8.5).
 
-    The strength of a factor is the root mean square of what it adds to a score, ‖E L_k‖·‖E R_k‖/√(m1·m2). A factor is
-    in use if its strength is at least .01 and at least 1% of the largest strength. The first limit matters for random
-    labels: there all factors are switched off, and their remainders have similar sizes.
+    ``LEAST_STRENGTH`` matters for random labels: there all factors are switched off, and their remainders have similar
+    sizes.
     """
     strength = row_norms * col_norms / np.sqrt(n_rows * n_cols)
     return np.flatnonzero(strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max()))

@@ -44,10 +44,7 @@ def score_of_means(rows: FloatArray, cols: FloatArray, intercepts: bool) -> Doub
 
 
 def variance(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
-    """var u = tr V_iV_j + M_jᵀV_iM_j + M_iᵀV_jM_i on the augmented coordinates, line by line.
-
-    With independent coordinates (hinge, diagonal logistic) this is Σ_k (sL²R² + L²sR² + sL²sR²).
-    """
+    """var u = tr V_iV_j + M_jᵀV_iM_j + M_iᵀV_jM_i on the augmented coordinates, line by line."""
     if rows.kind == "spread":
         row_mean, col_mean = rows.mean.astype(np.float64), cols.mean.astype(np.float64)
         row_var, col_var = rows.spread.astype(np.float64) ** 2, cols.spread.astype(np.float64) ** 2
@@ -173,11 +170,7 @@ def count_confidences(
     block: RatingBlock, lo: int, hi: int, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior,
     noise: float, stride: int = 1,
 ) -> Histogram:  # fmt: skip
-    """The histogram of z over the ratings of rows lo … hi−1, in ascending bins. Histograms of several rows are added.
-
-    With a ``stride`` s, every s-th rating of a row counts. The position of the first one depends on the number of the
-    row. So short rows are sampled at different positions, and the layout of the blocks does not matter.
-    """
+    """The histogram of z over every ``stride``-th rating of the rows lo … hi−1, in ascending bins (MATH.md, §10.2)."""
     starts = block.row_pointers[lo:hi] + -row_numbers[lo:hi] % stride
     scores, variances = predictions_of(block, lo, hi, rows, cols, starts, stride)
     bins = bin_of(confidence(scores, np.sqrt(variances), noise))
@@ -468,8 +461,7 @@ class TemperatureScaling:
     def fit(cls, z: DoubleArray, shares: DoubleArray, n: int) -> TemperatureScaling | None:
         """The best ε and τ for held-out margins y·z, given the share of the n ratings at each margin, by weight.
 
-        τ and ε are each used only if they lower the loss by more than the standard error of the difference. None: the
-        plain link is as good.
+        None: the plain link is as good.
         """
 
         def losses(link: TemperatureScaling) -> DoubleArray:

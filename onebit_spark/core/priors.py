@@ -103,11 +103,7 @@ class Gamma(ScalePrior):
 
     @property
     def smallest_second_moment(self) -> float:
-        """The S with √(ab) = 1e−100. A fit never comes near it, and ``log_bessel_k`` is still accurate there.
-
-        For η > 0 the result at S = 0 is then the limit Gamma(η, β), up to rounding (where E[1/γ] is finite). For η ≤ 0
-        there is no limit: log Z grows without bound. The floor keeps it finite.
-        """
+        """The S with √(ab) = 1e−100, where ``log_bessel_k`` is still accurate. At S = 0 and η ≤ 0 log Z is infinite."""
         return 1e-200 / (2.0 * self.beta)
 
     def _parameters(self, s: DoubleArray, m: DoubleArray) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
@@ -116,7 +112,6 @@ class Gamma(ScalePrior):
         return self.alpha - 0.5 * m, np.sqrt(a * s), np.sqrt(s / a)
 
     def log_normaliser(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
-        """α log β − lnΓ(α) + log 2 + η log √(b/a) + log K_η(√(ab))."""
         order, z, scale = self._parameters(s, m)
         prior = self.alpha * np.log(self.beta) - gammaln(self.alpha)
         return prior + np.log(2.0) + order * np.log(scale) + log_bessel_k(order, z)
@@ -147,13 +142,11 @@ class InverseGamma(ScalePrior):
         return self.alpha + 0.5 * m, self.beta + 0.5 * s
 
     def log_normaliser(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
-        """α log β − lnΓ(α) + lnΓ(α + m/2) − (α + m/2) log(β + S/2)."""
         shape, scale = self._parameters(s, m)
         prior = self.alpha * np.log(self.beta) - gammaln(self.alpha)
         return prior + gammaln(shape) - shape * np.log(scale)
 
     def inverse_mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
-        """(α + m/2) / (β + S/2)."""
         shape, scale = self._parameters(s, m)
         return shape / scale
 
@@ -268,11 +261,9 @@ def log_bessel_k(order: ArrayLike, z: ArrayLike) -> DoubleArray:
 
 
 def bessel_k_ratio(order: ArrayLike, z: ArrayLike) -> DoubleArray:
-    """K_{ν−1}(z) / K_ν(z), to full relative precision at every order.
+    """K_{ν−1}(z) / K_ν(z), to full relative precision at every order, by the upward ratio K_{μ+1}/K_μ (§5.3).
 
-    Not exp(log K − log K), which loses 1e−7 at ν = 5e7, but the upward ratio
-    K_{μ+1}/K_μ = (μ + w ϱ)/z,  ϱ = Σ(−1)^k v_k/μ^k / Σ(−1)^k u_k/μ^k,  w = √(μ²+z²),
-    free of cancellation for μ ≥ −1: at μ = −ν by symmetry where ν ≤ 1, at μ = ν − 1 and inverted elsewhere.
+    μ is −ν by symmetry where ν ≤ 1, and ν − 1 elsewhere, where the ratio is inverted: free of cancellation for μ ≥ −1.
     """
     nu, x = np.broadcast_arrays(np.asarray(order, dtype=np.float64), np.asarray(z, dtype=np.float64))
     inverted = nu > 1.0

@@ -1,9 +1,4 @@
-"""What to ask next: the columns whose answers say most about a row (docs/MATH.md, §17).
-
-The score of column j is u ~ N(μ_j, v_j) under the posterior N(m, C) of the row. The mutual information of the answer
-and the row is h(E σ(u)) − E h(σ(u)), where h is the entropy of a coin. A list is greedy: each question changes C as its
-answer would, C ─► C − ω Cx xᵀC/(1 + ω xᵀCx) with ω = E σ'(u).
-"""
+"""What to ask next: the columns whose answers say most about a row, by mutual information (docs/MATH.md, §17)."""
 
 from __future__ import annotations
 

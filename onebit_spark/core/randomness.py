@@ -107,7 +107,6 @@ def _fill_points(radii, turns, n, first, second):
 
 @jit
 def pair_streams(seed, first, second):
-    """The first state of every pair (first[l], second[l])."""
     states = np.empty(len(first), np.uint64)
     for l in range(len(first)):
         states[l] = stream(seed, first[l], second[l])
@@ -164,13 +163,11 @@ class Split:
 
 @jit
 def chosen(seed, fraction, row, position):
-    """Whether one rating is chosen."""
     return uniform(stream(seed, row, position)) < fraction
 
 
 @jit
 def _keep(pointers, codes, weights, rows, columns, coin, those):
-    """The ratings that are chosen (``those`` is true), or the others."""
     seed, fraction, by = coin  # 0 … 3: the place in ``UNITS``
     kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
     carried = empty_like(weights)
@@ -198,8 +195,6 @@ MOST_PER_RATING = 16  # with so few ratings, more draws hardly improve the bound
 @dataclass(frozen=True)
 class Draws:
     """Draws that estimate the Gibbs risk ∫ r_n dρ: how often a draw from the posterior errs (docs/MATH.md, §9.3).
-
-    For every rating, ``per_rating`` fresh pairs (L_i, R_j) are drawn from ρ. A draw with y·u ≤ 0 is an error.
 
     u = b_i + d_j + L_i·R_j is drawn in two steps: x_i = [b_i, L_i] from N(M_i, V_i), then u given x_i. The latter is
     normal with mean b_i + E[d_j] + L_i·E[R_j] and variance x'ᵀ V_j x', where x' = [1, L_i] multiplies [d_j, R_j].

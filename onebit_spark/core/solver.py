@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,16 +31,11 @@ MOST_RELAXED = 1.85  # the largest ω; a step with ω = 2 no longer descends
 
 
 def relaxation(t: int) -> float:
-    """ω after t iterations: the mean of a row moves ω times as far as the minimum of its majoriser Q.
-
-    Q(x_ω) − min Q = (1 − ω)² (Q(x_old) − min Q), so every step with 0 < ω < 2 descends. Over-relaxing more in each
-    iteration speeds up the alternation, in which each side depends on the other (ω grows with Nesterov's t/(t + 3)).
-    """
+    """ω after t iterations: the mean of a row moves ω times as far as the minimum of its majoriser (MATH.md, §7.3)."""
     return min(1.0 + t / (t + 3.0), MOST_RELAXED)
 
 
 def unrelaxed(t: int) -> float:
-    """ω = 1: every step ends at the minimum."""
     return 1.0
 
 
@@ -123,7 +119,8 @@ def solve(
     else:
         posteriors, scales = start.posteriors, start.scales
         if config.implicit_features and not start.history:  # the directions belong to the earlier ratings
-            posteriors = {side: engine.combined(side, without_directions, old) for side, old in posteriors.items()}
+            without = partial(RowPosterior.with_vectors, kept=MODEL_VECTORS, vectors=FIT_VECTORS)
+            posteriors = {side: engine.combined(side, without, old) for side, old in posteriors.items()}
             scales = scales.without_directions()
         engine.start_from(posteriors)
         scales = replace(scales, prior=prior, intercept_prior=own)
@@ -276,11 +273,6 @@ def recent_fall(history: Sequence[Iteration]) -> float:
 def distance(history: Sequence[Iteration]) -> float:
     """The larger of the two quantities that the stopping rule compares with ``tol`` (docs/MATH.md, §7.4)."""
     return max(abs(recent_fall(history)), history[-1].change)
-
-
-def without_directions(posterior: RowPosterior) -> RowPosterior:
-    """The posterior with its implicit coefficients, but without directions for their next step."""
-    return posterior.with_vectors(MODEL_VECTORS, FIT_VECTORS)
 
 
 class PhaseTimer:

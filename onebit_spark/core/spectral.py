@@ -1,15 +1,7 @@
 """The spectral start: leading singular vectors of the normalised sign matrix (docs/MATH.md, §7.1).
 
-    D_r^{−½} Y D_c^{−½} ≈ U Σ Vᵀ,   L = t·D_r^{−½} U (FΣ)^{½},   R = t·D_c^{−½} V (FΣ)^{½},   t² = n / (2 Σ_k f_k σ_k²)
-
-Y is the sparse matrix of signs (repeated cells are summed), and D are the numbers of ratings. With weights, a rating
-counts as w_l ratings in Y, D, n and the keys below (§16). f_k = (1 − σ_+²/σ_k²)² shrinks factors that are hardly above
-σ_+, the edge of the noise. A column of noise then starts so small that the prior switches it off at once. At full size
-it would survive in a worse optimum (hinge, type B with noise 3: rank 5, and an objective that is 6% higher).
-
-The subspace iteration starts from a random matrix. Its line for column j is a hash of the seed, the number of ratings
-of j and the number of positive ratings of j, but not of the position of j. If too few columns differ in these counts,
-Yᵀ times such lines for the rows is added, so that columns with equal counts differ too.
+With weights, a rating counts as w_l ratings in Y, D, n and the keys of the rows (§16). Without the factors f_k a column
+of noise would survive in a worse optimum (hinge, type B with noise 3: rank 5, and an objective that is 6% higher).
 """
 
 from __future__ import annotations
@@ -99,8 +91,6 @@ class Factors:
 
 @dataclass(frozen=True)
 class CubeSums:
-    """Sums Σ_i factors_ik³ over rows."""
-
     factors: Factors
 
     def __call__(self, rows: CountedRows, table: Table) -> Table:
@@ -109,8 +99,6 @@ class CubeSums:
 
 @dataclass(frozen=True)
 class SquareSum:
-    """Sums Σ_ik factors_ik² over rows."""
-
     factors: Factors
 
     def __call__(self, rows: CountedRows, table: Table) -> Table:

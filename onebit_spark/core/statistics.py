@@ -178,10 +178,7 @@ class SideStatistics:
         )
 
     def with_ridge(self, coef_gram: Vector, feature_coef: Vector | None) -> SideStatistics:
-        """The same with the ridge penalties of the coefficients that explain the prior means of these rows.
-
-        They are ρ Σ_j w_j w_jᵀ for implicit features and ρ WᵀW for side features.
-        """
+        """The same with the ridge penalties of the coefficients that explain the prior means of these rows."""
         total = self.distance_gram.copy()
         if rank := len(coef_gram) // 3:
             total[-rank:, -rank:] += RIDGE * coef_gram[:rank, :rank]
@@ -223,10 +220,7 @@ def _shapes() -> dict[str, tuple[str, ...]]:
 
 
 def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: bool) -> float:
-    """‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F without forming M = L̃ R̃ᵀ.
-
-    ΔM = ΔL R_tᵀ + L_{t−1} ΔRᵀ, so ‖ΔM‖² = tr(ΔLᵀΔL·R_tᵀR_t) + tr(LᵀL·ΔRᵀΔR) + 2 tr[(ΔLᵀL)(ΔRᵀR_t)], L old.
-    """
+    """‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F without forming M = L̃ R̃ᵀ (docs/MATH.md, §7.4)."""
     # A row is laid out as [1, b, L], its partner as [d, 1, R]: exchange the first two coordinates of the columns.
     order = np.arange(len(cols.gram))
     if has_intercept:

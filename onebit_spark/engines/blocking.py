@@ -52,6 +52,7 @@ from onebit_spark.input.spark_ratings import (
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.frames import (
     JOB_ERRORS,
+    ROWS_LOST,
     Batches,
     TemporaryFolders,
     binary_line,
@@ -62,7 +63,6 @@ from onebit_spark.platform.frames import (
     in_partitions,
     on_executors,
     partition_keys,
-    rows_are_lost,
     schema_of,
     truncate_plan,
     working_session,
@@ -120,7 +120,6 @@ def default_blocks(n_ratings: int, n_rows: int, cores: int, ratings_per_block: i
 
 
 def multiple_of(cores: int, n_blocks: int) -> int:
-    """At least ``n_blocks``, the same number for each core."""
     return cores * -(-n_blocks // cores)
 
 
@@ -147,7 +146,6 @@ Numbers = NDArray[np.integer]
 
 
 def read_blocks(batches: Batches) -> Iterator[PlacedBlock]:
-    """The blocks of a task, without copying their ratings."""
     for batch in batches:
         for i in range(batch.num_rows):
             yield read_block({name: batch.column(name)[i] for name in batch.schema.names})
@@ -221,7 +219,7 @@ def worker_errors() -> Iterator[None]:
     try:
         yield
     except JOB_ERRORS as error:
-        if rows_are_lost(error):
+        if ROWS_LOST in str(error):
             raise FitFailed(
                 "an executor was lost, and factors with it: fit again, with checkpointDir in a folder that all "
                 "executors can reach"
@@ -536,7 +534,6 @@ class BlockedSide:
 
     @cached_property
     def rows_of(self) -> dict[int, NDArray[np.int64]]:
-        """Key of a block ─► its rows, ascending."""
         rows_of = self.plan.placement.rows_of(self.plan.n_rows)
         return {key: rows_of[block] for block, key in enumerate(self.keys.tolist())}
 

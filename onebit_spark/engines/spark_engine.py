@@ -293,12 +293,10 @@ def factor_schema(info: ModelInfo, side: str, present: Collection[str] = ()) -> 
 
 
 def factor_lines(numbers: NDArray[np.int64], tables: list[Any]) -> pa.Table:
-    """Rows of a factor table by row number, from the tables of a fit."""
     return plain_lists(factor_table(pa.array(numbers), *tables).rename_columns({"id": "number"}))
 
 
 def pack_rows(prior: RowPosterior, precision: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
-    """Row numbers and packed rows from a batch of a factor table."""
     rows = read_factors(batch.drop_columns(["id", "number"]).to_struct_array(), prior)
     return batch.column("number").to_numpy(), rows.packed().astype(precision)
 

@@ -131,7 +131,6 @@ class Stored:
         weakref.finalize(self, delete).atexit = False  # the engine has deleted it by then
 
     def cells(self, place: int = 0) -> DataFrame:
-        """The cell of each block; ``place`` is the number of the table among several."""
         return self.frame.select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
 
 
@@ -153,7 +152,6 @@ class Table:
 
     @property
     def lines(self) -> Rows:
-        """The rows of a table that the driver holds."""
         assert isinstance(self.at, Held)
         return self.layout.whole(self.at.lines)
 
@@ -304,7 +302,6 @@ class SparkRunner:
         return self._kept(side, results, layout)[0]
 
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """The frame, stored as long as a plan reads it."""
         return self._blocking.storage.persist(frame, schema)
 
     # ---- jobs --------------------------------------------------------------------------------------------------------
@@ -393,8 +390,6 @@ def on_block(step: RowStep, block: PlacedBlock, tables: list[Any], others: Any) 
 
 @dataclass(frozen=True)
 class BroadcastRows:
-    """Rows that every worker holds."""
-
     sent: Broadcast[Rows]
     layout: RowLayout
 
@@ -491,7 +486,6 @@ def some_rows(wanted: NDArray[np.int64], numbers: NDArray[np.int64], tables: lis
 
 
 def read_numbered_rows(dtype: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
-    """Row numbers and values from the lines of ``numbered_rows``."""
     values = np.frombuffer(b"".join(batch.column("values").to_pylist()), dtype)
     return batch.column("number").to_numpy(), values.reshape(batch.num_rows, -1)
 
@@ -518,7 +512,6 @@ def build_table(empty: FloatArray, blocks: pa.Table, placed: pa.Table) -> pa.Tab
 
 
 def each_row(work: RowWork, tables: list[Source], blocks: pa.Table, cells: pa.Table) -> pa.Table:
-    """``work`` on the numbers of a block's rows and the rows of the tables."""
     numbers = read_ascending(blocks["rows"][0])
     return work(numbers, _block_rows(cells, tables, numbers))
 

@@ -93,10 +93,6 @@ class ThreadRunner:
         """Number of ratings of every row."""
         return self.ratings[side].row_counts
 
-    def positive_counts(self, side: Side) -> NDArray[np.int64]:
-        """Number of positive ratings of every row."""
-        return self.ratings[side].row_positives
-
     @property
     def positives(self) -> int:
         return int(self.ratings["rows"].row_positives.sum())
@@ -206,11 +202,7 @@ def start_posteriors(runner: Any, config: FitConfig, loss: Loss) -> dict[Side, A
 
 
 def grown_posteriors(runner: Any, posteriors: dict[Side, Any], config: FitConfig, loss: Loss) -> dict[Side, Any]:
-    """Both posteriors with more factors, as many as ``config`` says.
-
-    They begin as the leading singular vectors of D^{−½} E D^{−½}, where E holds the residuals y_l σ(−y_l u_l): the
-    directions in which the likelihood rises most.
-    """
+    """Both posteriors with more factors: the leading directions of the residuals (docs/MATH.md, §14)."""
     matrix = ResidualTables(runner, posteriors)
     more = config.factors - posteriors["rows"].form.rank
     tables = spectral_start(matrix, more, config.seed, GROWN_MARGIN)

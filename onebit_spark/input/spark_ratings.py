@@ -341,7 +341,6 @@ def weight_number(name: str) -> Column:
 
 
 def check_columns(df: DataFrame, columns: Columns) -> None:
-    """Refuse columns that are not there, or of a type that cannot be what they are for."""
     refuse_stream(df)
     found_columns(columns, lambda name: [field.name for field in matching(df, name)], df.columns)
     types = {role: type_of(df, name).simpleString() for role, name in columns.roles.items()}
@@ -357,11 +356,11 @@ def checked_counts(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -
     return counts_if_sound(columns, totals, boolean, examples)
 
 
-def rating_lines(df: DataFrame, columns: Columns, *further: str) -> DataFrame:
-    """(user, item, positive), the weights if there are any, and ``further`` columns, of ratings that were checked."""
+def rating_lines(df: DataFrame, columns: Columns) -> DataFrame:
+    """(user, item, positive), and the weights if there are any, of ratings that were checked."""
     ids = (F.col(quoted(name)).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM)))
     label = positive(df, columns.label, columns.threshold).alias(LABEL)
-    return df.select(*ids, label, *_weight(columns), *map(quoted, further))
+    return df.select(*ids, label, *_weight(columns))
 
 
 def unchecked_ratings(df: DataFrame, columns: Columns) -> DataFrame:
@@ -395,12 +394,7 @@ def _id(df: DataFrame, name: str) -> Column:
 
 
 def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) -> pa.Table:
-    """The table of side features on the driver, by one Spark job; it has one line per id.
-
-    ``column`` holds the ids. ``id_type`` is Spark's type of the ids in the ratings, such as bigint. ``whose`` is "user"
-    or "item". Raises a RequestError if there is no such column, if two columns have one name, if the ids are of another
-    type or missing, or if an id has two lines.
-    """
+    """The table of side features on the driver, by one Spark job; its ids must be of the type of the ratings' ids."""
     try:
         refuse_stream(frame, "they")
         kind, *_ = [type_of(frame, name) for name in (column, *frame.columns)]
@@ -947,10 +941,7 @@ def _surveyed(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitS
 
 
 def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> DataFrame:
-    """One line per id of n ratings: the user or the item, its side, its ratings and its positive ratings.
-
-    The counting takes one shuffle of the ids.
-    """
+    """One line per id of n ratings: the user or the item, its side, its ratings and its positive ratings."""
     ids = [T.StructField(name, type_of(df, of)) for name, of in ((USER, columns.user), (ITEM, columns.item))]
     numbers = schema_of("side int, n long, above long")
     cores = parallelism(df.sparkSession)

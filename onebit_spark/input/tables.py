@@ -280,7 +280,7 @@ def text_to_numbers(text: pa.ChunkedArray, booleans: bool = False) -> pa.Chunked
 
 
 def inferred_types(text: pa.Array | pa.ChunkedArray, among: Families = INFERRED) -> Families:
-    """The types, from the first one on, that all this text can be read as. None if it must stay text."""
+    """The types, from the first one on, that all this text can be read as; none if it must stay text."""
     present = text.drop_null()
     if not len(present):
         return among
@@ -303,7 +303,6 @@ def _is_readable(text: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> bool:
 
 
 def _digits(text: pa.Array | pa.ChunkedArray) -> int:
-    """The most digits of a whole number in this text."""
     return pc.max(pc.utf8_length(pc.utf8_ltrim(text, "+-0"))).as_py() or 1
 
 
@@ -368,7 +367,6 @@ def spark_csv(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_switches(options: Mapping[str, str]) -> None:
-    """Refuse options of CSV whose value is neither true nor false and must be."""
     for key, value in options.items():
         if key.lower() in CSV_SWITCHES and value.strip().lower() not in ("true", "false"):
             raise Unreadable(f"cannot be read: the option {key} must be true or false, not {value!r}")

@@ -82,7 +82,6 @@ def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Ch
 
 
 def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdLines:
-    """The means that side features explain, Wᵀf (ids × D)."""
     info, coding = factors.info, model_info.coding_of(factors.info, who)
     column = factors.columns[who]
     lacking = [name for name in coding.columns if not spark_ratings.matching(features, name)]
@@ -97,8 +96,6 @@ def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdL
 
 @dataclass(frozen=True)
 class NewRatings:
-    """Ratings for a fitted model that were checked, with the columns of the fit."""
-
     frame: DataFrame
     columns: Columns
     n: int
@@ -193,7 +190,6 @@ def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFra
 
 
 def side_of(factors: SparkFactors, who: Who, ids: pa.Array) -> ModelSide:
-    """The factors of those of these ids that the model knows, on the driver."""
     asked = pa.table({"id": ids.cast(arrow_type(factors.info.id_types[who])).unique()})
     lines = factors.of(who).join(F.broadcast(factors.spark.createDataFrame(asked)), "id", "left_semi")
     return ModelSide.of(lines.toArrow(), factors.info, who)

@@ -117,7 +117,6 @@ def _word_or(words: tuple[str, ...], convert: Callable[[Any], Any], value: Any) 
 
 
 def _named(function: F, verb: str, param: Param[Any]) -> F:
-    """The function with the name and the documentation of a method."""
     function.__name__ = f"{verb}{param.name[0].upper()}{param.name[1:]}"
     function.__doc__ = f"{verb.capitalize()} ``{param.name}``: {param.doc}."
     return function

@@ -120,7 +120,6 @@ def ranking(factors: SparkFactors, on: CheckedRatings, n: int, seen: CheckedRati
 
 
 def _cells(factors: SparkFactors, on: CheckedRatings, positives: bool = False) -> DataFrame:
-    """The different cells of ratings, or of those that are positive, with their number as ``n``."""
     chosen = on.ratings
     if positives:
         chosen = chosen.where(positive(chosen, on.columns.label, on.columns.threshold))
@@ -129,7 +128,6 @@ def _cells(factors: SparkFactors, on: CheckedRatings, positives: bool = False) -
 
 
 def _popular(factors: SparkFactors, users: DataFrame, seen: DataFrame, positives: DataFrame, n: int) -> DataFrame:
-    """For every user the n items with the most positive ratings, without those that the user has seen."""
     counts = positives.groupBy("item").agg(F.sum("n").alias("n"))
     items = factors.items.select(F.col("id").alias("item")).join(counts, "item", "left")
     order = F.sort_array(F.collect_list(F.struct(-F.coalesce("n", F.lit(0)), "item")))
@@ -176,8 +174,6 @@ def _packed(factors: SparkFactors, who: Who, table: DataFrame, n_blocks: int, pr
 
 @dataclass(frozen=True)
 class _Rank:
-    """The n best of the right block for every row of the left one."""
-
     n: int
     predictor: Predictor
     ranking: Ranking

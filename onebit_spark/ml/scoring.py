@@ -2,7 +2,7 @@
 
 SparkFactors      both tables: ids, and scores of pairs
 scored_ratings    ratings with what the model predicts for them, in this process if they are few, by Spark otherwise
-measure, …        figures, diagnostics, calibration and certificates, from scored ratings by ``predictor.predictor``
+measure, certify  figures and certificates, from scored ratings by ``predictor.predictor``
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onebit_spark.core import prediction
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.core.model_info import CERTIFIED, SIDE_OF, ModelInfo, Who, factor_columns
 from onebit_spark.core.posterior import packed_size
-from onebit_spark.core.prediction import LARGEST, Calibration, Call
+from onebit_spark.core.prediction import LARGEST, Call
 from onebit_spark.engines.spark_engine import collected_factors
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input import spark_ratings
@@ -32,7 +32,7 @@ from onebit_spark.platform.frames import arrow_udf, collect_in_parts
 from onebit_spark.platform.sessions import as_bytes, described, driver_limits
 from onebit_spark.predictor import predictor
 from onebit_spark.predictor.fitted_model import FittedModel
-from onebit_spark.predictor.predictor import OUTPUTS, SAMPLE, CertificateRequest, ModelSide, Predictor
+from onebit_spark.predictor.predictor import OUTPUTS, CertificateRequest, ModelSide, Predictor
 
 SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
 
@@ -79,10 +79,7 @@ class SparkFactors:
     # ---- ids ---------------------------------------------------------------------------------------------------------
 
     def check_id_type(self, dataset: DataFrame, who: Who) -> None:
-        """Refuse a column of ids whose type is not that of the model's.
-
-        Integers of different widths are accepted. Any other cast could merge or split ids, so the user must do it.
-        """
+        """Refuse a column of ids whose type is not that of the model's: see ``predictor.asked_ids``."""
         column, expected = self.columns[who], self.info.id_types[who]
         actual = spark_ratings.type_of(dataset, column).simpleString()
         if actual != expected and not (actual in INTEGRAL and expected in INTEGRAL):
@@ -125,7 +122,6 @@ class SparkFactors:
         return table
 
     def sampled(self, dataset: DataFrame, seed: int) -> DataFrame:
-        """The pairs with one random draw each, ``sampledScore`` (docs/MATH.md, §9.4)."""
         info = self.info
         if info.scale_moments is None:
             raise RequestError("the model was saved by a version without random draws: fit it again")
@@ -193,7 +189,6 @@ def _scored_lines(info: ModelInfo, table: pa.Table) -> pa.Table:
 
 
 def _asked(factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
-    """The two ids, the label as a boolean and the group."""
     ids = (F.col(spark_ratings.quoted(column)) for column in factors.columns.values())
     positive = spark_ratings.positive(ratings, factors.info.columns["label"], threshold)
     group = F.lit(None).cast("string") if group is None else group
@@ -209,7 +204,6 @@ def _by_spark(factors: SparkFactors, asked: DataFrame) -> DataFrame:
 
 
 def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFrame:
-    """``OUTPUTS`` appended to n checked pairs of ids."""
     if factors.fit_driver(n):
         table = factors.scored_here(pairs).drop_columns(["unknown_user", "unknown_item"])
         schema = StructType([*pairs.schema, *(StructField(name, DoubleType()) for name in OUTPUTS)])
@@ -252,20 +246,7 @@ def measure(
     return figures, predictor.count_by_level(info, sums, by)
 
 
-def diagnose(
-    factors: SparkFactors, ratings: DataFrame, source: str, fitted: bool, counts: RatingCounts | None = None
-) -> dict[str, Any]:
-    """The figures that a report shows, of all ratings or of a sample: see ``OneBitCompletionModel.diagnose``."""
-    scored, sampled = _scored(factors, ratings, SAMPLE, counts)
-    return predictor.diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
-
-
-def calibrate(factors: SparkFactors, ratings: DataFrame) -> Calibration:
-    """The map from score and spread to probability that is likeliest on these ratings, which must not be fitted."""
-    return predictor.calibrated(_scored(factors, ratings, predictor.CALIBRATING)[0])
-
-
-def _scored(
+def scored_sample(
     factors: SparkFactors, ratings: DataFrame, most: int, counts: RatingCounts | None = None
 ) -> tuple[pa.Table, bool]:
     """The ratings scored, or a sample of about ``most``, and whether it is a sample."""

@@ -117,7 +117,6 @@ class Location:
         return [os.path.basename(path.rstrip("/")) for path in (self / folder if folder else self)._paths()]
 
     def read_text(self, most: int | None = None) -> str:
-        """The content of a file, or its first ``most`` bytes."""
         return self._read(most).decode("utf-8", errors="replace")
 
     def text(self, file: str = "") -> str:

@@ -277,6 +277,7 @@ def _from_pandas(column: Any, kind: pa.DataType) -> pa.Array:
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"  # of Spark 4.1
 LONG_LINES_BYTES = 16 * 2**20
 JOB_ERRORS = (PySparkException, Py4JJavaError)  # what a failed job raises
+ROWS_LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 
 
 def truncate_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
@@ -315,7 +316,7 @@ def cached(frame: DataFrame, release: ExitStack, level: StorageLevel = StorageLe
 def on_executors(frame: DataFrame) -> DataFrame:
     """The rows, computed now and kept on the executors' disks, with a plan of one node and without lineage.
 
-    Rows that are lost with an executor end the job that reads them: see ``rows_are_lost``.
+    Rows that are lost with an executor end the job that reads them, with the condition ``ROWS_LOST``.
     """
     return frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
 
@@ -325,11 +326,6 @@ def forget(kept: DataFrame) -> None:
     if not is_connect(kept.sparkSession):
         frame: Any = kept._jdf
         frame.queryExecution().analyzed().rdd().unpersist(False)
-
-
-def rows_are_lost(error: Exception) -> bool:
-    """Whether a job has failed because rows of ``on_executors`` are no longer there."""
-    return "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND" in str(error)
 
 
 def computed_once(frame: DataFrame) -> DataFrame:
@@ -389,8 +385,6 @@ def in_partitions(frame: DataFrame, n: int, part: Column) -> DataFrame:
 def cogrouped(
     left: DataFrame, right: DataFrame, key: str, work: Callable[[pa.Table, pa.Table], pa.Table], schema: StructType
 ) -> DataFrame:
-    """``work`` on the rows of both frames that have the same key."""
-
     def call(one: pa.Table, other: pa.Table) -> pa.Table:  # Spark would count ``self`` of a callable as an argument
         return work(one, other)
 

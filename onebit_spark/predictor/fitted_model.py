@@ -32,8 +32,7 @@ from onebit_spark.core.id_index import one_array
 from onebit_spark.core.model_info import PARTNER, SIDE_OF, ModelInfo, Who
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
-from onebit_spark.core.prediction import TOWARDS, Call, ConfidenceThresholds, ranking_figures
-from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.prediction import TOWARDS, Call, ranking_figures
 from onebit_spark.core.questions import best_questions
 from onebit_spark.core.solver import Iteration
 from onebit_spark.core.user_data import arrow_table, label_problems, weight_problems
@@ -75,8 +74,6 @@ IdLabels = tuple[Any, Any, NDArray[np.bool_]]  # of ratings: ids of users and it
 
 
 class _Ratings(NamedTuple):
-    """Ratings for a model, without those of weight 0."""
-
     ids: list[pa.Array]  # of the users and of the items
     rows: Numbers  # their positions
     cols: Numbers
@@ -94,8 +91,8 @@ def load(path: str | os.PathLike[str]) -> FittedModel:
     """
     info, users, items, certificate, params, fitted = read_model(path)
     cold_start, max_error = params.get("coldStartStrategy", "prior"), params.get("maxError")
-    model = FittedModel(info, users, items, certificate, cold_start, max_error, params, fitted)
-    return replace(model, min_precision=params.get("minPrecision"))
+    content = info, users, items, certificate, cold_start, max_error, params, fitted
+    return FittedModel(*content, min_precision=params.get("minPrecision"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -168,11 +165,6 @@ class FittedModel:
         return self.info.scales
 
     @property
-    def prior(self) -> ScalePrior:
-        """π^γ with the α and β that were used."""
-        return self.info.scale_prior
-
-    @property
     def objective_history(self) -> list[float]:
         """λ·AVB (hinge) or −ELBO (logistic) after each iteration. It is minimised."""
         return self.info.objective_history
@@ -196,16 +188,6 @@ class FittedModel:
     def effective_rank(self) -> int:
         """Number of factors in use (§8.5)."""
         return self.info.effective_rank
-
-    @property
-    def majority(self) -> int:
-        """The more frequent label, 1 or −1; 1 in a tie."""
-        return self.info.majority
-
-    @cached_property
-    def confidence_thresholds(self) -> ConfidenceThresholds:
-        """Thresholds of the confidence, from the fitted ratings (§10.2)."""
-        return self.info.thresholds["answered"]
 
     @property
     def certificates(self) -> list[Certificate]:
@@ -353,7 +335,6 @@ class FittedModel:
         return self.predictor.calls(call, np.inf if threshold is None else threshold, score, outputs["std"])
 
     def _threshold(self, call: Call) -> float:
-        """From which confidence on the model makes a call."""
         return calling_threshold(self.certificate, call, self.max_error, self.min_precision)
 
     def sample(self, users: Any, items: Any, seed: int = 0) -> DoubleArray:
@@ -375,7 +356,6 @@ class FittedModel:
         return self._without_unknown(self.predicted(rows, cols)[name], rows, cols)
 
     def pairs(self, users: Any, items: Any) -> tuple[list[pa.Array], Numbers, Numbers]:
-        """The ids of the pairs, and their positions."""
         ids = [self.asked("user", users), self.asked("item", items)]
         numbers = self.users.positions(ids[0]), self.items.positions(ids[1])
         lengths = {len(asked) for asked in ids} - {1}
@@ -392,7 +372,6 @@ class FittedModel:
         return self.pairs(*(seen if is_pair else self._columns_of(seen, "the seen pairs", ("user", "item"))))
 
     def asked(self, who: Who, values: Any) -> pa.Array:
-        """Ids as an Arrow array that can be looked up."""
         return asked_ids(values, self.side(who).ids.type, f"the {who} ids")
 
     def predicted(self, rows: Numbers, cols: Numbers) -> dict[str, DoubleArray]:
@@ -580,7 +559,6 @@ class FittedModel:
         return replace(self, certificate=with_certificates(self.certificate, certificates, instead_of))
 
     def _sketch(self, given: _Ratings) -> CellSketch:
-        """The sketch of the cells of ratings, up to the limit of the model's own sketch."""
         return CellSketch.of(cell_hashes(*given.ids), HIGHEST if self.fitted is None else self.fitted.limit)
 
     def calibrate(self, users: Any, items: Any = None, labels: ArrayLike | None = None) -> FittedModel:
@@ -590,8 +568,7 @@ class FittedModel:
         not change. The probability is above ½ exactly where the score is above 0.
         """
         given = self._ratings(users, items, labels, "calibrate")
-        calibration = calibrated(self.scored(given.rows, given.cols, given.positive))
-        return replace(self, info=replace(self.info, calibration=asdict(calibration)))
+        return self.changed(calibration=asdict(calibrated(self.scored(given.rows, given.cols, given.positive))))
 
     def diagnose(
         self, users: Any, items: Any = None, labels: ArrayLike | None = None, *, source: str = "held-out ratings",
@@ -614,7 +591,11 @@ class FittedModel:
         figures = diagnosed(scored, source, fitted)
         if self.users.measured is not None and self._axes.dimensions > 1:
             figures["map"] = self.drawing(most=REPORTED)
-        return replace(self, info=replace(self.info, diagnostics=figures))
+        return self.changed(diagnostics=figures)
+
+    def changed(self, **info: Any) -> FittedModel:
+        """This model with other fields of its ``info``."""
+        return replace(self, info=replace(self.info, **info))
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write the report of the fit, the page ``report.html`` of a job, to a file. Its plots need matplotlib.
@@ -763,7 +744,6 @@ class FittedModel:
         return self._with_sides({who: side}, side_features=learnt)
 
     def _explained(self, features: Any, who: Who) -> model_info.IdLines:
-        """The means that side features explain, Wᵀf (ids × D)."""
         table, column = arrow_table(features, f"the {who} features"), self.info.columns[who]
         kind = self.side(who).ids.type
         coding = model_info.coding_of(self.info, who)

@@ -69,7 +69,6 @@ Content = tuple[ModelInfo, ModelSide, ModelSide, dict[str, Any], dict[str, Any],
 
 
 def read_model(path: str | os.PathLike[str]) -> Content:
-    """What a model folder holds. A RequestError of one line if it cannot be read."""
     folder = local_path(path)
     check_model(Location(None, folder), path)
     try:
@@ -82,7 +81,6 @@ def read_model(path: str | os.PathLike[str]) -> Content:
 
 
 def check_model(folder: Location, path: object) -> None:
-    """Raise a RequestError if there is no model in the folder at this path."""
     if not folder.is_folder():
         raise RequestError(f"there is no model at {path}: no such folder")
     if METADATA not in folder.names():
@@ -148,7 +146,6 @@ def _ids(ids: pa.ChunkedArray, spark_type: str) -> pa.ChunkedArray:
 
 
 def _params(folder: Path) -> dict[str, Any]:
-    """The Params in pyspark.ml's own metadata, as they were set or by default."""
     parts = sorted((folder / "metadata").glob("part-*"))  # one line of JSON; all parts but one may be empty
     try:
         content = json.loads("".join(map(_text, parts)))
@@ -186,7 +183,6 @@ def write_into(folder: Path, content: Content, files: Mapping[str, str] | None =
 
 
 def write_vectors(path: str | os.PathLike[str], users: ModelSide, items: ModelSide, overwrite: bool = False) -> None:
-    """Write the tables ``users`` and ``items`` of id and vector list<float> into a new folder ``path``."""
     with replaced_folder(path, VECTORS, overwrite) as folder:
         for name, side in (("users", users), ("items", items)):
             vectors, intercept = side.known.mean, side.known.intercept

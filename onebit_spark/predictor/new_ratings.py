@@ -73,7 +73,6 @@ class FoldIn:
     def priors(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
     ) -> RowPrior:
-        """The prior of each row of a block, with what its side features and its implicit features explain."""
         if explained is None:
             explained = np.zeros((block.n_rows, partners.dimension))
         if partners.implicit is None:

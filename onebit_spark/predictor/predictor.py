@@ -4,9 +4,7 @@ Predictor     from the posteriors of a row and a column to the predictions of th
 ModelSide     the ids of one side in this process, with their posterior
 scored table  ratings with their predictions: figures, diagnostics, calibration, certificates
 
-Some certificates are about random draws. A row or column with ratings is drawn from its posterior. One without ratings
-is drawn from the prior given the scales, which are drawn first, one γ for both sides of a pair, so that it adds nothing
-to the divergence (§9.4). After a prior split the prior is fixed.
+Some certificates are about random draws. docs/MATH.md, §9.4, says how ids without ratings are drawn.
 """
 
 from __future__ import annotations
@@ -97,10 +95,6 @@ class Predictor:
         """The sign of the score as a label. A score of exactly 0 gets the majority label."""
         return np.where(np.where(scores == 0, self.majority, scores) > 0, 1.0, self.negative)
 
-    def probability(self, scores: DoubleArray, variances: DoubleArray) -> DoubleArray:
-        """P(+), calibrated if the model is."""
-        return prediction.probability(self.loss, scores, variances, self.calibration)
-
     def confidence(self, scores: DoubleArray, deviations: DoubleArray) -> DoubleArray:
         """z = score/√(c + variance). c is the noise of the loss, also in a calibrated model (§10.1)."""
         return prediction.confidence(scores, deviations, prediction.score_noise(self.loss))
@@ -110,8 +104,8 @@ class Predictor:
         return np.asarray(TOWARDS[call](self.confidence(scores, deviations)) >= threshold)
 
     def outputs(self, scores: DoubleArray, variances: DoubleArray) -> dict[str, DoubleArray]:
-        columns = scores, np.sqrt(variances), self.probability(scores, variances), self.label(scores)
-        return dict(zip(OUTPUTS, columns, strict=True))
+        probability = prediction.probability(self.loss, scores, variances, self.calibration)
+        return dict(zip(OUTPUTS, (scores, np.sqrt(variances), probability, self.label(scores)), strict=True))
 
     def sampled_scores(
         self, rows: RowPosterior, cols: RowPosterior, unrated: tuple[Flags, Flags], keys: Numbers, seed: int
@@ -165,7 +159,6 @@ class Predictor:
     # ---- from lines of factor tables ---------------------------------------------------------------------------------
 
     def score_lines(self, lines: Lines) -> pa.StructArray:
-        """The columns ``OUTPUTS`` of pairs of factor lines."""
         priors = [prior_row(self.scales, side, self.kind, self.intercepts) for side in SIDES]
 
         def pairs(part: slice) -> Pairs:
@@ -254,7 +247,6 @@ class ModelSide:
 
     @classmethod
     def of(cls, table: pa.Table, info: ModelInfo, who: Who) -> ModelSide:
-        """From a factor table of a model."""
         prior, columns = prior_row(info.scales, SIDE_OF[who], *info.table_form), list(factor_columns(*info.table_form))
         if DIRECTIONS in table.column_names:  # of a checkpoint
             prior, columns = prior.with_vectors(MODEL_VECTORS, FIT_VECTORS), [*columns, DIRECTIONS]
@@ -281,7 +273,6 @@ class ModelSide:
         return _at(self.known, self.prior, positions, implicit)
 
     def drawn_at(self, positions: Numbers) -> RowPosterior:
-        """The posterior of the certified draws at these positions."""
         if self.certified is None:
             return self.at(positions)
         return _at(self.certified, _independent(self.prior), positions)
@@ -318,12 +309,10 @@ def _chosen(lines: FloatArray, unknown: FloatArray, positions: Numbers) -> Float
 
 
 def _independent(prior: RowPosterior) -> RowPosterior:
-    """The prior as standard deviations."""
     return RowPosterior(prior.location, prior.std, "spread", prior.has_intercept)
 
 
 def scores_at(users: ModelSide, items: ModelSide, row: Numbers, col: Numbers) -> DoubleArray:
-    """The scores of the pairs (row[l], col[l]), on all cores."""
     scores, intercepts = np.empty(len(row)), users.prior.has_intercept
 
     def fill(part: slice) -> None:
@@ -543,7 +532,6 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
 
 
 def calibrated(scored: pa.Table) -> Calibration:
-    """The calibration that is likeliest on scored ratings, which must not be fitted."""
     score, std, positive = (scored[name].to_numpy() for name in ("score", "std", "positive"))
     if positive.all() or not positive.any():
         raise RequestError("a calibration needs ratings of both classes: hold out more ratings")
@@ -635,7 +623,6 @@ class CertificateRequest:
 def certificates_of(
     info: ModelInfo, counts: HeldOutCounts, request: CertificateRequest, fresh: Mapping[str, Any]
 ) -> list[Certificate]:
-    """The certificates that counts of held-out ratings give: ``holdout`` first."""
     certificates = held_out_certificates(info.thresholds, counts, request.terms, request.calls)
     return [with_freshness(item, fresh) for item in certificates]
 

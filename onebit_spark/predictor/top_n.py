@@ -42,7 +42,6 @@ class Ranking(NamedTuple):
 
 
 def ranking_problems(n: int, z: float | None) -> list[str]:
-    """The problems of a request for the n best by score − z·std, in words."""
     problems = []
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         problems.append(f"the number of recommendations must be an integer of at least 1, not {n!r}")
@@ -192,7 +191,6 @@ def _variance_terms(side: RowPosterior, role: str) -> FloatArray:
 
 
 def _variances(rows: RowPosterior, partners: RowPosterior) -> FloatArray:
-    """The variance of every pair of a few rows with all partners."""
     a, b = np.tril_indices(rows.dimension)
     z = partners.location.astype(np.float32)
     z[:, : int(rows.has_intercept)] = 1.0
@@ -219,7 +217,6 @@ def _count_above(tile, limits):
 
 @jit
 def _offer(tile, terms, order, bounds, seen, lists):
-    """Offer the pairs of a tile to the lists of its rows."""
     variances, (pointers, positions) = tile.variances, seen
     last = lists.key.shape[1] - 1
     for r in range(tile.scores.shape[0]):
@@ -250,7 +247,6 @@ def _offer(tile, terms, order, bounds, seen, lists):
 
 @inner
 def _insert(lists, i, key, partner, score, variance):
-    """Insert a pair into the list of row i. The last entry is dropped."""
     k = lists.key.shape[1] - 1
     while k > 0 and lists.key[i, k - 1] < key:
         lists.key[i, k], lists.partner[i, k] = lists.key[i, k - 1], lists.partner[i, k - 1]

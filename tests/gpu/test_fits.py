@@ -67,7 +67,8 @@ def test_chosen_weight_and_certificates(ratings):
     for found, expected in zip(there.certificates, here.certificates, strict=True):
         assert found.name == expected.name
         assert found.bound == pytest.approx(expected.bound, rel=1e-4)
-    np.testing.assert_allclose(there.confidence_thresholds.values, here.confidence_thresholds.values, rtol=0.01)
+    found, expected = (fit.info.thresholds["answered"].values for fit in (there, here))
+    np.testing.assert_allclose(found, expected, rtol=0.01)
 
 
 def test_choices(ratings):

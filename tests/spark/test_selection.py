@@ -5,6 +5,7 @@ import pytest
 from test_recommend import ALL_ITEMS, ALL_USERS, table_of
 
 from onebit_spark import RequestError, Terms
+from onebit_spark.certificate.certificates import ungrouped_certificates
 from onebit_spark.model import OneBitCompletionModel
 
 REQUESTS = (0.08, 0.001)
@@ -41,6 +42,10 @@ def make_known(make_fit, make_model):
     return make
 
 
+def requests_of(model):
+    return [item["request"] for item in ungrouped_certificates(model.certificate)]
+
+
 @pytest.fixture(scope="module")
 def certified(make_known, ratings):
     """Tests change copies of it."""
@@ -70,7 +75,7 @@ def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
     for one in found:  # the model kept no sketch of its ratings
         assert one["freshness"] == {"checked": False, "reason": UNKNOWN}
         assert f"could not be checked: {UNKNOWN}. This holds only if it has not." in one["statement"]
-    assert certified.certifiedErrors == list(REQUESTS)
+    assert requests_of(certified) == list(REQUESTS)
     met = expected[1]
     assert 0.5 < met.inputs["answered_share"] < 1
     lines = certified.transform(ratings).toPandas()
@@ -105,10 +110,10 @@ def test_the_headline_as_in_process(make_fit, make_known, ratings, held):
 def test_the_headline_stays_until_it_is_certified_again(make_known, ratings):
     certified = make_known().certify(ratings, delta=0.1)
     selective = certified.certifySelective(ratings, 0.3)
-    assert (selective.headline, selective.certifiedErrors) == (certified.headline, [0.3])
+    assert (selective.headline, requests_of(selective)) == (certified.headline, [0.3])
     again = selective.certify(ratings)
     assert [one["name"] for one in again.certificate["certificates"]] == ["holdout"]
-    assert again.certifiedErrors == []
+    assert requests_of(again) == []
 
 
 def test_beyond_what_can_be_collected(make_known, ratings, certified, monkeypatch):
@@ -125,7 +130,7 @@ def test_which_error_rate_and_under_which_name(spark, ratings, certified, tmp_pa
     assert renamed.transform(strangers).columns[-1] == "sure"
     assert "answered" not in model.copy().setAnsweredCol("").transform(strangers).columns
     everything = model.certifySelective(ratings, 0.49)
-    assert everything.certifiedErrors == [0.49]
+    assert requests_of(everything) == [0.49]
     lines = everything.setColdStartStrategy("nan").transform(strangers).sort("item").collect()
     assert [line["answered"] for line in lines] == [True, False]
     with pytest.raises(RequestError, match=r"maxError 0.2 was not certified for this model: choose one of 0.08, 0.001"):
@@ -139,7 +144,7 @@ def test_which_error_rate_and_under_which_name(spark, ratings, certified, tmp_pa
     assert again.getMaxError() == 0.001
     assert not again.transform(ratings).where("answered").head(1)
     new = spark.createDataFrame([(77, 1, 1), (77, 2, -1)], "user long, item long, label int")
-    assert again.foldIn(new).certifiedErrors == []  # other factors, no certificate
+    assert requests_of(again.foldIn(new)) == []  # other factors, no certificate
 
 
 PRECISIONS = "0.9,0.999,negative:0.85"

@@ -35,7 +35,7 @@ def drawn(fit, row, col, seeds=1500):
 
 def scale_draws(fit, rng, n):
     """γ (n × K), γ_b and γ_d (n), by scipy."""
-    moments, prior, own = fit.scales.moments, fit.prior, fit.config.make_intercept_prior()
+    moments, prior, own = fit.scales.moments, fit.info.scale_prior, fit.config.make_intercept_prior()
     pairs = [(prior, s, moments.rows + moments.cols) for s in moments.factor]
     if fit.config.intercepts:
         pairs += [(own, moments.row_intercept, moments.rows), (own, moments.col_intercept, moments.cols)]

@@ -117,7 +117,7 @@ def test_a_score_of_zero_is_predicted_as_the_majority(loss, flip):
     labels = flip * np.where(np.arange(len(labels)) % 4 == 0, -1, labels)
     fit = fit_arrays(rows, cols, labels, config_of(loss, intercepts=False, max_iter=3))
     assert fit.score([99], [0])[0] == 0
-    assert fit.predict([99], [0])[0] == fit.majority == np.sign(labels.sum())
+    assert fit.predict([99], [0])[0] == fit.info.majority == np.sign(labels.sum())
     assert fit.probability([99], [0])[0] == 0.5
 
 

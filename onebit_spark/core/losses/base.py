@@ -46,11 +46,9 @@ class RowPrior:
 
     @classmethod
     def at(cls, lines: RowPosterior) -> RowPrior:
-        """The prior with the means and the standard deviations of these rows."""
         return cls(lines.location.astype(np.float64), lines.std.astype(np.float64) ** -2)
 
     def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
-        """The prior of the rows at ``index``, in that order."""
         mean, precision = (lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision))
         explained, implicit = (None if part is None else part[index] for part in (self.explained, self.implicit_mean))
         return RowPrior(mean, precision, explained, implicit, self.coupling)

@@ -64,7 +64,6 @@ def _address(context, builder, kind, array, line):
 
 
 def _of_llvm(builder, name, *arguments):
-    """Call a function of LLVM on lines."""
     kind = ir.FunctionType(_LINE, [_LINE] * len(arguments))
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f64")
     return builder.call(function, arguments)
@@ -156,7 +155,6 @@ def fill_up(system, solution, size, count):
 
 @inner
 def solve_arrays(size):
-    """Arrays for the packed systems and the solutions of a batch."""
     return np.empty((size * (size + 1) // 2, LANES)), np.empty((size, LANES))
 
 

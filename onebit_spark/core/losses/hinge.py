@@ -1,11 +1,7 @@
-"""The hinge loss: Definition 1 of the paper and Algorithm 1, with a better solver for the means.
+"""The hinge loss: Definition 1 of the paper and Algorithm 1, with a better solver for the means (docs/MATH.md, §3).
 
-The objective is F = λ·AVB. Given the other side it separates over rows, and within a row into two convex problems:
-
-- spread: s_k = 2 / (a_k + √(a_k² + 4 g_k)),  a_k = κ c Σ_l (|R_jk| + c sR_jk),  c = √(2/π);
-- mean:   min_x κ Σ_l (1 − y_l x·R_j)_+ + Σ_k w_k |x_k| + ½ Σ_k g_k (x_k − p_k)²,  w_k = κ c Σ_l sR_jk.
-
-With weights, κ w_l stands in the place of κ in every sum over ratings (docs/MATH.md, §16).
+The objective is F = λ·AVB. Given the other side it separates over rows, and within a row into two convex problems, for
+the spreads and for the mean. With weights, κ w_l stands in the place of κ in every sum over ratings (§16).
 """
 # mypy: disallow-untyped-defs=False
 
@@ -87,7 +83,6 @@ class Hinge(Loss):
 
     @staticmethod
     def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> NDArray[np.float64]:
-        """(1 − y·score)_+."""
         return np.asarray(np.maximum(1.0 - signs * scores, 0.0))
 
     @property
@@ -186,10 +181,9 @@ def _penalty(x, fixed, w, prior_mean, precision):
 
 @jit
 def update_rows_mm(ratings, span, other_lines, rows, prior, numbers):
-    """Rows span[0] … span[1] − 1: one majorised step of the means, and the exact spreads.
+    """Rows span[0] … span[1] − 1: a majorised step of the means (§3.3), and the exact spreads.
 
-    The floors make the majoriser loose at the old point. So a step that does not lower the row's part of F is halved,
-    at most ``HALVINGS`` times; after that the old mean stays. Returns Σ_i Σ_k log s_ik and the data term.
+    Returns Σ_i Σ_k log s_ik and the data term.
     """
     (first, last), (location, spread, fixed) = span, rows
     pointers, codes, weights = ratings
@@ -285,10 +279,7 @@ def update_rows_mm(ratings, span, other_lines, rows, prior, numbers):
 
 @jit
 def update_rows_gradient(ratings, span, other_lines, rows, prior, numbers):
-    """Rows span[0] … span[1] − 1 by Algorithm 1: a gradient step of the means, or the exact spreads, or both.
-
-    ∂F/∂x_k = −κ Σ_l y_l R_jk 1(y_l u_l < 1) + w_k sign(x_k) + g_k (x_k − p_k).
-    """
+    """Rows span[0] … span[1] − 1 by Algorithm 1: a gradient step of the means (§3.4), or the exact spreads, or both."""
     (first, last), (location, spread, fixed) = span, rows
     pointers, codes, weights = ratings
     prior_mean, precision, _ = prior

@@ -1,15 +1,8 @@
-"""The logistic loss (Section 5 of the paper), by Jaakkola & Jordan's quadratic bound at ξ_l² = E[u_l²]::
+"""The logistic loss (Section 5 of the paper), by Jaakkola & Jordan's quadratic bound at ξ_l² = E[u_l²] (MATH.md, §4).
 
-    log(1 + e^{−u}) ≤ log(1 + e^{−ξ}) + (ξ − u)/2 + τ(ξ)(u² − ξ²)
-
-The update of a row is exact, with x its free coordinates, z_j the other side's rows and τ(ξ) = tanh(ξ/2)/(4ξ)::
-
-    A = 2κ Σ_l τ(ξ_l) E[z_j z_jᵀ] + diag g,    x ~ N(A⁻¹ (κ/2 Σ_l y_l E[z_j] + g∘p), A⁻¹)
-
-``covariance="diagonal"`` keeps only variances, V_kk = 1/A_kk, for large K. ξ is not stored: it is computed from the
-moments of both sides just before the row moves. The data term is κ Σ_l [log(1 + e^{−ξ}) + (ξ − y u)/2].
-
-With weights, κ w_l stands in the place of κ in every sum over ratings (docs/MATH.md, §16).
+The update of a row is exact: x ~ N(A⁻¹b, A⁻¹). ``covariance="diagonal"`` keeps only variances, V_kk = 1/A_kk, for large
+K. ξ is not stored: it is computed from the moments of both sides just before the row moves. With weights, κ w_l stands
+in the place of κ in every sum over ratings (§16).
 
 With full covariances a line of the other side is [E[R Rᵀ] packed, E[R], 1, 0 …]. With z = [R, 1] that is the lower
 triangle of E[z zᵀ], whose last row is E[z]. So a rating reads one line, and its first entries are in the same order as

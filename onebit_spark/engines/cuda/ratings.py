@@ -124,11 +124,6 @@ class DeviceRatings:
         return CountedRows(np.arange(self.n_rows), total, positive)
 
     @property
-    def positive_counts(self) -> NDArray[np.int64]:
-        """Number of positive ratings of each row, on the host."""
-        return download(self._unweighted.positives).astype(np.int64)
-
-    @property
     def positives(self) -> int:
         return int(self._unweighted.positives.sum())
 

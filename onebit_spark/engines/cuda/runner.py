@@ -283,9 +283,6 @@ class CudaRunner:
     def described(self, what: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def positive_counts(self, side: Side) -> NDArray[np.int64]:
-        return self.ratings[side].positive_counts
-
     @contextmanager
     def running(self) -> Iterator[Self]:
         """The runner for the length of a fit. Afterwards, sums for a next half step are freed."""

@@ -55,7 +55,12 @@ def file_system(path: str) -> tuple[fs.FileSystem, str]:
             from fsspec.core import url_to_fs
         except ModuleNotFoundError:
             raise unknown from None
-        system, inside = url_to_fs(path)
+        try:
+            system, inside = url_to_fs(path)
+        except ValueError:  # fsspec does not know the scheme either
+            raise unknown from None
+        except ImportError as lacking:  # the message names the package to install
+            raise OSError(str(lacking)) from None
         return fs.PyFileSystem(fs.FSSpecHandler(system)), inside
 
 

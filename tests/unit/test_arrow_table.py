@@ -3,8 +3,11 @@
 import gzip
 import json
 import re
+import sys
 import tempfile
+import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -83,6 +86,19 @@ def test_the_same_uri_for_the_same_place(tmp_path, monkeypatch):
 def test_what_is_no_path(path, reason):
     with pytest.raises(RequestError, match=reason):
         Location(None, path)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(ValueError("Protocol not known: nosuch"), "Unrecognized filesystem"), (ImportError("Install it"), "Install it")],
+)
+def test_a_path_that_fsspec_does_not_open(monkeypatch, error, reason):
+    core = types.ModuleType("fsspec.core")
+    core.url_to_fs = Mock(side_effect=error)
+    monkeypatch.setitem(sys.modules, "fsspec", types.ModuleType("fsspec"))
+    monkeypatch.setitem(sys.modules, "fsspec.core", core)
+    with pytest.raises(RequestError, match=reason):
+        Location(None, "nosuch://a/b")
 
 
 LIKES = pa.table({"user": ["ann", "bob", "eve"], "item": [7, 8, 9], "label": [1, 0, 1]})

@@ -240,6 +240,7 @@ class _Search(Generic[P]):
     def __init__(self, engine: Engine[P], asked: FitConfig, given: FitConfig) -> None:
         self._engine, self._asked, self._given = engine, asked, given
         self._split = Split(asked.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
+        self._too_large: set[int] = set()  # ranks for which there is too little memory
         self._refused: dict[tuple[int, float], bool] = {}  # rank and κ of what was tried: whether it is clearly worse
         self._new = _longer(engine)  # the side of which a level has more rows than that below
         self.trail: list[dict[str, Any]] = []
@@ -357,16 +358,16 @@ class _Search(Generic[P]):
         ranks = [max(2 * GROWTH, GROWTH * (rank // GROWTH + 1))]
         if self._share == 1 and rank == START_RANK:
             ranks.append(2 * START_RANK)
-        bounded = [replace(config, rank=min(each, asked.max_rank)) for each in ranks]
-        new = [each for each in bounded if each.factors > rank and (each.factors, each.kappa) not in self._refused]
-        if asked.rank != AUTO or not new:
-            return None
-        wider = new[0]
-        if short := self._engine.shortage(wider):
+        for each in ranks if asked.rank == AUTO else ():
+            wider = replace(config, rank=min(each, asked.max_rank))
+            refused = wider.factors in self._too_large or (wider.factors, wider.kappa) in self._refused
+            if refused or wider.factors <= rank:
+                continue
+            if not (short := self._engine.shortage(wider)):
+                return wider
             log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
-            self._refused[wider.factors, wider.kappa] = True
-            return None
-        return wider
+            self._too_large.add(wider.factors)
+        return None
 
     def _grown(self, trial: Trial[P], wider: FitConfig) -> Trial[P]:
         """The state with more factors and with the best κ for them, if it is better."""

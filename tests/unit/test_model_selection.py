@@ -48,7 +48,7 @@ def engine_of(rows, cols, labels):
 
 
 def noise():
-    """Labels that say nothing, of cells that say nothing."""
+    """Random labels: they depend on neither the row nor the column."""
     rows, cols, _ = data("B3")
     return rows, cols, np.random.default_rng(5).choice([-1, 1], len(rows))
 
@@ -281,6 +281,27 @@ def test_what_a_slice_clearly_refuses_is_not_tried_again(monkeypatch):
     trail = select_model(engine_of(*data("B2")), FitConfig()).trail
     tried = [(entry["rank"], entry["weight"]) for entry in trail if not entry["kept"] and entry["implicit_features"]]
     assert len(tried) == len(set(tried)) > 1
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_all_ratings_try_twenty_factors_where_a_slice_refused_more(monkeypatch, caplog, short):
+    """``short``: 32 factors take too much memory, which is reported once."""
+    shape, tried = (600, 150), []
+    rows, cols, labels = simulated("B1", rank=15, shape=shape, fraction=0.9)
+    engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, shape))
+
+    def refused(search, trial, wider):
+        tried.append((search._share, wider.factors))
+        search._refused[wider.factors, wider.kappa] = True
+        return trial
+
+    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", len(rows) // 5)
+    monkeypatch.setattr(model_selection._Search, "_grown", refused)
+    if short:
+        monkeypatch.setattr(type(engine), "shortage", lambda _, config: "too large" if config.rank > 20 else None)
+    select_model(engine, FitConfig(likelihood_weight=4.0))
+    assert tried == [*([] if short else [(1 / 4, 32)]), (1, 20)]
+    assert caplog.text.count("rank 32 is not tried: too large") == int(short)
 
 
 def test_the_side_with_new_rows_moves_first():

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from powerlaw import power_law_chunks
 from pyspark.ml.recommendation import ALS
 from pyspark.sql import DataFrame
-from record import provenance
+from record import provenance, save
 from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays, fit_table
@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--exchange", default="auto")
     parser.add_argument("--ids", default="int", choices=list(IDS), help="long: of a wide range")
     parser.add_argument("--driver-memory", default="6g")
+    parser.add_argument("--save", action="store_true", help="seconds in all, into results.json")
     parser.add_argument("--measure", help=argparse.SUPPRESS)  # a child: the folder of the ratings
     options = parser.parse_args()
     if options.measure:
@@ -82,6 +83,8 @@ def main() -> None:
                 print(f"{method}: failed with exit code {done.returncode}", flush=True)
                 continue
             figures = json.loads(done.stdout.splitlines()[-1])
+            if options.save:
+                save("scale", str(options.ratings), method, {"seconds": figures["all"]})
             print(f"{method:<9} {figures['iteration']:6.1f} s per iteration, {figures['all']:6.0f} s in all "
                   f"({figures['phases']}); peak MB: {figures['memory']}", flush=True)  # fmt: skip
 

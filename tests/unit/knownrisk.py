@@ -79,7 +79,7 @@ def drawn_wrong(fit, world):
 def one_fit(world, rng, n, config, terms):
     """(name, bound, true risk) of every certificate of one fit, and of three that are broken on purpose.
 
-    "no-kl" is seeger with the KL left out; "wide draws" are draws with the spreads that ``std`` tells, beside the bound
+    "no-kl" is seeger with the KL left out; "wide draws" are draws with the spreads of ``std``, beside the bound
     of the prior split; "fitted" is the holdout's bound from ratings that were fitted.
     """
     cells, labels = world.ratings(rng, n)

@@ -399,7 +399,7 @@ def test_routes():
 
 
 class TestABlockThatASplitHasEmptied:
-    """It has rows and no columns, so no line of a partner tells how wide lines are."""
+    """It has rows and no columns, so the width of a line cannot be taken from a partner."""
 
     THERE = Placement(4, np.empty(0, np.int64), np.empty(0, np.int32))
 

@@ -98,7 +98,7 @@ def test_a_change_is_kept_if_it_gains_a_tenth_of_the_standard_error(ratings):
 
 
 def test_the_fit_goes_on_from_the_state_of_the_nine_tenths():
-    """Its start has the loss that the trail tells; it is the fit of all ratings from there."""
+    """The fit of all ratings begins at the state whose loss the trail has last."""
     ratings, config = data("B2"), FitConfig(rank=3, tol=0)
     engine = engine_of(*ratings)
     choice, split = select_model(engine, config), Split(config.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
@@ -390,7 +390,7 @@ def test_ratings_of_a_cell_stay_together():
 
 
 def test_features_that_do_not_pay_are_left_out_and_certificates_follow():
-    """Few ratings of cells drawn at random say nothing of the labels. The certificates pay for the ranks."""
+    """With few random cells the implicit features do not help. The certificates pay for the ranks."""
     rng, shape = np.random.default_rng(0), (1500, 1200)
     rows, cols = (rng.integers(0, size, 7000) for size in shape)
     labels = np.where(rng.logistic(size=7000) < rng.normal(size=shape[0])[rows], 1, -1)

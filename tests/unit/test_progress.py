@@ -113,7 +113,7 @@ def test_progress_is_over_all_tasks_and_says_how_long(monkeypatch):
     monkeypatch.setattr("onebit_spark.cli.progress.TASK_LINE_EVERY_SECONDS", 0.0)
     stream = io.StringIO()
     with TaskProgress(10, "tables", stream=stream) as progress:
-        progress.advance(4, seconds=0.0)  # done in an earlier run: says nothing about the speed
+        progress.advance(4, seconds=0.0)  # done in an earlier run, so it is no measure of the speed
         progress.advance(2, seconds=6.0)
         progress.advance(4, seconds=12.0)
     lines = stream.getvalue().splitlines()

@@ -7,6 +7,9 @@ RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 # The real data sets, where they are: tests that need one are skipped where it is absent.
 export ONEBIT_DATA ?= $(firstword $(wildcard $(CURDIR)/data $(CURDIR)/../shared/data) data)
 
+# Without compiled files of modules every process would compile numba, numpy and pyspark anew: 2 to 5 s each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup java demo test test-all kernels suite suite-all test-newest test-connect test-cluster test-gpu lint style types docs bench reproduce dist clean
 
 # The demo needs less than the tests: its packages are installed first, and those of the tests on top of them. Both steps

@@ -20,6 +20,7 @@ from onebit_spark.certificate.certificates import NARROWING, certificate_documen
 from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
 from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import compile_kernels
 from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.features import SideFeatures
@@ -108,6 +109,8 @@ def fit_arrays(
     if device == "cuda":
         engine = Engine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
     else:
+        if not settings:
+            compile_kernels(config.of_kernels(), weights is not None)
         engine = local_engine(RatingBlock.from_coordinates(*checked_arrays(*ratings, settings, weights)), threads)
     positives = engine.positives
     with engine.running():
@@ -397,6 +400,8 @@ class TableFit:
         """
         timer, backend = timer or PhaseTimer(), backend or Backend(None, load, _write, _adopted, _made, {})
         opening = opening or driver_engine(ratings, self.config, self.execution.device, self.threads)
+        if self.execution.device == "cpu":
+            compile_kernels(self.config.of_kernels(), self.columns.weight is not None)
         counts, folder, earlier, start, checkpoints = ratings.counts, None, None, None, None
 
         def made(fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None) -> Any:

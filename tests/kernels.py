@@ -1,15 +1,13 @@
-"""Compiles the kernels that the suite needs, in two processes, once on a machine.
+"""Compiles the kernels that the suite needs, once on a machine. `make demo` compiles only those of the default settings.
 
-Otherwise the processes of the suite would compile them, and wait for each other at the end. `make demo` compiles only
-those of the default settings.
+Otherwise the processes of the suite would compile them, and wait for each other at the end.
 """
 
-from concurrent.futures import ProcessPoolExecutor
+import logging
 from itertools import product
 
 from onebit_spark import FitConfig
-from onebit_spark.cli import compile_ahead
-from onebit_spark.core.compiled import cache_folder
+from onebit_spark.core.compiled import compile_kernels
 
 VARIANTS = [
     {"covariance": "full"},
@@ -18,14 +16,7 @@ VARIANTS = [
     {"loss": "hinge", "solver": "gradient", "implicit_features": False},
 ]
 
-
-def compile_fit(settings):
-    precision, weighted, options = settings
-    compile_ahead(FitConfig(precision=precision, **options), weighted)
-
-
-if __name__ == "__main__" and (folder := cache_folder()) is not None and not (folder / "suite").exists():
-    print("Compiling the kernels of the suite, once on this machine.")
-    with ProcessPoolExecutor(2) as processes:
-        list(processes.map(compile_fit, product(("float32", "float64"), (False, True), VARIANTS)))
-    (folder / "suite").touch()
+if __name__ == "__main__":
+    logging.basicConfig(level="INFO", format="%(message)s")
+    for precision, weighted, options in product(("float32", "float64"), (False, True), VARIANTS):
+        compile_kernels(FitConfig(precision=precision, **options).of_kernels(), weighted)

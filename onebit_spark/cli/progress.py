@@ -102,8 +102,11 @@ class _Display(ABC):
 class TaskProgress(_Display):
     """Counts the tasks of one experiment, over all its stages. Callers must not call it from two threads at once."""
 
-    def __init__(self, total: int, name: str, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, total: int, name: str, unit: str = "fits", *, quiet: bool = False, stream: TextIO | None = None
+    ) -> None:
         super().__init__(name, total, "{desc} |{bar}| {elapsed}{postfix}", quiet, stream)
+        self.unit = unit
         self.worked, self.seconds = 0, 0.0  # tasks that took time in this run, and their time
         self._shown, self._shown_at = -1, time.monotonic()
 
@@ -117,7 +120,7 @@ class TaskProgress(_Display):
     def _words(self) -> tuple[str, str]:
         left = self.total - self.done if self.total and self.worked else 0
         figures = f"about {duration(left * self.seconds / self.worked)} left" if left else ""
-        return f"{self.name}: {self.done:,} of {self.total:,} fits", figures
+        return f"{self.name}: {self.done:,} of {self.total:,} {self.unit}", figures
 
 
 class Progress(_Display):

@@ -9,10 +9,13 @@ alone.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import re
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -41,6 +44,8 @@ log = logging.getLogger("onebit_spark")
 REORDERED_SUMS = frozenset({"reassoc", "contract", "nsz"})
 _ARITHMETIC: dict[str, Any] = {"error_model": "numpy", "fastmath": set(REORDERED_SUMS)}
 _NOT_FOR_C: dict[str, Any] = {"no_cfunc_wrapper": True}  # an entry point for C takes time to compile and is not used
+
+_IN_PYTHON = "ONEBIT_KERNELS_IN_PYTHON"  # the environment of the process that finds out which kernels a fit calls
 
 _IMPORT = re.compile(r"^(?:from|import) (?P<module>[\w.]+)(?: import (?P<names>\([^)]*\)|.*))?", re.MULTILINE)
 
@@ -200,12 +205,12 @@ class _Cache(FunctionCache):
 
 
 @contextmanager
-def _locked(folder: Path | None) -> Iterator[None]:
-    """Hold the folder's lock file. Where files cannot be locked, nothing is locked."""
+def _locked(folder: Path | None, name: str = "lock") -> Iterator[None]:
+    """Hold a lock file of the folder. Where files cannot be locked, nothing is locked."""
     with ExitStack() as release:
         if folder is not None and fcntl is not None:
             with suppress(OSError):
-                file = release.enter_context(open(folder / "lock", "w"))
+                file = release.enter_context(open(folder / name, "w"))
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -213,6 +218,33 @@ def _locked(folder: Path | None) -> Iterator[None]:
 @cache
 def _say_compiling() -> None:
     log.info("compiling kernels for these settings, once on this machine: this run takes some 10 to 30 s longer")
+
+
+def compile_kernels(settings: Mapping[str, Any], weighted: bool) -> None:
+    """Compile the kernels of a fit with these settings on all cores, once on a machine (``cli/kernels.py``).
+
+    Kernels that this does not compile, for whatever reason, are compiled at their first call.
+    """
+    folder, form = cache_folder(), [json.dumps(settings, sort_keys=True), *["weighted"] * weighted]
+    if folder is None or not sys.executable or _IN_PYTHON in os.environ:
+        return
+    done = folder / f"compiled-{hashlib.sha256(repr(form).encode()).hexdigest()[:16]}"
+    if done.exists():
+        return
+    with _locked(folder, "compiling"):
+        if done.exists():  # by another process or thread, which this one waited for
+            return
+        began = time.perf_counter()
+        if not any(folder.glob("*.nbi")):
+            _say_compiling()
+        path = os.pathsep.join(filter(None, sys.path))
+        environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", _IN_PYTHON: "1"}
+        shown = None if log.isEnabledFor(logging.INFO) else subprocess.DEVNULL
+        command = [sys.executable, "-P", "-m", "onebit_spark.cli.kernels", *form]
+        with suppress(OSError):
+            subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=shown)
+        done.touch()
+        _timer.total += time.perf_counter() - began
 
 
 def compiled_kernels() -> dict[str, bytes]:

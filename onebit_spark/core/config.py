@@ -331,6 +331,11 @@ class FitConfig(Settings):
         vectors = FIT_VECTORS if self.implicit_features else 0
         return Form(self.dimension, self.make_loss().kind, self.intercepts, self.precision, vectors)
 
+    def of_kernels(self) -> dict[str, Any]:
+        """The settings that decide which kernels a fit calls."""
+        names = "loss", "intercepts", "implicit_features", "solver", "covariance", "precision"
+        return {name: getattr(self, name) for name in names} | {"rank": 1}
+
     def make_prior(self, n_lines: int) -> ScalePrior:
         """π^γ for m = ``n_lines`` rows and columns with ratings, with the defaults of α and β (§7.5)."""
         from onebit_spark.core.priors import PRIORS

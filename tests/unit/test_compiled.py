@@ -85,7 +85,7 @@ import gc, sys
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.cli import compile_ahead
+from onebit_spark.cli.kernels import forms_of
 
 def kernels():
     dispatchers = (one for one in gc.get_objects() if isinstance(one, Dispatcher))
@@ -93,8 +93,9 @@ def kernels():
     return {(one.__name__, str(form)) for one in ours for form in one.signatures}
 
 config, weighted = eval(sys.argv[1])
-compile_ahead(config, weighted)
-ahead, random = kernels(), np.random.default_rng(0)
+ahead = {(name, str(types)) for _, name, types in forms_of(config, weighted)}
+assert not kernels()  # these ran in Python
+random = np.random.default_rng(0)
 rows, cols = random.integers(0, 60, 3000), random.integers(0, 50, 3000)
 labels = np.where(random.normal(size=60)[rows] * random.normal(size=50)[cols] > 0, 1, -1)
 fit_arrays(rows, cols, labels, config, weights=np.ones(3000, np.float32) if weighted else None, certify=Terms())

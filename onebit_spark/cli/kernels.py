@@ -1,0 +1,88 @@
+"""Compiles the kernels of a fit on all cores: ``python -m onebit_spark.cli.kernels '{"loss": "logistic"}' weighted``.
+
+Numba compiles one kernel at a time in a process. So a fit of 16 ratings runs with its kernels in plain Python, which
+takes a second and tells with which types each is called. Then processes compile these kernels, the long ones first, into
+the folder from which the next fit loads them. ``core/compiled.py`` starts this in a process of its own, because numba's
+dispatcher and the intrinsics are replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from multiprocessing import get_context
+from typing import Any
+from unittest.mock import patch
+
+import numba
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+
+from onebit_spark.cli.progress import TaskProgress
+from onebit_spark.cli.running import compile_ahead
+from onebit_spark.core.config import FitConfig, available_cores
+from onebit_spark.core.losses import batched_solve
+
+Form = tuple[str, str, tuple[Any, ...]]  # module and name of a kernel, and numba's types of its arguments
+
+INTRINSICS: dict[str, Callable[..., Any]] = {
+    "load": lambda array, line: array[line].copy(),
+    "store": operator.setitem,
+    "zeros": lambda: np.zeros(batched_solve.LANES),
+    "times": operator.mul,
+    "minus_product": lambda s, x, y: s - x * y,
+    "negative": operator.neg,
+    "reciprocal": lambda x: 1.0 / x,
+    "reciprocal_root": lambda x: 1.0 / np.sqrt(x),
+}
+
+
+def forms_of(config: FitConfig, weighted: bool) -> list[Form]:
+    """The kernels that a fit calls: first those that others call, then the longest."""
+    forms: dict[Form, tuple[bool, int]] = {}
+    within: list[Dispatcher] = []
+
+    def in_python(kernel: Dispatcher, *arguments: Any) -> Callable[..., Any]:
+        function = kernel.py_func
+        form = function.__module__, function.__name__, tuple(map(kernel.typeof_pyval, arguments))
+        forms[form] = not within, -len(function.__code__.co_code)
+
+        def run(*arguments: Any) -> Any:
+            within.append(kernel)
+            try:
+                return function(*arguments)
+            finally:
+                within.pop()
+
+        return run
+
+    replaced = patch.object(Dispatcher, "_compile_for_args", in_python), patch.dict(vars(batched_solve), INTRINSICS)
+    with replaced[0], replaced[1], warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy's about overflows, which hashes and random numbers mean
+        compile_ahead(config, weighted)
+    return sorted(forms, key=forms.__getitem__)
+
+
+def compile_form(form: Form) -> float:
+    """Seconds that it took."""
+    began, (module, name, types) = time.perf_counter(), form
+    getattr(import_module(module), name).compile(types)
+    return time.perf_counter() - began
+
+
+def main(settings: str, weighted: bool) -> None:
+    forms = forms_of(FitConfig(**json.loads(settings)), weighted)
+    numba.njit(lambda: 0).compile(())  # numba's own start, once for all processes
+    context = get_context("fork" if sys.platform == "linux" else None)
+    with context.Pool(min(available_cores(), len(forms))) as pool, TaskProgress(len(forms), "compiling", "kernels") as progress:
+        for seconds in pool.imap_unordered(compile_form, forms):
+            progress.advance(1, seconds)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], "weighted" in sys.argv[2:])

@@ -1,9 +1,9 @@
 """Compiles the kernels of a fit on all cores: ``python -m onebit_spark.cli.kernels '{"loss": "logistic"}' weighted``.
 
-Numba compiles one kernel at a time in a process. So a fit of 16 ratings runs with its kernels in plain Python, which
-takes a second and tells with which types each is called. Then processes compile these kernels, the long ones first, into
-the folder from which the next fit loads them. ``core/compiled.py`` starts this in a process of its own, because numba's
-dispatcher and the intrinsics are replaced meanwhile.
+Numba compiles one kernel at a time in a process. So a fit of 16 ratings first runs its kernels as plain Python, which
+takes a second and shows with which types each is called. Then several processes compile them, the longest first, into
+the cache of kernels. ``core/compiled.py`` starts this in a process of its own, because it replaces numba's dispatch and
+the intrinsics.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ def main(settings: str, weighted: bool) -> None:
     forms = forms_of(FitConfig(**json.loads(settings)), weighted)
     numba.njit(lambda: 0).compile(())  # numba's own start, once for all processes
     context = get_context("fork" if sys.platform == "linux" else None)
-    with context.Pool(min(available_cores(), len(forms))) as pool, TaskProgress(len(forms), "compiling", "kernels") as progress:
+    with (
+        context.Pool(min(available_cores(), len(forms))) as pool,
+        TaskProgress(len(forms), "compiling kernels", "done") as progress,
+    ):
         for seconds in pool.imap_unordered(compile_form, forms):
             progress.advance(1, seconds)
 

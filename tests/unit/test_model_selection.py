@@ -536,6 +536,8 @@ def test_keeping(kind, intercept, implicit, factors):
     """Rows and columns of V in the order asked for; dropping added factors gives back what was there."""
     old, factors = some_posterior(kind, intercept, implicit), np.array(factors)
     new, kept = old.with_only(factors), np.concatenate([np.arange(int(intercept)), factors + intercept])
+    assert new.location.flags.c_contiguous
+    assert new.scale.flags.c_contiguous
     np.testing.assert_array_equal(new.location, old.location[:, kept])
     np.testing.assert_array_equal(new.covariance, old.covariance[:, kept][:, :, kept])
     if implicit:

@@ -21,7 +21,7 @@ from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, ce
 from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import compile_kernels
-from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems
+from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, available_cores, device_problems
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.features import SideFeatures
 from onebit_spark.core.hashes import CellSketch, merged_sketch
@@ -110,7 +110,7 @@ def fit_arrays(
         engine = Engine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
     else:
         if not settings:
-            compile_kernels(config.of_kernels(), weights is not None)
+            _compile_ahead(config, weights is not None)
         engine = local_engine(RatingBlock.from_coordinates(*checked_arrays(*ratings, settings, weights)), threads)
     positives = engine.positives
     with engine.running():
@@ -132,6 +132,11 @@ def fit_arrays(
     certificate = certificate_document(item.as_dict() for item in fit.certificates)
     shape = engine.runner.n_rows("rows"), engine.runner.n_rows("cols")
     return FittedModel(info, users, items, certificate, history=fit.history, shape=shape)
+
+
+def _compile_ahead(config: FitConfig, weighted: bool) -> None:
+    if available_cores() > 1:  # else they are compiled as they are called
+        compile_kernels(config.of_kernels(), weighted)
 
 
 def _side(fit: CertifiedFit[Any], engine: Engine[Any], side: Side, info: ModelInfo) -> ModelSide:
@@ -401,7 +406,7 @@ class TableFit:
         timer, backend = timer or PhaseTimer(), backend or Backend(None, load, _write, _adopted, _made, {})
         opening = opening or driver_engine(ratings, self.config, self.execution.device, self.threads)
         if self.execution.device == "cpu":
-            compile_kernels(self.config.of_kernels(), self.columns.weight is not None)
+            _compile_ahead(self.config, self.columns.weight is not None)
         counts, folder, earlier, start, checkpoints = ratings.counts, None, None, None, None
 
         def made(fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None) -> Any:

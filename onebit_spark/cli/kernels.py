@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import operator
+import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
 from typing import Any
@@ -78,9 +80,9 @@ def compile_form(form: Form) -> float:
 def main(settings: str, weighted: bool) -> None:
     forms = forms_of(FitConfig(**json.loads(settings)), weighted)
     numba.njit(lambda: 0).compile(())  # numba's own start, once for all processes
-    context = get_context("fork" if sys.platform == "linux" else None)
+    context, ignored = get_context("fork" if sys.platform == "linux" else None), (signal.SIGINT, signal.SIG_IGN)
     with (
-        context.Pool(min(available_cores(), len(forms))) as pool,
+        context.Pool(min(available_cores(), len(forms)), signal.signal, ignored) as pool,
         TaskProgress(len(forms), "compiling kernels", "done") as progress,
     ):
         for seconds in pool.imap_unordered(compile_form, forms):
@@ -88,4 +90,5 @@ def main(settings: str, weighted: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], "weighted" in sys.argv[2:])
+    with suppress(Exception, KeyboardInterrupt):  # kernels that are not compiled here are compiled at their first call
+        main(sys.argv[1], "weighted" in sys.argv[2:])

@@ -1,4 +1,4 @@
-"""Compiles the kernels of a fit on all cores: ``python -m onebit_spark.cli.kernels '{"loss": "logistic"}' weighted``.
+"""Compiles the kernels of a fit on several cores: ``python -m onebit_spark.cli.kernels '{"loss": "logistic"}' weighted``.
 
 Numba compiles one kernel at a time in a process. So a fit of 16 ratings first runs its kernels as plain Python, which
 takes a second and shows with which types each is called. Then several processes compile them, the longest first, into
@@ -29,6 +29,8 @@ from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.cli.running import compile_ahead
 from onebit_spark.core.config import FitConfig, available_cores
 from onebit_spark.core.losses import batched_solve
+
+PROCESSES = 4  # more would wait for the longest kernel
 
 Form = tuple[str, str, tuple[Any, ...]]  # module and name of a kernel, and numba's types of its arguments
 
@@ -82,7 +84,7 @@ def main(settings: str, weighted: bool) -> None:
     numba.njit(lambda: 0).compile(())  # numba's own start, once for all processes
     context, ignored = get_context("fork" if sys.platform == "linux" else None), (signal.SIGINT, signal.SIG_IGN)
     with (
-        context.Pool(min(available_cores(), len(forms)), signal.signal, ignored) as pool,
+        context.Pool(min(available_cores(), PROCESSES), signal.signal, ignored) as pool,
         TaskProgress(len(forms), "compiling kernels", "done") as progress,
     ):
         for seconds in pool.imap_unordered(compile_form, forms):

@@ -221,7 +221,7 @@ def _say_compiling() -> None:
 
 
 def compile_kernels(settings: Mapping[str, Any], weighted: bool) -> None:
-    """Compile the kernels of a fit with these settings on all cores, once on a machine (``cli/kernels.py``).
+    """Compile the kernels of a fit with these settings on several cores, once on a machine (``cli/kernels.py``).
 
     Kernels that this does not compile, for whatever reason, are compiled at their first call.
     """

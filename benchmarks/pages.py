@@ -83,14 +83,11 @@ def shown(figures: Results, name: str) -> str:
 
 
 def others(found: Results) -> Iterable[str]:
-    """All libraries on all data, best first. The split of als.py and selection.py, which fits on a GPU, is the same."""
+    """All libraries on all data, best first. The split of als.py is the same."""
     columns = {"correct": "correct", "auc": "AUC", "log_loss": "log loss", "seconds": "seconds"}
     sets: dict[str, Results] = {}
-    for data in dict.fromkeys([*found["peers"], *found["als"]]):
-        ours = {name: value for name, value in found["selection"][data]["chosen"].items() if name != "seconds"}
-        sets[data] = {"onebit_spark": ours, **found["peers"].get(data, {})}
-        if "ALS" in found["als"].get(data, {}):
-            sets[data]["MLlib ALS"] = found["als"][data]["ALS"]
+    for data, methods in found["peers"].items():
+        sets[data] = methods | ({"MLlib ALS": found["als"][data]["ALS"]} if data in found["als"] else {})
     lines = [figures for methods in sets.values() for figures in methods.values()]
     columns = {name: told for name, told in columns.items() if any(name in figures for figures in lines)}
     yield f"| data | | {' | '.join(columns.values())} |"

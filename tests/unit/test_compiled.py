@@ -86,20 +86,21 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.cli.kernels import forms_of
+from onebit_spark.core.compiled import _Cache
 
 def kernels():
     dispatchers = (one for one in gc.get_objects() if isinstance(one, Dispatcher))
-    ours = (one for one in dispatchers if one.__module__.startswith("onebit_spark"))
+    ours = (one for one in dispatchers if isinstance(one._cache, _Cache))  # not the functions within them
     return {(one.__name__, str(form)) for one in ours for form in one.signatures}
 
 config, weighted = eval(sys.argv[1])
 ahead = {(name, str(types)) for _, name, types in forms_of(config, weighted)}
 assert not kernels()  # these ran in Python
 random = np.random.default_rng(0)
-rows, cols = random.integers(0, 60, 3000), random.integers(0, 50, 3000)
+rows, cols = random.integers(0, 60, 6000), random.integers(0, 50, 6000)  # enough to choose the settings
 labels = np.where(random.normal(size=60)[rows] * random.normal(size=50)[cols] > 0, 1, -1)
-fit_arrays(rows, cols, labels, config, weights=np.ones(3000, np.float32) if weighted else None, certify=Terms())
-print(len(ahead), *sorted(kernels() - ahead))
+fit_arrays(rows, cols, labels, config, weights=np.ones(6000, np.float32) if weighted else None, certify=Terms())
+print(len(kernels() & ahead), *sorted(kernels() - ahead))
 """
 
 

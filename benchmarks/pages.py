@@ -87,7 +87,8 @@ def others(found: Results) -> Iterable[str]:
     columns = {"correct": "correct", "auc": "AUC", "log_loss": "log loss", "seconds": "seconds"}
     sets: dict[str, Results] = {}
     for data, methods in found["peers"].items():
-        sets[data] = methods | ({"MLlib ALS": found["als"][data]["ALS"]} if data in found["als"] else {})
+        als = found["als"].get(data, {})
+        sets[data] = methods | ({"MLlib ALS": als["ALS"]} if "ALS" in als else {})
     lines = [figures for methods in sets.values() for figures in methods.values()]
     columns = {name: told for name, told in columns.items() if any(name in figures for figures in lines)}
     yield f"| data | | {' | '.join(columns.values())} |"

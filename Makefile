@@ -14,8 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The demo needs less than the tests: its packages are installed first, and those of the tests on top of them. Both steps
 # run again only when pyproject.toml changed. Python compiles a module when it is first imported, not all of them here.
-QUICKLY := DIST_EXTRA_CONFIG=$(CURDIR)/conf/install.cfg
-PIP_INSTALL := $(QUICKLY) $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
+UNCOMPRESSED := DIST_EXTRA_CONFIG=$(CURDIR)/conf/install.cfg
+PIP_INSTALL := $(UNCOMPRESSED) $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 
 $(VENV)/.demo: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("onebit_spark needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 ...") if sys.version_info < (3, 11) else None'
@@ -76,15 +76,15 @@ suite-all: kernels
 # The tests that start Spark, with another version of it in an environment of its own: make test-spark40, test-spark41 …
 test-spark%:
 	$(PYTHON) -m venv .venv-spark$*
-	$(QUICKLY) .venv-spark$*/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==$(shell echo $* | sed 's/./&./').*'
+	$(UNCOMPRESSED) .venv-spark$*/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==$(shell echo $* | sed 's/./&./').*'
 	. conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/.venv-spark$*/bin/python .venv-spark$*/bin/python -m pytest \
 		$(IN_PROCESSES) tests/spark tests/jobs
 
 # The newest releases, whatever pyproject.toml caps: if this passes, the caps can go. What pip prints about conflicts names them.
 test-newest:
 	$(PYTHON) -m venv .venv-newest
-	$(QUICKLY) .venv-newest/bin/python -m pip install --quiet --editable '.[test]'
-	$(QUICKLY) .venv-newest/bin/python -m pip install --quiet --upgrade numba numpy pandas pyarrow pyspark
+	$(UNCOMPRESSED) .venv-newest/bin/python -m pip install --quiet --editable '.[test]'
+	$(UNCOMPRESSED) .venv-newest/bin/python -m pip install --quiet --upgrade numba numpy pandas pyarrow pyspark
 	. conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/.venv-newest/bin/python .venv-newest/bin/python -m pytest \
 		$(IN_PROCESSES) tests/unit tests/spark
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import importlib
+import os
 import shutil
 import subprocess
 import sys
@@ -112,6 +113,32 @@ def test_a_fit_compiles_nothing_more(name):
     known, *missed = done.stdout.split(" ", 1)
     assert missed == []
     assert int(known) > 10
+
+
+LOADED_AFTER = """
+import gc
+import numpy as np
+from onebit_spark import FitConfig, Terms, fit_arrays
+from onebit_spark.core.compiled import _Cache, compile_kernels
+from numba.core.dispatcher import Dispatcher
+
+config = FitConfig(loss="hinge", solver="gradient", covariance="diagonal", implicit_features=False, max_iter=2)
+compile_kernels(config.of_kernels(), weighted=False)
+rows, cols = np.divmod(np.arange(64), 8)
+fit_arrays(rows, cols, np.where((rows + cols) % 3 > 0, 1, -1), config, certify=Terms())
+kernels = [one for one in gc.get_objects() if isinstance(one, Dispatcher) and isinstance(one._cache, _Cache)]
+print(sum(len(one.stats.cache_hits) for one in kernels), *(one.__name__ for one in kernels if one.stats.cache_misses))
+"""
+
+
+def test_a_fit_loads_what_was_compiled_ahead(tmp_path):
+    """Compiling ahead hides its own errors, because a fit can do without it. Here they show."""
+    environment = os.environ | {"ONEBIT_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", LOADED_AFTER], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded, *missed = done.stdout.split()
+    assert missed == []
+    assert int(loaded) > 5
 
 
 def test_seconds_of_compiling_are_booked_by_their_name(monkeypatch):

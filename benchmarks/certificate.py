@@ -3,7 +3,7 @@
     python benchmarks/certificate.py [--data movielens-100k movielens-1m senate]     # ONEBIT_DATA: folder of the data
 
 Every line is one fit on 90% of the ratings (95,000 of MovieLens-100K), δ = .05: the Gibbs risk on the ratings of the
-fit, KL/n, the bounds, and the error of the mean predictor on the rest. `learnt .5`: a prior from half of the ratings.
+fit, KL/n, the bounds, and the error of the mean predictor on the rest.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ SETTINGS: dict[str, list[dict[str, object]]] = {
     ],
     "senate": [{"rank": 1, "likelihood_weight": 0.3}, {"rank": 2, "likelihood_weight": 0.3}],
 }
-LEARNT = [{"prior_split": 0.5}, {"prior_split": 0.8}]
 
 
-def measure(train: Ratings, test: Ratings, config: FitConfig, terms: Terms) -> str:
+def measure(train: Ratings, test: Ratings, config: FitConfig) -> str:
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
-        fit = fit_arrays(*train, config, certify=terms)
+        fit = fit_arrays(*train, config, certify=Terms())
     wrong = int(np.sum(fit.predict(test.rows, test.cols) != test.labels))
     found = {item.name: item for item in fit.certificates}
     last = fit.certificates[-1]
@@ -70,10 +69,7 @@ def main() -> None:
         for setting in (*SETTINGS[name], {}):
             told = ", ".join(f"{key}={value}" for key, value in setting.items()) or "defaults"
             config = FitConfig(**{**setting, "implicit_features": False})  # type: ignore[arg-type]
-            print(f"{told}\n    {measure(train, test, config, Terms())}", flush=True)
-        for learnt in LEARNT:
-            told = f"defaults, learnt {learnt['prior_split']}"
-            print(f"{told}\n    {measure(train, test, FitConfig(), Terms(**learnt))}", flush=True)  # type: ignore[arg-type]
+            print(f"{told}\n    {measure(train, test, config)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -100,8 +100,8 @@ def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, others: RowPos
     of_rows, of_others = row_lines(shape, rows), other_lines(shape, others)
     sums = milliseconds(lambda: rating_sums(ratings, shape.line, of_rows, of_others))
     reads = milliseconds(lambda: rating_sums(ratings, shape.line, of_rows, of_others, mode=MODE_READS))
-    step: HalfStep[None] = HalfStep(side, 0, 1.0, RowPrior(np.zeros((1, size)), np.ones((1, size))), 1.0)
-    prior = DevicePrior.of(step, size, None, None)
+    step = HalfStep(side, 0, 1.0, RowPrior(np.zeros((1, size)), np.ones((1, size))), 1.0)
+    prior = DevicePrior.of(step, None)
 
     def half_step() -> None:
         new, implicit_means, scalars = updated(ratings, step, RatingSums.of(ratings, rows, others, 1.0), prior)

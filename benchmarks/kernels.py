@@ -123,7 +123,7 @@ def row_microseconds(config: FitConfig, length: int, repeats: int) -> float:
     for _ in range(repeats + 1):
         for want_data in (False, True):
             after = before.copy()
-            step: HalfStep[RowPosterior] = HalfStep("rows", 5, config.kappa, prior, 1.0, want_data=want_data)
+            step = HalfStep("rows", 5, config.kappa, prior, 1.0, want_data=want_data)
             began = time.thread_time()
             loss.update_rows(ratings, 0, n_rows, partners, after, step)
             least[want_data] = min(least[want_data], time.thread_time() - began)

@@ -56,7 +56,7 @@ class Passes:
     def __init__(self, n: int) -> None:
         self.n, self.count, self.weighted = n, 0.0, 0.0
 
-    def half_step(self, engine: Engine[Any], loss: Loss, step: HalfStep[Any]) -> SideStatistics:
+    def half_step(self, engine: Engine[Any], loss: Loss, step: HalfStep) -> SideStatistics:
         share = engine.n_ratings / self.n / 2
         self.count += share
         self.weighted += share * (engine.posteriors[step.side].form.dimension / 11) ** 2

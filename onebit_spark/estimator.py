@@ -104,10 +104,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
 
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         problems = self.problems()
-        if self._initial is not None:
-            excluded = "certificatePriorSplit", "checkpointDir"
-            given = [name for name in excluded if self.isDefined(name) and self.getOrDefault(name) is not None]
-            problems += [f"{name} does not go with an initial model" for name in given]
+        if self._initial is not None and self.isDefined("checkpointDir"):
+            problems.append("checkpointDir does not go with an initial model")
         refuse(problems)
         model = fit_ratings(
             dataset, self.columns(), self.fitConfig(), self.execution(), self.certificateTerms(), self._features,

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import NARROWING, certificate_document
+from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
 from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
@@ -102,7 +102,7 @@ def fit_arrays(
     config = config or FitConfig()
     execution = Execution(device=device)
     settings = [*execution.problems(), *config.problems(), *(certify.problems() if certify else [])]
-    settings += thread_problems(threads) + initial_problems(initial_model, certify)
+    settings += thread_problems(threads) + initial_problems(initial_model)
     settings = settings or device_problems(config, execution)
     ratings = rows, cols, labels, shape
     engine: Engine[Any]
@@ -142,15 +142,14 @@ def _compile_ahead(config: FitConfig, weighted: bool) -> None:
 def _side(fit: CertifiedFit[Any], engine: Engine[Any], side: Side, info: ModelInfo) -> ModelSide:
     """The rows or columns with ratings or side features, in the precision of the fit."""
     lines, rated = engine.runner.lines(fit.posterior[side]), engine.counts(side) > 0
-    drawn = None if fit.drawn is None else engine.runner.lines(fit.drawn[side])
     assert fit.measured is not None
     measured, numbers = engine.runner.lines(fit.measured[side]), np.arange(len(rated))
     if side not in fit.codings and not rated.all():
         numbers = np.flatnonzero(rated)
-        lines, drawn = lines.take(numbers), None if drawn is None else drawn.take(numbers)
+        lines = lines.take(numbers)
         measured = measured[numbers]
     prior = model_info.prior_row(fit.scales, side, *info.table_form, precision=lines.location.dtype.name)
-    return ModelSide(pa.array(numbers), lines, prior, drawn, measured)
+    return ModelSide(pa.array(numbers), lines, prior, measured)
 
 
 def _label_coding(labels: NDArray[Any]) -> Coding:
@@ -199,7 +198,6 @@ def info_of_fit(
         effective_rank=len(factors_in_use(row_norms, col_norms, n_users, n_items)),
         **model_info.scale_fields(scales),
         side_features=features or None,
-        draw_narrowing=None if fit.drawn is None else NARROWING,
         confidences=None if kept is None else {**kept.pop("answered"), **kept},
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
         choice=fit.choice.as_dict(),
@@ -216,7 +214,7 @@ def unrated_tables(
     for side, coding in fit.codings.items():
         prior, weights = model_info.prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
         std = None if fit.axes is None else fit.axes.spreads(side, prior)
-        lines = features[side].unrated_lines(prior, coding, weights, info.draw_narrowing, std)
+        lines = features[side].unrated_lines(prior, coding, weights, std)
         if lines is not None:
             tables[side] = lines
     return tables
@@ -296,7 +294,7 @@ def fit_table(
     execution = Execution(device=device)
     asked = (config, labels, certify, execution)
     problems = [problem for part in asked if part is not None for problem in part.problems()]
-    problems += thread_problems(threads) + initial_problems(initial_model, certify)
+    problems += thread_problems(threads) + initial_problems(initial_model)
     if holdout is not None and not 0 < holdout < 1:
         problems.append(Problem("holdout", f"must be a number between 0 and 1, not {holdout!r}"))
     if problems := problems or device_problems(config, execution):
@@ -327,14 +325,10 @@ def thread_problems(threads: int | None) -> list[Problem]:
     return [Problem("threads", f"must be an integer of at least 1, not {threads!r}")]
 
 
-def initial_problems(model: object, terms: Terms | None) -> list[Problem]:
-    if model is None:
+def initial_problems(model: object) -> list[Problem]:
+    if model is None or isinstance(model, FittedModel):
         return []
-    if not isinstance(model, FittedModel):
-        return [Problem("initial_model", f"must be a FittedModel, not {type(model).__name__}: see onebit_spark.load")]
-    if terms is not None and terms.prior_split is not None:
-        return [Problem("prior_split", "does not go with an initial model")]
-    return []
+    return [Problem("initial_model", f"must be a FittedModel, not {type(model).__name__}: see onebit_spark.load")]
 
 
 def _opened(given: Any, what: str, options: Mapping[str, str] | None) -> ArrowTable:
@@ -424,8 +418,7 @@ class TableFit:
             if self.execution.checkpoint_dir:
                 ids = self.columns.ids
                 digests = {str(who): model_info.digest(table, ids[who]) for who, table in self.features.items()}
-                split = None if self.terms is None else self.terms.prior_split
-                subject = subject_of(self.config, counts, split, digests)
+                subject = subject_of(self.config, counts, digests)
                 stored = backend.spark, self.execution.checkpoint_dir, subject, backend.load, backend.save
                 folder = CheckpointFolder(*stored)
                 earlier = release.enter_context(folder.claimed(self.execution.resume))

@@ -171,8 +171,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
         """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
 
-        The certificates `seeger`, `catoni`, `theorem1` and `prior_split` are about this predictor: the sign of a fresh
-        draw of the score, not the sign of its mean. See ``FittedModel.sample``.
+        The certificates `seeger`, `catoni` and `theorem1` are about this predictor: the sign of a fresh draw of the
+        score, not the sign of its mean. See ``FittedModel.sample``.
         """
         sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.info.negative_label)
         return self.factors.sampled(dataset, seed).withColumn("sampledPrediction", sign)
@@ -380,8 +380,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def changed(self, users: DataFrame | None = None, items: DataFrame | None = None, **info: Any) -> Self:
         """This model with other factors, or with other fields of its ``info``.
 
-        Certificates are about the factors of the model. A model with other factors has no certificates, and no spreads
-        of certified draws.
+        Certificates are about the factors of the model. A model with other factors has no certificates.
         """
         if users is None and items is None:
             model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
@@ -389,7 +388,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         else:
             frames = (self.users if users is None else users, self.items if items is None else items)
             plain = [each.select("id", *plain_columns(self.info, each.columns)) for each in frames]
-            model = type(self)(replace(self.info, draw_narrowing=None, **info), plain[0], plain[1])
+            model = type(self)(replace(self.info, **info), plain[0], plain[1])
         model.source, model.readFitted = self.source, self.readFitted
         return self._copyValues(model._resetUid(self.uid))
 

@@ -2,5 +2,5 @@
 
 bounds         the theorems, as functions of a few numbers
 certificates   the certificates of a fit and of held-out ratings, in numbers and in words
-certified_fit  from ratings to a fit with its certificates, also under a prior that is learnt from some of the ratings
+certified_fit  from ratings to a fit with its certificates
 """

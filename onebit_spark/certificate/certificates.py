@@ -1,8 +1,7 @@
 """The certificates: every bound that applies, with its inputs and a sentence for people.
 
-Of a fit: ``gibbs_certificates``, ``theorem1_certificate``, ``prior_split_certificate``. Of held-out ratings:
-``held_out_certificates``, for all predictions, for those that are sure enough, for the pairs that are called positive
-or negative, and within groups.
+Of a fit: ``gibbs_certificates``, ``theorem1_certificate``. Of held-out ratings: ``held_out_certificates``, for all
+predictions, for those that are sure enough, for the pairs that are called positive or negative, and within groups.
 """
 
 from __future__ import annotations
@@ -24,19 +23,14 @@ from onebit_spark.core.randomness import Draws, GibbsErrors
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
 
-NARROWING = 64**-0.5  # t^{−½}: spreads of a learnt prior divided by those of its fit (``certified_fit``)
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
-HEADLINES = ("holdout", "prior_split", "seeger")  # the headline is the first of these that was asked for
+HEADLINES = ("holdout", "seeger")  # the headline is the first of these that was asked for
 OF_PREDICTIONS = ("holdout", "selective", "precision")  # about the predictions; the others are about draws
 SKEWED = 0.15  # below this error of the majority class, the headline is not the error rate alone
 
 GIBBS = "Gibbs: the sign of a fresh random draw of the score, as `sample` makes it"
 MEAN = "mean predictor: the sign of the score, as `prediction` gives it"
 SAMPLED = "ratings sampled like those of the fit (training cells included), not all cells of the matrix"
-REST = (
-    "ratings sampled like those that the prior was not learnt from (where no cell is rated twice: of cells other than "
-    "the prior's), not all cells of the matrix"
-)
 UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the matrix"
 KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like those, not all cells of the matrix"
 
@@ -45,7 +39,7 @@ KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like
 class Certificate:
     """One upper limit on the error rate, or one lower limit on the precision."""
 
-    name: str  # "holdout", "selective", "precision", "seeger", "catoni", "theorem1" or "prior_split"
+    name: str  # "holdout", "selective", "precision", "seeger", "catoni" or "theorem1"
     bound: float  # the limit
     bounds: str  # the predictor whose errors are limited, in words
     over: str  # the distribution of ratings that it is about, in words
@@ -133,25 +127,6 @@ def gibbs_certificates(
     return [catoni, _stated(inputs["gibbs_risk"], name="seeger", bound=bound, inputs=own, **common)]
 
 
-def prior_split_certificate(
-    kl: float, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float
-) -> Certificate:
-    """Seeger's with a prior that was learnt from the ratings A, on the n other ratings B (docs/MATH.md, §9.5)."""
-    if draws.unseen_by is None:
-        raise ValueError(
-            "a learnt prior can only be certified on ratings that it has not seen: draw with unseen_by=its split"
-        )
-    if counted.ratings == 0:
-        raise ValueError("the prior has seen all ratings, so none is left to certify with: choose a smaller fraction")
-    gibbs, inputs = _gibbs(counted, draws, terms)
-    bound = bounds.seeger(gibbs, kl, counted.ratings, (1 - DRAWS_SHARE) * terms.delta / terms.grid)
-    return _stated(
-        inputs["gibbs_risk"], name="prior_split", bound=bound, bounds=GIBBS, over=REST, delta=terms.delta,
-        n=counted.ratings, majority_error=majority_error,
-        inputs={**inputs, "kl": kl, "prior_fraction": draws.unseen_by.fraction, "spread_factor": NARROWING},
-    )  # fmt: skip
-
-
 def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float) -> Certificate:
     return _stated(
         errors / n, name="holdout", bound=bounds.holdout(errors, n, terms.delta / terms.grid), bounds=MEAN, over=UNSEEN,
@@ -194,8 +169,7 @@ def _stated(seen: float | None, **fields: Any) -> Certificate:
     """A certificate with its sentence. ``seen`` is the error rate on its own ratings, if the sentence states it."""
     item = Certificate(statement="", **fields)
     who = "the model's predictions" if item.bounds == MEAN else "random draws from the model (`sample`)"
-    places = {UNSEEN: "those that were kept out", REST: "those that its prior was not learnt from"}
-    where = places.get(item.over, "these")
+    where = "those that were kept out" if item.over == UNSEEN else "these"
     limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
     text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"
     if seen is not None:

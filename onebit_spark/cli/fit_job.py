@@ -288,12 +288,6 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
             "of the fit and certifies the model on them."
         )
     yield from further_statements(item for item in certificate["certificates"] if item not in certified)
-    for one in certificate["certificates"]:
-        if one["name"] == "prior_split":
-            yield (
-                f"The model has learnt almost only from {one['prior_fraction']:.0%} of the ratings, its prior's: a "
-                "fit without a prior split predicts better."
-            )
 
 
 def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -374,15 +374,6 @@ class Terms(Settings):
     """What must be decided before the fit, so that its certificates hold (docs/MATH.md, §9.6)."""
 
     delta: float = setting(0.05, "a certificate holds with probability 1 − δ", check=SHARE, see="§9")
-    prior_split: float | None = setting(
-        None,
-        "certify random draws with a prior that is learnt from this share of the ratings; the saved model then has "
-        "learnt almost only from that share",
-        check=SHARE,
-        see="§9.5",
-        key="certificate_prior_split",
-        param="certificatePriorSplit",
-    )
     grid: int = setting(
         1,
         "number of settings that are compared on these ratings; each is certified at δ/grid",

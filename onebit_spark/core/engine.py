@@ -42,7 +42,7 @@ from onebit_spark.core.features import (
     sent_vectors,
 )
 from onebit_spark.core.hyper_posterior import HyperPosterior
-from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import RowSums
 from onebit_spark.core.positions import Axes, gram
 from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Form, RowMap, RowPosterior
@@ -159,19 +159,16 @@ def _sent_vectors(weights: NDArray[Any], rows: RowPosterior) -> FloatArray:
 class Update:
     """A half step. It changes its own rows in place. The sums are ``SideStatistics``.
 
-    Its tables are the rows, the prior of each row if the step's prior is ``PriorLines``, and the side features if the
-    step has weights for them.
+    Its tables are the rows, and the side features if the step has weights for them.
     """
 
     loss: Loss
-    step: HalfStep[None]
+    step: HalfStep
 
     def __call__(self, block: PlacedBlock, tables: list[Any], others: RowPosterior) -> Result:
-        step, (rows, *more) = self.step, tables
-        if isinstance(step.prior, PriorLines):
-            step = step.under(RowPrior.at(more.pop(0)))
-        features = more.pop(0) if step.feature_coef is not None else None
-        step = _with_feature_means(block, others, rows, step, features)
+        rows = tables[0]
+        features = tables[1] if self.step.feature_coef is not None else None
+        step = _with_feature_means(block, others, rows, self.step, features)
         table, ratings, old = self.loss.other_lines(others), block.ratings, rows.location.copy()
         sums = block.over_rows(lambda lo, hi: self.loss.update_rows(ratings, lo, hi, table, rows, step))
         parts = block.over_rows(partial(_statistics, ratings, old, rows, step, features), reads_ratings=False)
@@ -188,10 +185,10 @@ def _with_feature_means(
     if features is not None and step.feature_coef is not None:
         explained = np.asarray(features @ step.feature_coef)
     if others.implicit is None or implicit is None:
-        return step if features is None else step.under(step.row_prior.shifted_by(explained))
+        return step if features is None else replace(step, prior=step.prior.shifted_by(explained))
     means, theirs = np.zeros((ratings.n_rows, rows.rank)), sent_vectors(others)
     block.over_rows(lambda lo, hi: add_implicit_sums(ratings, lo, hi, theirs, implicit, means))
-    return step.under(step.row_prior.shifted_by(explained, means))
+    return replace(step, prior=step.prior.shifted_by(explained, means))
 
 
 def _statistics(
@@ -200,20 +197,20 @@ def _statistics(
 ) -> SideStatistics:  # fmt: skip
     """The statistics of the rows lo … hi−1 after their update, without the sums of the update."""
     if rows.implicit is not None:
-        leave_residuals(ratings, lo, hi, rows, step.row_prior.mean)
+        leave_residuals(ratings, lo, hi, rows, step.prior.mean)
     counts = (ratings.row_counts if rows.implicit is None else ratings.distinct_counts)[lo:hi]
     part, some = slice(lo, hi), None if features is None else features[lo:hi]
-    return SideStatistics.of_rows(old[part], rows.take(part), step.row_prior.take(part), counts, RowSums(), some)
+    return SideStatistics.of_rows(old[part], rows.take(part), step.prior.take(part), counts, RowSums(), some)
 
 
 @dataclass(frozen=True)
-class Combine:
-    """A posterior from other posteriors of the side, row by row."""
+class Convert:
+    """A posterior from another one of the side, row by row."""
 
-    make: Callable[..., RowPosterior]
+    make: Callable[[RowPosterior], RowPosterior]
 
     def __call__(self, rows: CountedRows, tables: list[RowPosterior]) -> Result:
-        return self.make(*tables), NO_SUMS
+        return self.make(tables[0]), NO_SUMS
 
 
 @dataclass(frozen=True)
@@ -274,7 +271,7 @@ class CubesStep:
 
 @dataclass(frozen=True)
 class Draw:
-    """Draws from the posteriors. The sums are ``GibbsErrors``."""
+    """Draws from the posteriors. The sum is the number of those that err."""
 
     draws: Draws
 
@@ -282,7 +279,7 @@ class Draw:
         parts = block.over_rows(
             lambda lo, hi: count_errors(block.ratings, lo, hi, block.rows, tables[0], others, self.draws)
         )
-        return None, np.sum(np.array(parts, np.float64).reshape(-1, 2), axis=0)
+        return None, np.array([sum(parts)], np.float64)
 
 
 @dataclass(frozen=True)
@@ -323,7 +320,7 @@ class Measure:
         return np.concatenate(parts), NO_SUMS
 
     @property
-    def half_step(self) -> HalfStep[None]:
+    def half_step(self) -> HalfStep:
         return HalfStep(self.side, 0, 1.0, self.prior, 1.0, relaxation=0.0, curvature=True)
 
     def table(self, counts: NDArray[np.integer], rows: RowPosterior) -> NDArray[np.float32]:
@@ -423,7 +420,7 @@ class Engine(Generic[P]):
             self.posteriors = self.runner.start(config, loss)
 
     def start_from(self, posteriors: dict[Side, P]) -> None:
-        """Set both posteriors to results of ``posterior`` or ``combined``."""
+        """Set both posteriors to results of ``posterior`` or ``convert``."""
         self.posteriors = {side: posterior.copy() for side, posterior in posteriors.items()}  # type: ignore[attr-defined]
 
     def shortage(self, config: FitConfig) -> str | None:
@@ -434,20 +431,15 @@ class Engine(Generic[P]):
         with self.runner.described("more factors"):
             return self.runner.grown(self.posteriors, config, loss)
 
-    def half_step(self, loss: Loss, step: HalfStep[Any]) -> SideStatistics:
+    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""
-        if isinstance(step.prior, PriorLines):
-            self._apply_maps()
         side, by = step.side, self._maps.get(step.side)
         if by is not None:
             step = step.before(by)
-        tables, others, prior = [self._tables[side]], self._tables[OTHER[side]], step.prior
-        if isinstance(prior, PriorLines):
-            tables.append(prior.lines)
-            prior = PriorLines(None)
+        tables, others = [self._tables[side]], self._tables[OTHER[side]]
         if step.feature_coef is not None:
             tables.append(self._feature_table(side))
-        form, update = tables[0].form, Update(loss, step.under(prior))
+        form, update = tables[0].form, Update(loss, step)
         with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
             send = Sending(_sent_vectors, RowLayout.of(others.form.sent)) if form.vectors else None
             self._tables[side], sums = self.runner.run(side, update, tables, others, RowLayout.of(form), send)
@@ -509,16 +501,16 @@ class Engine(Generic[P]):
         fill = FillUnrated(unseen, feature_coef)
         return self.runner.run_rows(side, fill, tables, RowLayout.of(posterior.form))
 
-    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: Any) -> P:
-        """The posterior that ``make`` gives for any rows, from their lines in other posteriors of the side."""
-        form = make(*(posterior.form.empty() for posterior in posteriors)).form
-        return self.runner.run_rows(side, Combine(make), posteriors, RowLayout.of(form))
+    def convert(self, side: Side, make: Callable[[RowPosterior], RowPosterior], posterior: Any) -> P:
+        """The posterior that ``make`` gives for any rows, from their lines in another posterior of the side."""
+        form = make(posterior.form.empty()).form
+        return self.runner.run_rows(side, Convert(make), [posterior], RowLayout.of(form))
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         """Errors of draws from the posteriors on the ratings: one map step over the rows."""
         with self.runner.described("certificate"):
-            total = self._over_ratings(Draw(draws), self.posteriors)
-        return GibbsErrors(*map(int, total))
+            (errors,) = self._over_ratings(Draw(draws), self.posteriors)
+        return GibbsErrors(int(errors), self.n_ratings)
 
     def confidences(self, posterior: dict[Side, P], noise: float) -> Histogram:
         """The histogram of the ratings' signed confidences (``prediction``) under this posterior: one map step."""

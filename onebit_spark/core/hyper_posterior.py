@@ -1,52 +1,26 @@
-"""The prior of the rows: hierarchical (``HyperPosterior``) or fixed (``FixedPrior``), and KL(ρ‖π) under it.
+"""The prior of the rows (``HyperPosterior``), and KL(ρ‖π) under it.
 
-A hierarchical prior is that of the paper: the scales γ_k have a Gamma or inverse-Gamma prior, and q(γ) is updated after
-every iteration. A fixed prior is a normal distribution per row that was learnt on other ratings.
+It is hierarchical, as in the paper: the scales γ_k have a Gamma or inverse-Gamma prior, and q(γ) is updated after every
+iteration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.losses import PriorLines, RowPrior, Side
+from onebit_spark.core.losses import RowPrior, Side
 from onebit_spark.core.priors import ScalePosterior, ScalePrior
-from onebit_spark.core.statistics import SideMoments, SideStatistics
-
-P = TypeVar("P")  # a posterior of a side, in the engine's own form
+from onebit_spark.core.statistics import SideMoments
 
 INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
 
 
 Matrices = Mapping[Side, NDArray[np.float64]]
-
-
-class Hierarchy(Protocol[P]):
-    """What the solver requires of a prior of the rows. By default, features explain nothing."""
-
-    features: Matrices  # W, the coefficients of the side features, of the sides that have any
-
-    @property
-    def coef_grams(self) -> dict[Side, NDArray[np.float64]] | None:
-        """The Gram matrices of [w z d], the implicit coefficients that each side has for the other one, if known."""
-        return None
-
-    def row_prior(self, side: Side) -> RowPrior | PriorLines[P]:
-        """The normal prior of the rows of one side."""
-
-    def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
-        """The prior after an update of both sides, and KL(ρ‖π) under it."""
-
-    def with_coef(self, coef_grams: Matrices, mean_grams: Matrices, features: Matrices) -> Self:
-        """The same with Gram matrices of the implicit coefficients and of the prior means that they explain, and W.
-
-        A resumed fit needs the first to the last bit. Ids without ratings are predicted from the second.
-        """
-        return self
 
 
 # Field of ``Moments`` ─► its key in metadata.json.
@@ -94,7 +68,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class HyperPosterior(Hierarchy[Any]):
+class HyperPosterior:
     """The posterior of all that rows share: q(γ), q(μ) = N(m_μ, v_μ) and W. The defaults are those before a fit."""
 
     prior: ScalePrior  # π^γ, the prior of the scales of the factors
@@ -112,6 +86,7 @@ class HyperPosterior(Hierarchy[Any]):
         return self.intercept_prior is not None
 
     def row_prior(self, side: Side) -> RowPrior:
+        """The normal prior of the rows of one side."""
         if not self.intercepts:
             return RowPrior(np.zeros((1, len(self.factor))), self.factor[None, :])
         own = self.row_intercept if side == "rows" else self.col_intercept
@@ -129,9 +104,6 @@ class HyperPosterior(Hierarchy[Any]):
         mean[:, -len(self.factor) :] += explained[0]
         variance[:, -len(self.factor) :] += explained[1]
         return RowPrior(mean, 1.0 / variance)
-
-    def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
-        return self.at(rows.moments, cols.moments)
 
     def of_factors(self, index: NDArray[np.integer]) -> HyperPosterior:
         """The same for other factors: ``index`` has positions of the present ones, and −1 for a new factor."""
@@ -177,6 +149,7 @@ class HyperPosterior(Hierarchy[Any]):
 
     @property
     def coef_grams(self) -> dict[Side, NDArray[np.float64]] | None:
+        """The Gram matrices of [w z d], the implicit coefficients that each side has for the other one, if known."""
         moments = self.moments
         if moments is None or moments.row_coef_gram is None or moments.col_coef_gram is None:
             return None
@@ -187,6 +160,10 @@ class HyperPosterior(Hierarchy[Any]):
         return {"rows": whole(moments.row_coef_gram), "cols": whole(moments.col_coef_gram)}
 
     def with_coef(self, coef_grams: Matrices, mean_grams: Matrices, features: Matrices) -> Self:
+        """The same with Gram matrices of the implicit coefficients and of the prior means that they explain, and W.
+
+        A resumed fit needs the first to the last bit. Ids without ratings are predicted from the second.
+        """
         assert self.moments is not None
         moments = replace(
             self.moments,
@@ -227,22 +204,6 @@ class HyperPosterior(Hierarchy[Any]):
             ),
         )
         return reached, float(divergence)
-
-
-@dataclass(frozen=True)
-class FixedPrior(Hierarchy[P]):
-    """A normal prior of its own for every row of each side."""
-
-    rows: PriorLines[P]
-    cols: PriorLines[P]
-    features: Matrices = field(default_factory=dict)  # none
-
-    def row_prior(self, side: Side) -> PriorLines[P]:
-        return self.rows if side == "rows" else self.cols
-
-    def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
-        """KL(ρ‖π) = ½ Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik] − Σ log s, over both sides."""
-        return self, 0.5 * (rows.prior_distance + cols.prior_distance) - rows.log_volume - cols.log_volume
 
 
 def mean_and_variance(gram: NDArray[np.float64]) -> NDArray[np.float64]:

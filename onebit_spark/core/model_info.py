@@ -6,8 +6,7 @@ One line of a factor table is one id with the posterior of its row, here with K 
     "covariance"    id | mean [x1, x2] | covariance [v00, v10, v11, v20, v21, v22] | intercept b
 
 The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept is first. Without intercepts
-these columns are absent, and V is over the factors only. After a prior split there is one more column,
-``certified_spread`` [s0, s1, s2]: the standard deviations of the certified draws. Their means are those of the model.
+these columns are absent, and V is over the factors only.
 ``n_ratings`` counts the ratings of the id, and ``position_std`` has the standard deviations of its position, or of its
 intercept and slopes (``core.positions``). Models of earlier versions, and updated ones, lack them.
 With implicit features there is also ``implicit`` [w1, w2, r1, r2]: the weight and the residual
@@ -90,8 +89,6 @@ class ModelInfo:
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen
     calibration: dict[str, Any] | None = None  # see ``prediction.Calibration``
     scale_moments: dict[str, Any] | None = None  # what determines q(γ): see ``hyper_posterior.Moments``
-    # after a prior split: the factor by which the spread of an unknown id is multiplied in certified draws (§9.4)
-    draw_narrowing: float | None = None
     # thresholds of the confidence, from the fitted ratings: see ``prediction.ConfidenceThresholds``; those of z and −z
     # under ``positive`` and ``negative``
     confidences: dict[str, Any] | None = None
@@ -283,7 +280,6 @@ _REQUIRED = [
 
 log = logging.getLogger("onebit_spark")
 
-CERTIFIED = "certified_spread"
 IMPLICIT, DIRECTIONS = "implicit", "directions"
 N_RATINGS, POSITION_STD = "n_ratings", "position_std"
 MEASURED = {N_RATINGS: "bigint", POSITION_STD: "array<float>"}
@@ -302,15 +298,12 @@ def factor_columns(kind: Kind, intercepts: bool, vectors: int = 0) -> dict[str, 
 
 
 def plain_columns(info: ModelInfo, present: Collection[str]) -> list[str]:
-    """The columns of a model without certified draws, in a factor table with these columns."""
+    """The columns of a finished fit, in a factor table with these columns."""
     return [*factor_columns(*info.table_form), *(name for name in MEASURED if name in present)]
 
 
-def factor_table(ids: pa.Array, posterior: RowPosterior, *more: RowPosterior | FloatArray | None) -> pa.Table:
-    """The factor table of one side: ``ids[i]`` belongs to row i.
-
-    ``more`` are the posterior of the certified draws and the numbers of ``engine.Measure``, those that there are.
-    """
+def factor_table(ids: pa.Array, posterior: RowPosterior, measured: FloatArray | None = None) -> pa.Table:
+    """The factor table of one side: ``ids[i]`` belongs to row i. ``measured`` are the numbers of ``engine.Measure``."""
     first = int(posterior.has_intercept)
     spread = posterior.kind == "spread"
     columns = {
@@ -327,11 +320,9 @@ def factor_table(ids: pa.Array, posterior: RowPosterior, *more: RowPosterior | F
         columns[IMPLICIT] = _lists(posterior.implicit[:, :kept])
         if posterior.vectors > MODEL_VECTORS:
             columns[DIRECTIONS] = _lists(posterior.implicit[:, kept:])
-    for each in more:
-        if isinstance(each, RowPosterior):
-            columns[CERTIFIED] = _lists(each.std)
-        elif each is not None:
-            columns |= {N_RATINGS: pa.array(each[:, 0].astype(np.int64)), POSITION_STD: _lists(each[:, 1:])}
+    if measured is not None:
+        columns[N_RATINGS] = pa.array(measured[:, 0].astype(np.int64))
+        columns[POSITION_STD] = _lists(measured[:, 1:])
     return pa.table(columns)
 
 
@@ -353,7 +344,14 @@ def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
 
     It has as many vectors in ``implicit`` as ``prior``; those that the table lacks are 0.
     """
-    known, present, location, scale = _read_locations(lines, prior)
+    known = lines.is_valid().to_numpy(zero_copy_only=False)
+    present = lines.drop_null()
+    location = np.repeat(prior.location, len(lines), axis=0)
+    scale = np.repeat(prior.scale, len(lines), axis=0)
+    first = int(prior.has_intercept)
+    location[known, first:] = _rectangle(present.field("mean"), prior.dimension - first)
+    if first:
+        location[known, 0] = present.field("intercept").to_numpy(zero_copy_only=False)
     first = int(prior.has_intercept and prior.kind == "spread")
     scale[known, first:] = _rectangle(present.field(prior.kind), scale.shape[1] - first)
     if first:
@@ -378,13 +376,6 @@ def align_factors(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precisi
     return read_factors(lines.take(pa.array(places, mask=places < 0)), prior).astype(precision)
 
 
-def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
-    """The posterior of the certified draws after a prior split. ``prior`` has independent coordinates."""
-    known, present, location, scale = _read_locations(lines, prior)
-    scale[known] = _rectangle(present.field(CERTIFIED), prior.dimension)
-    return RowPosterior(location, scale, "spread", prior.has_intercept)
-
-
 def read_measured(table: pa.Table) -> FloatArray | None:
     """The numbers of ``engine.Measure`` from a factor table; None if it lacks them."""
     if N_RATINGS not in table.column_names:
@@ -392,19 +383,6 @@ def read_measured(table: pa.Table) -> FloatArray | None:
     std = one_array(table[POSITION_STD])
     counts = table[N_RATINGS].to_numpy().astype(np.float32)
     return np.column_stack([counts, _rectangle(std, len(std[0]) if len(std) else 0)])
-
-
-def _read_locations(
-    lines: pa.StructArray, prior: RowPosterior
-) -> tuple[NDArray[np.bool_], pa.StructArray, FloatArray, FloatArray]:
-    """Which lines are not null, these lines, the means of all, and scales that are still those of ``prior``."""
-    known, present = lines.is_valid().to_numpy(zero_copy_only=False), lines.drop_null()
-    first = int(prior.has_intercept)
-    location, scale = np.repeat(prior.location, len(lines), axis=0), np.repeat(prior.scale, len(lines), axis=0)
-    location[known, first:] = _rectangle(present.field("mean"), prior.dimension - first)
-    if first:
-        location[known, 0] = present.field("intercept").to_numpy(zero_copy_only=False)
-    return known, present, location, scale
 
 
 def prior_row(
@@ -514,9 +492,8 @@ class FitFeatures:
         return cls(features, known.filter(mask), table.filter(mask), [f"{whose} features: {note}" for note in notes])
 
     def unrated_lines(
-        self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], narrowing: float | None,
-        std: FloatArray | None,
-    ) -> pa.Table | None:  # fmt: skip
+        self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], std: FloatArray | None
+    ) -> pa.Table | None:
         """The factor table of the ids without ratings, or None.
 
         ``row`` is the prior of an id without ratings, ``std`` the one line of standard deviations of its position.
@@ -524,12 +501,8 @@ class FitFeatures:
         if not len(self.unrated_ids):
             return None
         rows = newcomer_rows(row, coding.coded(self.unrated) @ weights)
-        drawn = None
-        if narrowing is not None:
-            spread = (rows.std * narrowing).astype(rows.location.dtype)
-            drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
         measured = None if std is None else np.repeat(np.insert(std, 0, 0.0, axis=1), rows.n_rows, axis=0)
-        return factor_table(self.unrated_ids, rows, drawn, measured)
+        return factor_table(self.unrated_ids, rows, measured)
 
 
 def digest(table: pa.Table, column: str) -> int:

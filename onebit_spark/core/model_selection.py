@@ -400,7 +400,7 @@ class _Search(Generic[P]):
             return trial
         kept = used if len(used) else np.arange(1)
         posteriors = {
-            side: self._part.combined(side, partial(RowPosterior.with_only, factors=kept), posterior)
+            side: self._part.convert(side, partial(RowPosterior.with_only, factors=kept), posterior)
             for side, posterior in trial.start.posteriors.items()
         }
         start = replace(trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(kept))

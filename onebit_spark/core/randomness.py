@@ -202,19 +202,15 @@ class Draws:
 
     seed: int
     per_rating: int  # T, the number of draws per rating
-    # draw only for the ratings that this split did *not* choose: those that a learnt prior has not seen
-    unseen_by: Split | None = None
 
     @classmethod
-    def enough(cls, n_ratings: int, seed: int, unseen_by: Split | None = None) -> Draws:
+    def enough(cls, n_ratings: int, seed: int) -> Draws:
         """As many draws as a sharp limit requires. Their number is fixed before the first draw."""
         wanted = -(-ENOUGH_DRAWS // max(1, n_ratings))
-        return cls(seed, max(1, min(wanted, MOST_PER_RATING)), unseen_by)
+        return cls(seed, max(1, min(wanted, MOST_PER_RATING)))
 
 
 class GibbsErrors(NamedTuple):
-    """Counts over some rows. The counts of several sets of rows are added."""
-
     errors: int  # draws that erred
     ratings: int  # ratings that were drawn for
 
@@ -222,13 +218,13 @@ class GibbsErrors(NamedTuple):
 def count_errors(
     block: RatingBlock, lo: int, hi: int, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior,
     draws: Draws,
-) -> GibbsErrors:  # fmt: skip
-    """Draw for the ratings of the rows lo … hi−1. Row r of the block is row ``row_numbers[r]`` of the matrix."""
-    split = draws.unseen_by
-    coin = (-1, 0.0) if split is None else (split.seed, split.fraction)
-    how = _How(rows.kind == "covariance", rows.has_intercept, draws.seed, draws.per_rating, *coin)
+) -> int:  # fmt: skip
+    """The number of draws that err, for the ratings of the rows lo … hi−1. Row r of the block is row ``row_numbers[r]``
+    of the matrix.
+    """
+    how = _How(rows.kind == "covariance", rows.has_intercept, draws.seed, draws.per_rating)
     posteriors = (_Posteriors(side.location, side.scale) for side in (rows, cols))
-    return GibbsErrors(*_count_errors(block.row_pointers, block.codes, (lo, hi), row_numbers, *posteriors, how))
+    return int(_count_errors(block.row_pointers, block.codes, (lo, hi), row_numbers, *posteriors, how))
 
 
 class _Posteriors(NamedTuple):
@@ -239,14 +235,12 @@ class _Posteriors(NamedTuple):
 
 
 class _How(NamedTuple):
-    """The form of a row, and which draws are made. A seed of −1: there is no split."""
+    """The form of a row, and which draws are made."""
 
     full: bool
     has_intercept: bool
     seed: int
     per_rating: int
-    split_seed: int
-    split_fraction: float
 
 
 @inner
@@ -275,14 +269,14 @@ def _count_errors(pointers, codes, span, row_numbers, rows, cols, how):
     """Draws for ``LANES`` ratings of a row side by side, which share the Cholesky factor of the row."""
     first, last = span
     row_location, row_scale, col_location, col_scale = rows.location, rows.scale, cols.location, cols.scale
-    full, has_intercept, seed, per_rating, split_seed, split_fraction = how
+    full, has_intercept, seed, per_rating = how
     size, packed = row_location.shape[1], row_scale.shape[1]
     root, work = np.zeros((size, size)), np.empty((4, LANES))
     states, signs = np.empty(LANES, np.uint64), np.empty(LANES)
     mean, scale = np.empty((size, LANES)), np.empty((packed, LANES))  # of the partners
     drawn, x = np.empty((size + 1, LANES)), np.empty((size, LANES))
     score, variance, part = np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    errors, ratings = 0, 0
+    errors = 0
     for i in range(first, last):
         if pointers[i] == pointers[i + 1]:
             continue
@@ -290,15 +284,15 @@ def _count_errors(pointers, codes, span, row_numbers, rows, cols, how):
         n = 0
         for l in range(pointers[i], pointers[i + 1]):
             position = l - pointers[i]
-            if split_seed < 0 or not chosen(split_seed, split_fraction, row_numbers[i], position):
-                j = codes[l] >> 1
-                states[n], signs[n] = stream(seed, row_numbers[i], position), 2.0 * (codes[l] & 1) - 1.0
-                for a in range(size):
-                    mean[a, n] = col_location[j, a]
-                for q in range(packed):
-                    scale[q, n] = col_scale[j, q]
-                n += 1
-            if n == 0 or (n < LANES and l + 1 < pointers[i + 1]):
+            j = codes[l] >> 1
+            states[n] = stream(seed, row_numbers[i], position)
+            signs[n] = 2.0 * (codes[l] & 1) - 1.0
+            for a in range(size):
+                mean[a, n] = col_location[j, a]
+            for q in range(packed):
+                scale[q, n] = col_scale[j, q]
+            n += 1
+            if n < LANES and l + 1 < pointers[i + 1]:
                 continue
             for _ in range(per_rating):
                 fill_lanes(states, n, drawn, work)
@@ -309,9 +303,8 @@ def _count_errors(pointers, codes, span, row_numbers, rows, cols, how):
                 for k in range(n):
                     u = score[k] + math.sqrt(max(variance[k], 0.0)) * drawn[size, k]
                     errors += signs[k] * u <= 0.0
-            ratings += n
             n = 0
-    return errors, ratings
+    return errors
 
 
 @inner

@@ -15,14 +15,13 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.features import FeatureRidge, of_known_size
 from onebit_spark.core.gauge import GaugeStep
-from onebit_spark.core.hyper_posterior import Hierarchy, HyperPosterior
-from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Side
+from onebit_spark.core.hyper_posterior import HyperPosterior
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, Side
 from onebit_spark.core.losses.base import Move
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowMap, RowPosterior
 from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.errors import FitFailed
 
-H = TypeVar("H", bound=Hierarchy[Any])
 P = TypeVar("P")  # a posterior of a side in the engine's own form: a RowPosterior, or a table in files
 
 
@@ -56,8 +55,8 @@ class Iteration:
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[H]):
-    hierarchy: H  # the prior of the rows, with q(γ) and q(μ)
+class Outcome:
+    hierarchy: HyperPosterior  # the prior of the rows, with q(γ) and q(μ)
     history: list[Iteration]
     converged: bool  # whether the stopping rule held (docs/MATH.md, §7.4)
     reason: str  # why the fit ended
@@ -85,16 +84,17 @@ class Start(Generic[P]):
 
 
 # The last step of an iteration: the updated prior of the rows, KL(ρ‖π), and maps of the rows, if any.
-DriverStep = Callable[[H, SideStatistics, SideStatistics], tuple[H, float, dict[Side, RowMap]]]
+DriverResult = tuple[HyperPosterior, float, dict[Side, RowMap]]
+DriverStep = Callable[[HyperPosterior, SideStatistics, SideStatistics], DriverResult]
 
 
-def without_maps(hierarchy: H, rows: SideStatistics, cols: SideStatistics) -> tuple[H, float, dict[Side, RowMap]]:
+def without_maps(hierarchy: HyperPosterior, rows: SideStatistics, cols: SideStatistics) -> DriverResult:
     """The γ step alone."""
-    return *hierarchy.updated(rows, cols), {}
+    return *hierarchy.at(rows.moments, cols.moments), {}
 
 
 # Called with the engine, the hierarchy and the history after every iteration that does not end the fit.
-AfterIteration = Callable[[Engine[P], H, list[Iteration]], None]
+AfterIteration = Callable[[Engine[P], HyperPosterior, list[Iteration]], None]
 
 
 def solve(
@@ -102,55 +102,55 @@ def solve(
     config: FitConfig,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    after_iteration: AfterIteration[P, HyperPosterior] | None = None,
+    after_iteration: AfterIteration[P] | None = None,
     *,
     gauge: bool = True,
     relaxed: bool = True,
     want_objective: bool = True,
-) -> Outcome[HyperPosterior]:
+) -> Outcome:
     """Fit the paper's model, over-relaxed, and with a gauge if the loss has a symmetry.
 
-    Without ``want_objective`` the objective lacks its data term, a third product per rating.
+    The iterations in the history of ``start`` count. Without ``want_objective`` the objective lacks its data term, a
+    third product per rating.
     """
+    loss = config.make_loss()
+    hierarchy = _begin(engine, config, loss, start)
+    driver_step = GaugeStep(loss.symmetry, not config.implicit_features) if gauge and loss.symmetry else without_maps
+    earlier = 0 if start is None else start.earlier
+    pace = (lambda t: relaxation(t + earlier)) if relaxed else unrelaxed
+    alternation = _Alternation(engine, config, hierarchy, driver_step, pace, want_objective)
+    return _descend(alternation, loss, start, on_iteration, after_iteration)
+
+
+def _begin(engine: Engine[P], config: FitConfig, loss: Loss, start: Start[P] | None) -> HyperPosterior:
+    """Set the engine's posteriors to those of the start. Returns the prior there."""
     prior, own = config.make_prior(engine.count("rows") + engine.count("cols")), config.make_intercept_prior()
     if start is None:
-        engine.start(config, config.make_loss())
+        engine.start(config, loss)
         scales = HyperPosterior(prior, own, np.ones(config.factors))
     else:
         posteriors, scales = start.posteriors, start.scales
         if config.implicit_features and not start.history:  # the directions belong to the earlier ratings
             without = partial(RowPosterior.with_vectors, kept=MODEL_VECTORS, vectors=FIT_VECTORS)
-            posteriors = {side: engine.combined(side, without, old) for side, old in posteriors.items()}
+            posteriors = {side: engine.convert(side, without, old) for side, old in posteriors.items()}
             scales = scales.without_directions()
         engine.start_from(posteriors)
         scales = replace(scales, prior=prior, intercept_prior=own)
     grams = {side: gram for side in SIDES if (gram := engine.feature_gram(side)) is not None}
-    scales = replace(scales, features=of_known_size(scales.features, grams, config.dimension))
-    symmetry = config.make_loss().symmetry
-    driver_step = GaugeStep(symmetry, not config.implicit_features) if gauge and symmetry else without_maps
-    earlier = 0 if start is None else start.earlier
-    pace = (lambda t: relaxation(t + earlier)) if relaxed else unrelaxed
-    return descend(engine, config, scales, on_iteration, start, after_iteration, driver_step, pace, want_objective)
+    return replace(scales, features=of_known_size(scales.features, grams, config.dimension))
 
 
-def descend(
-    engine: Engine[P],
-    config: FitConfig,
-    hierarchy: H,
-    on_iteration: Callable[[Iteration], None] | None = None,
-    start: Start[P] | None = None,
-    after_iteration: AfterIteration[P, H] | None = None,
-    driver_step: DriverStep[H] = without_maps,
-    pace: Callable[[int], float] = unrelaxed,
-    want_objective: bool = True,
-) -> Outcome[H]:
-    """Iterate from the engine's posteriors until the stopping rule holds or ``max_iter`` is reached.
-
-    The iterations in the history of ``start`` count. ``pace`` gives ω after t iterations.
-    """
+def _descend(
+    alternation: _Alternation[P],
+    loss: Loss,
+    start: Start[P] | None,
+    on_iteration: Callable[[Iteration], None] | None,
+    after_iteration: AfterIteration[P] | None,
+) -> Outcome:
+    """Iterate from the engine's posteriors until the stopping rule holds or ``max_iter`` is reached."""
+    engine, config = alternation.engine, alternation.config
     history, planned = ([], None) if start is None else (list(start.history), start.planned)
     last = config.max_iter if planned is None else min(config.max_iter, planned.iterations)
-    loss, alternation = config.make_loss(), _Alternation(engine, config, hierarchy, driver_step, pace, want_objective)
     plan = loss.plan()
     if start is not None and start.first == "cols":
         plan = [move._replace(side=OTHER[move.side]) for move in plan]
@@ -180,15 +180,19 @@ def descend(
     return Outcome(alternation.hierarchy, history, False, reason)
 
 
-class _Alternation(Generic[P, H]):
+class _Alternation(Generic[P]):
     """The driver's part of the iterations: the parameters of half steps, and updates from their statistics."""
 
     def __init__(
-        self, engine: Engine[P], config: FitConfig, hierarchy: H, driver_step: DriverStep[H],
+        self, engine: Engine[P], config: FitConfig, hierarchy: HyperPosterior, driver_step: DriverStep,
         pace: Callable[[int], float], want_objective: bool,
     ) -> None:  # fmt: skip
+        """``pace`` gives ω after t iterations."""
+        self.engine = engine
+        self.config = config
         self.hierarchy = hierarchy
-        self._engine, self._config, self._driver_step, self._pace = engine, config, driver_step, pace
+        self._driver_step = driver_step
+        self._pace = pace
         self._want_objective = want_objective
         self._ratings_per_row = 2 * engine.total_weight / (engine.count("rows") + engine.count("cols"))
         self._coef_grams = hierarchy.coef_grams or {side: engine.coef_gram(side) for side in SIDES}
@@ -197,13 +201,13 @@ class _Alternation(Generic[P, H]):
         self._latest: dict[Side, SideStatistics] = {}
         self._moved: dict[Side, SideStatistics] = {}  # from the last half step that moved means
 
-    def half_steps(self, plan: Sequence[Move], number: int) -> Iterator[HalfStep[P]]:
+    def half_steps(self, plan: Sequence[Move], number: int) -> Iterator[HalfStep]:
         """The half steps of one iteration. ``learn`` is called after each of them."""
         for position, move in enumerate(plan):
             yield HalfStep(
                 side=move.side,
                 iteration=number - 1,
-                kappa=self._config.kappa,
+                kappa=self.config.kappa,
                 prior=self.hierarchy.row_prior(move.side),
                 ratings_per_row=self._ratings_per_row,
                 move_means=move.means,
@@ -213,14 +217,14 @@ class _Alternation(Generic[P, H]):
                 feature_coef=self.hierarchy.features.get(move.side),
             )
 
-    def learn(self, step: HalfStep[P], statistics: SideStatistics) -> None:
+    def learn(self, step: HalfStep, statistics: SideStatistics) -> None:
         """Update the implicit coefficients, and keep the statistics of the side that has moved."""
         side, grams = step.side, self._coef_grams
         other = OTHER[side]
         grams[side] = statistics.coef_gram
         if len(statistics.coef_gram):
             best = statistics.best_step(grams[other])
-            self._engine.move_coef(side, best)
+            self.engine.move_coef(side, best)
             statistics, grams[other] = statistics.after(best), best.moved(grams[other])
         self._latest[side] = statistics.with_ridge(grams[other], step.feature_coef)
         if step.move_means:
@@ -228,7 +232,7 @@ class _Alternation(Generic[P, H]):
 
     def end(self, number: int) -> tuple[float, float, float]:
         """Update the prior. Returns the objective, KL(ρ‖π) and the relative change of the scores."""
-        latest, data, pace = self._latest, self._engine.data_term(), self._pace(number - 1)
+        latest, data, pace = self._latest, self.engine.data_term(), self._pace(number - 1)
         features = {
             side: ridge.moved(self.hierarchy.features[side], latest[side].feature_cross, pace)
             for side, ridge in self._ridges.items()
@@ -236,16 +240,16 @@ class _Alternation(Generic[P, H]):
         hierarchy, divergence, maps = self._driver_step(self.hierarchy, latest["rows"], latest["cols"])
         mean_grams = {side: statistics.implicit_gram for side, statistics in latest.items()}
         if maps:
-            self._engine.apply(maps)
+            self.engine.apply(maps)
             features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
             for side in SIDES:
-                means = maps[side].of_means(self._config.factors)
+                means = maps[side].of_means(self.config.factors)
                 mean_grams[side] = means.T @ mean_grams[side] @ means
                 if len(gram := self._coef_grams[side]):  # of [w z d]
                     coef = maps[OTHER[side]].of_vectors(len(gram) // 3, 3)
                     self._coef_grams[side] = coef.T @ gram @ coef
         self.hierarchy = hierarchy.with_coef(self._coef_grams, mean_grams, features)
-        change = relative_change(self._moved["rows"], self._moved["cols"], self._config.intercepts)
+        change = relative_change(self._moved["rows"], self._moved["cols"], self.config.intercepts)
         return data + divergence, divergence, change
 
 

@@ -67,9 +67,6 @@ class SideStatistics:
 
     count: int  # number of rows
     covariance: Annotated[Vector, "dimension", "dimension"]  # Σ_i V_i
-    # Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik] with the precision g and the mean p of the prior; 0 if the
-    # rows share a prior, where it is not needed
-    prior_distance: float
     log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
     data: float  # the data term of the objective, if the half step computes it
     gram: Annotated[Vector, "augmented", "augmented"]  # XᵀX, ΔᵀΔ and ΔᵀX (not symmetric), for the stopping rule
@@ -105,11 +102,6 @@ class SideStatistics:
         prior = prior.take(pick)
         old, new = (location[pick].astype(np.float64) for location in (old_location, posterior.location))
         shift, roots, rank = new - prior.mean, np.sqrt(counts[pick])[:, None], posterior.rank
-        if len(prior.precision) < len(shift):
-            prior_distance = 0.0
-        else:
-            second = shift**2 + posterior.std[pick].astype(np.float64) ** 2
-            prior_distance = float(np.sum(prior.precision * second - 1 - np.log(prior.precision)))
         fixed = int(posterior.has_intercept)
         size, ones = new.shape[1] + fixed, np.ones((len(new), fixed))
         both = gram_matrix(np.concatenate([ones, old, np.zeros_like(ones), new - old], axis=1))  # of [X Δ]
@@ -123,7 +115,6 @@ class SideStatistics:
         return cls(
             count=len(new),
             covariance=posterior.total_covariance(rated),
-            prior_distance=prior_distance,
             log_volume=sums.log_volume,
             data=sums.data,
             gram=both[:size, :size],

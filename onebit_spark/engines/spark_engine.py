@@ -23,7 +23,6 @@ from onebit_spark.core.config import Execution, FitConfig
 from onebit_spark.core.engine import Engine, RowLayout
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.model_info import (
-    CERTIFIED,
     DIRECTIONS,
     MEASURED,
     SIDE_OF,
@@ -282,8 +281,6 @@ def factor_schema(info: ModelInfo, side: str, present: Collection[str] = ()) -> 
     columns = factor_columns(*info.table_form)
     if DIRECTIONS in present:
         columns[DIRECTIONS] = "array<float>"
-    if info.draw_narrowing is not None:
-        columns[CERTIFIED] = "array<float>"
     if set(MEASURED) <= set(present):
         columns |= MEASURED
     schema = StructType().add("id", sql_type(info.id_types[side]))

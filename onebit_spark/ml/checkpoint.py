@@ -192,15 +192,12 @@ def clear_checkpoints(spark: SparkSession | None, folder: str) -> None:
             place.delete()
 
 
-def subject_of(
-    config: FitConfig, counts: RatingCounts, prior_split: float | None, features: dict[str, int] | None = None
-) -> dict[str, Any]:
+def subject_of(config: FitConfig, counts: RatingCounts, features: dict[str, int] | None = None) -> dict[str, Any]:
     """What identifies a fit: the ratings, and all settings that its iterations depend on."""
     return {
         "ratings": counts.n,
         "fingerprint of the ratings": counts.fingerprint,
         **{name: value for name, value in asdict(config).items() if name not in MAY_DIFFER},
         "likelihood_weight": AUTO if config.chooses_kappa else config.kappa,
-        "prior_split": prior_split,
         **{f"fingerprint of the {who} features": value for who, value in (features or {}).items()},
     }

@@ -6,7 +6,7 @@ update     ratings of users and items that the model knows or not
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -117,10 +117,7 @@ class NewRatings:
 
 
 def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
-    """A factor table without certified spreads as a DataFrame."""
-    return factor_frame(
-        factors.spark, table, factor_schema(replace(factors.info, draw_narrowing=None), who, table.column_names)
-    )
+    return factor_frame(factors.spark, table, factor_schema(factors.info, who, table.column_names))
 
 
 def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
@@ -157,7 +154,7 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
         lines = model_info.plain_lists(model_info.factor_table(ids.dictionary, folded, measured))
         yield from lines.select(["id", *plain]).to_batches()
 
-    schema = factor_schema(replace(info, draw_narrowing=None), who, plain)
+    schema = factor_schema(info, who, plain)
     folded = computed_once(placed.repartition(tasks, "id").mapInArrow(rows_of, schema))
     warn_left_out(who, ratings.select(new).distinct().count(), folded.count())
     return factors.of(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)

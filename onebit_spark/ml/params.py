@@ -225,7 +225,6 @@ class FitParams(PredictionParams):
     checkpointInterval, getCheckpointInterval, setCheckpointInterval = declared("checkpointInterval", int)
     resume, getResume, setResume = declared("resume", bool)
     delta, getDelta, setDelta = declared("delta", float)
-    certificatePriorSplit, getCertificatePriorSplit, setCertificatePriorSplit = optional("certificatePriorSplit", float)
     certificateGrid, getCertificateGrid, setCertificateGrid = declared("certificateGrid", int)
 
     _input_kwargs: dict[str, Any]
@@ -245,7 +244,7 @@ class FitParams(PredictionParams):
         device: str = "cpu", driverRatings: int | None = None,
         checkpointDir: str | None = None,
         checkpointInterval: int = 10, resume: bool = False, delta: float = 0.05,
-        certificatePriorSplit: float | None = None, certificateGrid: int = 1,
+        certificateGrid: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
         arguments = list(signature(FitParams.__init__).parameters.values())[1:]

@@ -21,7 +21,7 @@ from pyspark.sql.types import BooleanType, DoubleType, LongType, StructField, St
 from onebit_spark.certificate.certificates import Certificate, HeldOutCounts, certificate_document
 from onebit_spark.core import prediction
 from onebit_spark.core.hashes import HIGHEST, CellSketch, limit_for
-from onebit_spark.core.model_info import CERTIFIED, SIDE_OF, ModelInfo, Who, factor_columns
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, factor_columns
 from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.prediction import LARGEST, Call
 from onebit_spark.engines.spark_engine import collected_factors
@@ -125,8 +125,7 @@ class SparkFactors:
         info = self.info
         if info.scale_moments is None:
             raise RequestError("the model was saved by a version without random draws: fit it again")
-        certified = [] if info.draw_narrowing is None else [CERTIFIED]
-        joined, prefix = self._joined(dataset, [*factor_columns(info.kind, info.config.intercepts), *certified])
+        joined, prefix = self._joined(dataset, factor_columns(info.kind, info.config.intercepts))
         scorer = Predictor.of(info)
 
         def draw(users: pa.Array, items: pa.Array, keys: pa.Array) -> pa.Array:

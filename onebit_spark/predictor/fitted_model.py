@@ -340,15 +340,15 @@ class FittedModel:
     def sample(self, users: Any, items: Any, seed: int = 0) -> DoubleArray:
         """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
 
-        A draw is a function of the seed and the two ids, as in ``OneBitCompletionModel.sample``. After a prior split
-        the draws have smaller standard deviations than ``std``. Unknown ids are drawn from the prior.
+        A draw is a function of the seed and the two ids, as in ``OneBitCompletionModel.sample``. Unknown ids are drawn
+        from the prior.
         """
         if self.info.scale_moments is None:
             raise RequestError("the model was saved by a version without random draws: fit it again")
         ids, rows, cols = self.pairs(users, items)
         types = self.users.ids.type, self.items.ids.type
         keys = pair_hashes(*(array.cast(kind, safe=False) for array, kind in zip(ids, types, strict=True)))
-        left, right = self.users.drawn_at(rows), self.items.drawn_at(cols)
+        left, right = self.users.at(rows), self.items.at(cols)
         return self.predictor.sampled_scores(left, right, (rows < 0, cols < 0), keys, seed)
 
     def _output(self, name: str, users: Any, items: Any) -> DoubleArray:
@@ -725,7 +725,7 @@ class FittedModel:
     def _with_sides(self, sides: Mapping[Who, ModelSide], **info: Any) -> FittedModel:
         """The model with other users or other items, and so without certificates."""
         users, items = sides.get("user", self.users), sides.get("item", self.items)
-        plain = replace(self.info, draw_narrowing=None, n_users=len(users.ids), n_items=len(items.ids), **info)
+        plain = replace(self.info, n_users=len(users.ids), n_items=len(items.ids), **info)
         certificate = certificate_document([])
         return replace(self, info=plain, users=users, items=items, certificate=certificate, history=(), shape=None)
 

@@ -99,7 +99,7 @@ def converged_rows(
     rows = RowPosterior.isotropic(start, 1.0 / np.sqrt(prior.precision[0]), partners.kind, partners.has_intercept)
     table = loss.other_lines(partners)
     for number in range(FOLD_IN_ROUNDS):
-        step: HalfStep[RowPosterior] = HalfStep(side, number, kappa, prior, ratings_per_row=1.0)
+        step = HalfStep(side, number, kappa, prior, ratings_per_row=1.0)
         if _largest_change(loss, block, table, rows, step) <= FOLD_IN_CHANGE:
             break
     return rows
@@ -173,7 +173,7 @@ def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before
         largest = 0.0
         for side in SIDES:
             loss = fold_in[side].loss
-            step: HalfStep[RowPosterior] = HalfStep(side, number, fold_in[side].kappa, priors[side], ratings_per_row=1)
+            step = HalfStep(side, number, fold_in[side].kappa, priors[side], ratings_per_row=1)
             change = _largest_change(loss, blocks[side], loss.other_lines(now[OTHER[side]]), now[side], step)
             largest = max(largest, change)
         if largest <= UPDATE_CHANGE:

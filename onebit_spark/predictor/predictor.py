@@ -43,7 +43,6 @@ from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import (
-    CERTIFIED,
     DIRECTIONS,
     SIDE_OF,
     ModelInfo,
@@ -51,7 +50,6 @@ from onebit_spark.core.model_info import (
     factor_columns,
     factor_table,
     prior_row,
-    read_certified,
     read_factors,
     read_measured,
 )
@@ -77,17 +75,15 @@ class Predictor:
     kind: Kind  # form of the posterior
     intercepts: bool  # whether it has intercepts
     scales: HyperPosterior  # q(γ) and q(μ): ids without ratings are predicted and drawn from them
-    narrowing: float | None  # after a prior split: t^{−½}, by which the spreads of the prior are multiplied in draws
     majority: int  # the more frequent label
     negative: float  # the negative label, −1 or 0; the positive one is 1
     calibration: Calibration | None  # of the probability
 
     @classmethod
     def of(cls, info: ModelInfo) -> Predictor:
-        config, form = info.config, (info.scales, info.draw_narrowing)
-        return cls(
-            config.loss, info.kind, config.intercepts, *form, info.majority, info.negative_label, info.calibrated
-        )
+        config = info.config
+        majority, negative = info.majority, info.negative_label
+        return cls(config.loss, info.kind, config.intercepts, info.scales, majority, negative, info.calibrated)
 
     # ---- from scores and variances -----------------------------------------------------------------------------------
 
@@ -130,10 +126,6 @@ class Predictor:
         an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)
         """
         scales, n = self.scales, len(states)
-        if self.narrowing is not None:
-            priors = {side: scales.unseen(side) for side in SIDES}
-            laws = {side: (prior.mean, self.narrowing * prior.precision**-0.5) for side, prior in priors.items()}
-            return {side: (np.repeat(mean, n, axis=0), np.repeat(std, n, axis=0)) for side, (mean, std) in laws.items()}
         moments, rank = scales.moments, len(scales.factor)
         assert moments is not None, "q(γ) is known once the first γ step is done"
         u = uniforms(states ^ SCALE_STREAM, rank + 3)
@@ -170,11 +162,8 @@ class Predictor:
 
     def sample_lines(self, lines: Lines, keys: pa.Int64Array, seed: int) -> pa.Array:
         """One draw of the score per pair of factor lines. ``keys`` are hashes of the ids: they determine the draws."""
-        certified = self.narrowing is not None
-        kind: Kind = "spread" if certified else self.kind
-        read = read_certified if certified else read_factors
         rows, cols = (
-            read(each, prior_row(self.scales, side, kind, self.intercepts))
+            read_factors(each, prior_row(self.scales, side, self.kind, self.intercepts))
             for side, each in zip(SIDES, lines, strict=True)
         )
         unrated_rows, unrated_cols = (each.is_null().to_numpy(zero_copy_only=False) for each in lines)
@@ -242,7 +231,6 @@ class ModelSide:
     ids: pa.Array  # different ids
     known: RowPosterior  # one row per id
     prior: RowPosterior  # one row: that of an unknown id, whose position is −1
-    certified: RowPosterior | None = None  # after a prior split: the posterior of the certified draws
     measured: FloatArray | None = None  # number of ratings, and standard deviations of positions: ``engine.Measure``
 
     @classmethod
@@ -251,14 +239,11 @@ class ModelSide:
         if DIRECTIONS in table.column_names:  # of a checkpoint
             prior, columns = prior.with_vectors(MODEL_VECTORS, FIT_VECTORS), [*columns, DIRECTIONS]
         known = read_factors(one_array(table.select(columns).to_struct_array()), prior)
-        certified = None
-        if info.draw_narrowing is not None and CERTIFIED in table.column_names:
-            certified = read_certified(one_array(table.drop_columns("id").to_struct_array()), _independent(prior))
-        return cls(one_array(table["id"]), known, prior, certified, read_measured(table))
+        return cls(one_array(table["id"]), known, prior, read_measured(table))
 
     @property
     def table(self) -> pa.Table:
-        return factor_table(self.ids, self.known, self.certified, self.measured)
+        return factor_table(self.ids, self.known, self.measured)
 
     def positions(self, ids: pa.ChunkedArray | pa.Array) -> Numbers:
         """The row of every id, −1 for an unknown one."""
@@ -272,11 +257,6 @@ class ModelSide:
         """The posterior at these positions, the prior at −1; ``implicit``: with the vectors of implicit features."""
         return _at(self.known, self.prior, positions, implicit)
 
-    def drawn_at(self, positions: Numbers) -> RowPosterior:
-        if self.certified is None:
-            return self.at(positions)
-        return _at(self.certified, _independent(self.prior), positions)
-
     def with_rows(self, ids: pa.Array, rows: RowPosterior, measured: FloatArray | None = None) -> ModelSide:
         """This side with more rows. An id that is known is replaced. Unless all rows are ``measured``, none is."""
         kept = np.flatnonzero(IdIndex(ids).find(self.ids) < 0)
@@ -288,7 +268,7 @@ class ModelSide:
         both = self.measured is not None and measured is not None
         numbers = np.concatenate([self.measured[kept], measured]) if both else None  # type: ignore[index]
         known = RowPosterior(location, scale, old.kind, old.has_intercept, joined)
-        return ModelSide(all_ids, known, self.prior, measured=numbers)
+        return ModelSide(all_ids, known, self.prior, numbers)
 
 
 def _at(known: RowPosterior, prior: RowPosterior, positions: Numbers, implicit: bool = False) -> RowPosterior:
@@ -306,10 +286,6 @@ def _chosen(lines: FloatArray, unknown: FloatArray, positions: Numbers) -> Float
     chosen = lines[positions]
     chosen[positions < 0] = unknown
     return chosen
-
-
-def _independent(prior: RowPosterior) -> RowPosterior:
-    return RowPosterior(prior.location, prior.std, "spread", prior.has_intercept)
 
 
 def scores_at(users: ModelSide, items: ModelSide, row: Numbers, col: Numbers) -> DoubleArray:

@@ -10,7 +10,7 @@ from functools import cached_property
 SURVEY = "survey"
 BLOCKING = "blocking"
 START = "start"
-PRIOR_SPLIT = "a part of the ratings"
+PART = "a part of the ratings"
 ROWS_STEP = "iteration 3, rows"
 COLUMNS_STEP = "iteration 4, cols"
 CERTIFICATE = "certificate"

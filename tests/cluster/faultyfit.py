@@ -155,10 +155,10 @@ def all_scores(model):
     return model.score(users, items)
 
 
-def quiet_fit(ratings, max_iter=ITERATIONS, holdout=0.1, prior_split=None, **settings):
+def quiet_fit(ratings, max_iter=ITERATIONS, holdout=0.1, **settings):
     """The same fit in this process."""
     config = FitConfig(rank=RANK, max_iter=max_iter, tol=0, **settings)
-    return fit_table(str(ratings), config, holdout=holdout, certify=Terms(prior_split=prior_split))
+    return fit_table(str(ratings), config, holdout=holdout, certify=Terms())
 
 
 def assert_same_fit(found, expected):

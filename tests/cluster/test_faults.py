@@ -4,7 +4,7 @@ import signal
 from functools import partial
 
 import pytest
-from eventlog import BLOCKING, CERTIFICATE, CHECKPOINT, COLUMNS_STEP, PRIOR_SPLIT, ROWS_STEP, START, SURVEY, WRITING
+from eventlog import BLOCKING, CERTIFICATE, CHECKPOINT, COLUMNS_STEP, PART, ROWS_STEP, START, SURVEY, WRITING
 from faultyfit import ITERATIONS, ClusterFit, assert_same_fit, quiet_fit, write_ratings
 from standalone import descendants, send, wait_for
 
@@ -14,9 +14,9 @@ STRAGGLING = (ROWS_STEP, "iteration 4, rows", "iteration 5, rows")
 EXECUTOR, WORKER = "kill_executor", "replace_worker"
 DEATHS = {  # exchange ─► flags, and who dies in which phase of the same fit
     "broadcast": (
-        ("--certificate-prior-split", 0.5),  # fitted to blocks that were made from blocks
-        {SURVEY: EXECUTOR, BLOCKING: WORKER, PRIOR_SPLIT: WORKER, START: EXECUTOR, ROWS_STEP: WORKER,
-         COLUMNS_STEP: EXECUTOR, WRITING: WORKER},
+        (),
+        {SURVEY: EXECUTOR, BLOCKING: WORKER, PART: WORKER, START: EXECUTOR, ROWS_STEP: WORKER, COLUMNS_STEP: EXECUTOR,
+         WRITING: WORKER},  # the settings are chosen on blocks that were made from blocks
     ),
     "shuffle": (
         ("--no-implicit-features",),  # only then are draws from the posterior certified
@@ -58,8 +58,8 @@ def test_deaths_in_every_phase(cluster, make_fit, ratings, exchange):
     print(f"lost: {fit.log.lost_executors()}")
     assert not [phase for phase in deaths if not fit.log.lost_tasks(phase)], "no process died in a task of these"
     broadcast = exchange == "broadcast"
-    assert ("prior_split" in fit.bounds, "seeger" in fit.bounds) == (broadcast, not broadcast)
-    assert_undisturbed(fit, ratings, **({"prior_split": 0.5} if broadcast else {"implicit_features": False}))
+    assert ("seeger" in fit.bounds) is not broadcast
+    assert_undisturbed(fit, ratings, implicit_features=broadcast)
 
 
 def test_the_driver_dies_and_the_fit_is_resumed(cluster, make_fit, ratings, tmp_path):

@@ -81,10 +81,10 @@ def test_choices(ratings):
     assert kept[0] == kept[1]
 
 
-def test_prior_split(ratings):
+def test_certificates_of_draws(ratings):
     rows, cols, labels, shape, _ = ratings(5, n=9000)
-    config, terms = FitConfig(tol=0, max_iter=12, rank=5, likelihood_weight=1.0), Terms(prior_split=0.5)
-    here, there = on_both(rows, cols, labels, config, shape, certify=terms)
+    config = FitConfig(tol=0, max_iter=12, rank=5, likelihood_weight=1.0, implicit_features=False)
+    here, there = on_both(rows, cols, labels, config, shape, certify=Terms())
     assert there.certificates[0].bound == pytest.approx(here.certificates[0].bound, rel=1e-3)
     np.testing.assert_allclose(there.sample(rows[:99], cols[:99]), here.sample(rows[:99], cols[:99]), atol=1e-3)
 

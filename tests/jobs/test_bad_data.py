@@ -140,10 +140,6 @@ CASES = {
     "bad labels to compare": ("evaluate --model {}/model --ratings {}/outside", "2 ratings with label"),
     "nothing held out": ("fit --ratings {}/good --holdout 1e-9", "--holdout 1e-09 holds no rating out"),
     "bad labels, some held out": ("fit --ratings {}/outside --holdout 0.5", "2 ratings with label"),
-    "no prior to learn": (
-        "fit --ratings {}/good --certificate-prior-split 1e-9",
-        "leaves 0 of 4 ratings for the prior",
-    ),
     "certified on its own ratings": (
         "evaluate --model {}/model --ratings {}/good --certify",
         "100.0% of them are of cells that the model was fitted on…about 0.0% would be…hold some out",

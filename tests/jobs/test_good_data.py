@@ -70,8 +70,8 @@ GOOD = {  # in this order: later ones use the models of earlier ones
     ),
     "evaluated": "evaluate --model {}/model --ratings {}/good --output {}/model/exact.json",
     "certified": (
-        "fit --ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta "
-        "0.1 --max-error 0.45,0.01 --certify-by age --predict {}/hundreds --predictions {}/of_hundreds "
+        "fit --ratings {}/hundreds --output {}/certified --holdout 0.3 --no-implicit-features --delta 0.1 "
+        "--max-error 0.45,0.01 --certify-by age --predict {}/hundreds --predictions {}/of_hundreds "
         "--report"
     ),
     "featured": (
@@ -206,11 +206,11 @@ def test_what_a_fit_certifies(folder, results):
     found = {item["name"]: item for item in content["certificates"]}
     assert content["headline"] == "holdout"
     found |= {item["name"]: item for item in content["certificates"] if not item.get("group")}
-    assert set(found) == {"prior_split", "holdout", "selective"}
+    assert set(found) == {"seeger", "catoni", "holdout", "selective"}
     fitted = figures(folder / "certified" / "metadata.json")["n_ratings"]
     assert found["holdout"]["n"] == 300 - fitted
     assert 0.2 < found["holdout"]["n"] / 300 < 0.4
-    assert found["prior_split"]["n"] < fitted
+    assert found["seeger"]["n"] == fitted
     found.pop("selective")
     for item in found.values():
         assert item["delta"] == 0.1

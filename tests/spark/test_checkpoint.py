@@ -40,7 +40,7 @@ def factors(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choices", [{"loss": "hinge"}, {"certificatePriorSplit": 0.5}], ids=str)
+@pytest.mark.parametrize("choices", [{"loss": "hinge"}, {"implicitFeatures": False}], ids=str)
 def test_it_ends_at_the_same_fit(once_rated, tmp_path, choices):
     """Interrupted in iteration 3, after the checkpoint of iteration 2; the hinge's floors depend on the iteration."""
     whole = estimator(tmp_path / "whole", **choices).fit(once_rated)
@@ -153,5 +153,5 @@ def test_what_does_not_go_together_is_refused(once_rated, tmp_path):
         OneBitCompletion(resume=True).fit(once_rated)
     with pytest.raises(RequestError, match="checkpointInterval must be an integer of at least 1"):
         estimator(tmp_path, checkpointInterval=0).fit(once_rated)
-    with pytest.raises(RequestError, match=r"PriorSplit does not go with an initial.*Dir does not go with an initial"):
-        estimator(tmp_path, certificatePriorSplit=0.5).setInitialModel(object()).fit(once_rated)
+    with pytest.raises(RequestError, match="checkpointDir does not go with an initial model"):
+        estimator(tmp_path).setInitialModel(object()).fit(once_rated)

@@ -167,6 +167,6 @@ def test_a_null_id_is_no_cold_start(spark, make_model, strategy):
 
 
 def test_problems_name_the_param():
-    estimator = OneBitCompletion(seed=2**63, certificateGrid=0, certificatePriorSplit=1.5, maxIter=0, fitIntercept=True)
+    estimator = OneBitCompletion(seed=2**63, certificateGrid=0, delta=1.5, maxIter=0, fitIntercept=True)
     named = [problem.split()[0] for problem in estimator.problems()]
-    assert named == ["maxIter", "seed", "certificatePriorSplit", "certificateGrid"]
+    assert named == ["maxIter", "seed", "delta", "certificateGrid"]

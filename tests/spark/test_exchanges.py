@@ -48,17 +48,15 @@ CASES = {  # settings of a fit
     "gradient": {"loss": "hinge", "solver": "gradient", "max_iter": 2},
     "rank 50": {"intercepts": False, "rank": 50, "max_iter": 2},
     "weights and features": {"weighted": True, "features": True, "max_iter": 2},
-    "prior split": {"prior_split": 0.5, "max_iter": 1},
-    "diagonal, weighted, prior split": {"covariance": "diagonal", "prior_split": 0.5, "weighted": True, "max_iter": 2},
+    "diagonal, weighted": {"covariance": "diagonal", "weighted": True, "max_iter": 2},
     "chosen": {**CHOSEN, "max_iter": 8},
-    "chosen after a split, weighted": {**CHOSEN, "prior_split": 0.5, "weighted": True},
     "chosen, weights and features": {**CHOSEN, "weighted": True, "features": True, "max_iter": 8},
 }
 # On the driver runs the engine of this process: only what reaches it differs. ``mixed`` sends the factors of one side
 # as ``broadcast`` does, and those of the other as ``shuffle``. The rest is slow.
 BY_DEFAULT = {
-    "driver": ("hinge, gamma", "weights and features", "prior split", "chosen"),
-    "broadcast": ("weights and features", "prior split"),
+    "driver": ("hinge, gamma", "weights and features", "one iteration", "chosen"),
+    "broadcast": ("weights and features", "one iteration"),
     "mixed": (),
     "shuffle": ("one iteration",),
 }  # fmt: skip
@@ -93,9 +91,9 @@ def estimator(exchange, **settings):
 
 
 def split_case(case):
-    """The settings of a fit, and whether it has weights, features and a prior split."""
+    """The settings of a fit, and whether it has weights and features."""
     settings = {"rank": 3, "likelihood_weight": 1.0, "max_iter": 4, "tol": 0.0, **CASES[case]}
-    return settings, *(settings.pop(name, None) for name in ("weighted", "features", "prior_split"))
+    return settings, *(settings.pop(name, None) for name in ("weighted", "features"))
 
 
 @pytest.fixture(scope="module")
@@ -105,20 +103,20 @@ def in_process(data, weights, features):
 
     def fit(case):
         if case not in fits:
-            settings, weighted, featured, split = split_case(case)
+            settings, weighted, featured = split_case(case)
             more = {"weights": weights} if weighted else {}
             if featured:
                 more |= {"row_features": features["rows"][:-1], "col_features": features["cols"][:-1]}
-            fits[case] = fit_arrays(*data, FitConfig(**settings), SHAPE, certify=Terms(prior_split=split), **more)
+            fits[case] = fit_arrays(*data, FitConfig(**settings), SHAPE, certify=Terms(), **more)
         return fits[case]
 
     return fit
 
 
 def on_spark(case, exchange, ratings, tables, **blocks):
-    settings, weighted, featured, split = split_case(case)
+    settings, weighted, featured = split_case(case)
     params = {PARAMS.get(name, name): value for name, value in settings.items()}
-    completion = estimator(exchange, **params, **blocks).setParams(certificatePriorSplit=split)
+    completion = estimator(exchange, **params, **blocks)
     if weighted:
         completion.setWeightCol("w")
     if featured:
@@ -222,7 +220,6 @@ def test_the_fit_is_that_of_this_process(ratings, tables, in_process, exchange, 
         assert [{**step, "loss": 0} for step in steps] == [{**step, "loss": 0} for step in wanted]
         assert [step["loss"] for step in steps] == pytest.approx([step["loss"] for step in wanted], rel=1e-5)
         assert (model.info.choice["planned"], model.info.reason) == (fit.info.choice["planned"], fit.info.reason)
-    assert ("certified_spread" in model.users.columns) is ("split" in case)
 
 
 @SLOW
@@ -309,13 +306,12 @@ def test_a_warm_start_keeps_old_ids_and_gives_new_ones_the_prior(ratings):
 
 @pytest.mark.classic
 @SLOW
-@pytest.mark.parametrize("params", [{"certificatePriorSplit": 0.5}, {"likelihoodWeight": "auto"}], ids=str)
 @pytest.mark.parametrize("many", ["user", "item"])
-def test_a_split_may_empty_a_block(spark, many, params):
+def test_a_split_may_empty_a_block(spark, many):
     """Twelve ids have one rating and one block each, so a split leaves some blocks nothing."""
     few = "item" if many == "user" else "user"
     frame = spark.createDataFrame([(i, i % 3, i % 2) for i in range(12)], f"{many} int, {few} int, label int")
-    params = {"likelihoodWeight": 1.0, "numUserBlocks": 12, "numItemBlocks": 12, **params}
+    params = {"likelihoodWeight": "auto", "numUserBlocks": 12, "numItemBlocks": 12}
     expected = estimator("driver", **params).fit(frame)
     for exchange in ("mixed", "shuffle"):
         found = estimator(exchange, **params).fit(frame)
@@ -331,15 +327,16 @@ def test_a_split_may_empty_a_block(spark, many, params):
 def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data, blocks):
     """With the same posteriors every draw, coin and confidence agrees exactly, so the counts do."""
     split = Split(3, 0.4)
-    draws = Draws(4, 20), Draws(4, 20, unseen_by=split)
+    draws = Draws(4, 20)
     block = RatingBlock.from_coordinates(data[0], data[1], data[2] > 0, SHAPE)
     rated = {side: np.unique(index) for side, index in zip(("rows", "cols"), data[:2], strict=True)}
     with local_engine(block, 1).running() as local:
         config = FitConfig(rank=2)
         local.start(config, config.make_loss())
-        errors = [local.gibbs_errors(each) for each in draws]
+        errors = local.gibbs_errors(draws)
         confidences = local.confidences(local.posteriors, 0.7)
         with local.restricted(split) as part:
+            n_chosen = part.n_ratings
             chosen = {side: (part.counts(side), *part.runner.held_rows(side)) for side in rated}
     assert confidences.sum() == len(data[0])
     held = frozenset(["rows", "cols"])
@@ -352,7 +349,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
             for _ in range(2)
         )
         engine.start_from(first)
-        assert [engine.gibbs_errors(each) for each in draws] == errors
+        assert engine.gibbs_errors(draws) == errors
         for posteriors in (first, second):  # what the executors hold already, and what they do not
             np.testing.assert_array_equal(engine.confidences(posteriors, 0.7), confidences)
         with engine.restricted(split) as part:
@@ -360,7 +357,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
                 found = part.counts(side), *part.runner.held_rows(side)
                 for counts, expected in zip(found, rows, strict=True):
                     np.testing.assert_array_equal(counts, expected[rated[side]])
-            assert part.n_ratings == engine.n_ratings - errors[1].ratings
+            assert part.n_ratings == n_chosen
 
 
 @pytest.mark.classic

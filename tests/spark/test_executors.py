@@ -84,7 +84,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):
         plan = results._jdf.queryExecution().executedPlan().toString()
         forget(own.at.frame)
         with pytest.raises(FitFailed, match="an executor was lost"):
-            engine.combined("rows", lambda posterior: posterior, engine.posterior("rows"))
+            engine.convert("rows", lambda posterior: posterior, engine.posterior("rows"))
         engine.runner.sides["rows"].checksums.clear()
         with pytest.raises(FitFailed, match="computed again and came out different"):
             engine.runner.row_sums("rows", total_weight)

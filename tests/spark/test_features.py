@@ -70,21 +70,6 @@ def fitted(ratings, users, items, **options):
     return estimator(**{"maxIter": 5, **options}).setUserFeatures(users).setItemFeatures(items).fit(ratings)
 
 
-@pytest.mark.slow
-@pytest.mark.classic
-@pytest.mark.parametrize("exchange", ["driver", "broadcast", "shuffle"])
-def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user_features, exchange):
-    """Twenty more users with one rating each, which a coin gives to the prior or not. All of them have 50 for ``a``."""
-    more = spark.range(20).selectExpr("concat('more ', id) as user")
-    lines = ratings.unionByName(more.selectExpr("user", "'0' as item", "1 as label"), allowMissingColumns=True)
-    users = user_features.unionByName(more.selectExpr("user", "50d as a", "0d as b"))
-    made = estimator(maxIter=1, exchange=exchange, certificatePriorSplit=0.5).setUserFeatures(users).fit(lines)
-    values = np.array([line["a"] for line in user_features.filter(f"int(user) < {N_USERS}").collect()])
-    centres = [(values.sum() + 50 * k) / (N_USERS + k) for k in range(21)]  # if k of them are the prior's
-    (k,) = np.flatnonzero(np.isclose(centres, made.info.side_features["user"]["coding"][0]["centre"]))
-    assert 0 < k < 20
-
-
 def test_ids_without_ratings_are_predicted_from_their_features(spark, model, numbers):
     pairs = spark.createDataFrame([(str(N_USERS), "0"), ("unseen", "0")], "user string, item string")
     known, unknown = model.transform(pairs).orderBy(F.desc("user")).select("user", "score", "std").collect()[::-1]

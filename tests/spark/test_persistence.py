@@ -1,10 +1,9 @@
 """The model folder: there and back, damaged in every way, never half written, and those of earlier versions.
 
 tests/spark/folders/NAME-V is a folder of format_version V. Recipe: simulate("B2", rank=2, shape=(14, 10), fraction=0.6,
-seed=4), users as text, five iterations of rank 2, tol 0; ``logistic-V`` with the defaults of its time,
-``hinge-split-1`` with the Gamma prior and certificatePriorSplit=0.5. From version 2 on with selective certificates, and
-predictions of unknown ids, too; version 4 with weights and item features, among them those of two items without
-ratings.
+seed=4), users as text, five iterations of rank 2, tol 0; ``logistic-V`` with the defaults of its time. From version 2
+on with selective certificates, and predictions of unknown ids, too; version 4 with weights and item features, among
+them those of two items without ratings.
 """
 
 import dataclasses
@@ -339,9 +338,7 @@ def test_a_model_predicts_as_it_did(spark, version):
     assert model.certificate["headline"] == HEADLINES[version]
 
 
-@pytest.mark.parametrize(
-    "name", ["hinge-split-1", *(pytest.param(each, marks=pytest.mark.slow) for each in ("logistic-1", "logistic-2"))]
-)
+@pytest.mark.parametrize("name", ["logistic-1", pytest.param("logistic-2", marks=SLOW)])
 def test_an_old_model_is_saved_as_one_of_today(spark, tmp_path, name):
     model = OneBitCompletionModel.load(str(FOLDERS / name))
     model.save(str(tmp_path / "model"))

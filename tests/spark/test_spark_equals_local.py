@@ -58,9 +58,7 @@ CASES = {
     "csv": "--ratings {}/ratings.csv --holdout 0.2 --max-error 0.3,0.2 --certify-by liked",
     "threshold, weights": ("--ratings {}/ratings.parquet --label-col stars --threshold 3 --weight-col w --holdout 0.3"),
     "partitions, dates, booleans": "--ratings {}/parts --item-col day --label-col liked --holdout 0.2",
-    "hinge, prior split": (
-        "--ratings {}/ratings.parquet --loss hinge --no-implicit-features --certificate-prior-split 0.5"
-    ),
+    "hinge, certificates": "--ratings {}/ratings.parquet --loss hinge --no-implicit-features",
     "csv with types, features": (
         "--ratings {}/ratings.csv --option inferSchema=true --user-features {}/users.csv --holdout 0.2 --calibrate"
     ),
@@ -298,15 +296,14 @@ def test_a_warm_start(spark, data, tmp_path):
 
 @SLOW
 @pytest.mark.classic
-@pytest.mark.parametrize("split", [False, True], ids=["plain", "split"])
-def test_a_fit_of_arrays_is_saved_as_a_model(spark, tmp_path, split):
+@pytest.mark.parametrize("implicit", [False, True], ids=["certified", "implicit features"])
+def test_a_fit_of_arrays_is_saved_as_a_model(spark, tmp_path, implicit):
     """Spark reads the folder: it predicts, draws and folds in, and its own folder says the same."""
     rng = np.random.default_rng(5)
     rows, cols = rng.integers(0, 28, 400), rng.integers(0, 18, 400)
     signs = np.sign(rng.normal(size=30)[rows] * rng.normal(size=20)[cols] + 0.5)
-    config = FitConfig(rank=3, max_iter=5, tol=0)
-    terms = Terms(prior_split=0.5) if split else None
-    fit = fit_arrays(rows, cols, signs, config, shape=(30, 20), threads=1, certify=terms)
+    config = FitConfig(rank=3, max_iter=5, tol=0, implicit_features=implicit)
+    fit = fit_arrays(rows, cols, signs, config, shape=(30, 20), threads=1, certify=Terms())
     fit.save(tmp_path / "m")
     model = OneBitCompletionModel.load(str(tmp_path / "m"))
     users, items = (index.ravel() for index in np.indices((31, 21)))

@@ -77,10 +77,9 @@ def drawn_wrong(fit, world):
 
 
 def one_fit(world, rng, n, config, terms):
-    """(name, bound, true risk) of every certificate of one fit, and of three that are broken on purpose.
+    """(name, bound, true risk) of every certificate of one fit, and of two that are broken on purpose.
 
-    "no-kl" is seeger with the KL left out; "wide draws" are draws with the spreads of ``std``, beside the bound
-    of the prior split; "fitted" is the holdout's bound from ratings that were fitted.
+    "no-kl" is seeger with the KL left out; "fitted" is the holdout's bound from ratings that were fitted.
     """
     cells, labels = world.ratings(rng, n)
     rows, cols = (index[cells] for index in world.pairs)
@@ -96,10 +95,6 @@ def one_fit(world, rng, n, config, terms):
         lines.append((item.name, item.bound, gibbs))
         if item.name == "seeger":
             lines.append(("no-kl", bounds.seeger(item.inputs["gibbs_risk"], 0.0, item.n, terms.delta), gibbs))
-        if item.name == "prior_split":
-            users, items = (replace(side, certified=None) for side in (fit.users, fit.items))
-            as_told = replace(fit, users=users, items=items, info=replace(fit.info, draw_narrowing=None))
-            lines.append(("wide draws", item.bound, world.risk(drawn_wrong(as_told, world), ~coin)))
     wrong = fit.predict(rows, cols) != labels
     mean = world.risk(fit.predict(*world.pairs) != world.signs, coin)
     for name, part in (("holdout", held), ("fitted", ~held)):
@@ -298,16 +293,12 @@ if __name__ == "__main__" and sys.argv[1:2] == ["precision"]:
         print(f"{world:12} {time.perf_counter() - began:.0f} s", flush=True)
 elif __name__ == "__main__":
     for loss in ("hinge", "logistic"):
-        for terms in (Terms(delta=0.2), Terms(delta=0.2, prior_split=0.5)):
-            show(
-                loss,
-                experiment(FitConfig(loss=loss, rank=3, max_iter=30, implicit_features=False), 2000, 0.1, 400, terms),
-            )
+        config = FitConfig(loss=loss, rank=3, max_iter=30, implicit_features=False)
+        show(loss, experiment(config, 2000, 0.1, 400, Terms(delta=0.2)))
     show("answers", answering(FitConfig(rank=3, max_iter=30), 4000, 0.05, 400, 0.2, (0.15, 0.1)))
     noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=30, implicit_features=False)
     show("noise", experiment(noisy, 2000, 0.5, 400, Terms(delta=0.2)))
     for features in (True, False):
         defaults = FitConfig(implicit_features=features)
-        for terms in (Terms(delta=0.2), Terms(delta=0.2, prior_split=0.5)):
-            lines = experiment(defaults, 14000, 0.1, 400, terms, shape=(100, 80))
-            show("defaults" if features else "no features", lines)
+        lines = experiment(defaults, 14000, 0.1, 400, Terms(delta=0.2), shape=(100, 80))
+        show("defaults" if features else "no features", lines)

@@ -99,7 +99,7 @@ def test_bad_choices(field, value):
 def test_the_largest_seed_is_used(start):
     """Rank 4 of a 2 × 2 matrix also draws the filler of the surplus columns, from seed + 1; a certificate has coins."""
     config = replace(GOOD, seed=2**63 - 1, start=start, rank=4)
-    done = fit_arrays(ROWS, COLS, LABELS, config, certify=Terms(prior_split=0.5))
+    done = fit_arrays(ROWS, COLS, LABELS, config, certify=Terms())
     assert np.isfinite(done.objective_history[0])
     (complaint,) = complaints(config=replace(config, seed=2**63))
     assert complaint == "seed must be an integer from 0 to 2^63 − 1, not 9223372036854775808"

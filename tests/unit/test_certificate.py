@@ -34,11 +34,9 @@ from onebit_spark.certificate.certificates import (
     last_passed,
     precision_problems,
     precision_requests,
-    prior_split_certificate,
     request_problems,
 )
 from onebit_spark.core.prediction import ConfidenceThresholds
-from onebit_spark.core.randomness import Draws, GibbsErrors, Split
 from onebit_spark.simulate import simulate
 
 DELTA = 0.2
@@ -117,7 +115,7 @@ def few_draws(monkeypatch):
     monkeypatch.setattr("knownrisk.SEEDS", 20)
 
 
-BROKEN = {"no-kl", "wide draws", "fitted"}
+BROKEN = {"no-kl", "fitted"}
 
 
 def allowed(repeats):
@@ -134,14 +132,13 @@ def allowed(repeats):
 def test_certificates_hold(few_draws, loss, repeats):
     """At δ = .2 no certificate is violated more often than chance allows. Recipe: tests/unit/knownrisk.py."""
     config = FitConfig(loss=loss, rank=2, max_iter=8, implicit_features=False)
-    for terms in (Terms(delta=DELTA), Terms(delta=DELTA, prior_split=0.5)):
-        violated = summary(experiment(config, 1000, 0.1, repeats, terms))
-        assert "prior_split" in violated or {"catoni", "seeger"} <= set(violated)
-        for name in set(violated) - BROKEN:
-            assert violated[name][0] <= allowed(repeats), name
-        if repeats >= 400:
-            assert violated["holdout"][0] >= binom.isf(1 - 1e-3, repeats, DELTA / 3) / repeats  # exact, not loose
-        assert violated["fitted"][0] > allowed(repeats)
+    violated = summary(experiment(config, 1000, 0.1, repeats, Terms(delta=DELTA)))
+    assert {"catoni", "seeger"} <= set(violated)
+    for name in set(violated) - BROKEN:
+        assert violated[name][0] <= allowed(repeats), name
+    if repeats >= 400:
+        assert violated["holdout"][0] >= binom.isf(1 - 1e-3, repeats, DELTA / 3) / repeats  # exact, not loose
+    assert violated["fitted"][0] > allowed(repeats)
 
 
 @pytest.mark.parametrize("repeats", [12, pytest.param(400, marks=pytest.mark.slow)])
@@ -175,16 +172,6 @@ def test_a_bound_without_its_kl_is_caught(few_draws):
     violated = summary(experiment(noisy, 1000, 0.5, 30, Terms(delta=DELTA)))
     assert violated["seeger"][0] == 0
     assert violated["no-kl"][0] > allowed(30)
-
-
-@pytest.mark.slow
-def test_the_draws_of_a_prior_split_are_those_that_users_can_make(monkeypatch):
-    """Enough ratings for a sharp bound: draws by ``sample`` keep it, draws with the spreads of ``std`` do not."""
-    monkeypatch.setattr("knownrisk.SEEDS", 10)
-    config, terms = FitConfig(rank=5, max_iter=8), Terms(delta=DELTA, prior_split=0.5)
-    violated = summary(experiment(config, 20_000, 0.2, 3, terms, shape=(200, 200)))
-    assert violated["prior_split"][0] == 0
-    assert violated["wide draws"][0] == 1
 
 
 # ---- from a fit to its certificates ----------------------------------------------------------------------------------
@@ -230,8 +217,6 @@ def test_a_prior_that_counts_the_sample_is_paid_for(data):
         assert (free.inputs["prior_cost"], paid.inputs["prior_cost"]) == (0.0, pytest.approx(math.log(m * (m + 1))))
         assert paid.bound > free.bound + 1e-4
         assert same.bound == pytest.approx(paid.bound)
-    split = fit_arrays(*data, config, certify=Terms(prior_split=0.5)).certificates[0]
-    assert "prior_cost" not in split.inputs  # m is counted on the ratings that the prior may see
 
 
 def test_a_declared_grid_is_paid_for(data):
@@ -247,34 +232,14 @@ def test_a_declared_grid_is_paid_for(data):
     assert many[-1].bound == pytest.approx(expected)
 
 
-def test_a_learnt_prior_is_certified_on_the_rest_alone(data):
-    fit = fit_arrays(*data, FitConfig(rank=2, max_iter=20), certify=Terms(prior_split=0.4))
-    (item,) = fit.certificates
-    assert item.name == "prior_split"
-    assert 0.5 * len(data[0]) < item.n < 0.7 * len(data[0])
-    assert not item.vacuous
-
-
-def test_what_the_prior_has_seen_certifies_nothing():
-    terms = Terms(prior_split=0.5)
-    with pytest.raises(ValueError, match="ratings that it has not seen"):
-        prior_split_certificate(0.0, GibbsErrors(1, 10), Draws(0, 1), terms, 0.5)
-    with pytest.raises(ValueError, match="none is left"):
-        prior_split_certificate(0.0, GibbsErrors(0, 0), Draws(0, 1, unseen_by=Split(0, 0.5)), terms, 0.5)
-    with pytest.raises(RequestError, match="both parts need some"):
-        fit_arrays([0, 1], [0, 1], [1, -1], FitConfig(rank=1), certify=Terms(prior_split=1e-9))
-
-
-@pytest.mark.parametrize(
-    "terms", [Terms(delta=0.0), Terms(delta=1.0), Terms(delta=math.nan), Terms(grid=0), Terms(prior_split=1.0)]
-)
+@pytest.mark.parametrize("terms", [Terms(delta=0.0), Terms(delta=1.0), Terms(delta=math.nan), Terms(grid=0)])
 def test_terms_are_checked(terms):
     with pytest.raises(ValueError, match="must"):
         fit_arrays([0, 0], [0, 1], [1, -1], certify=terms)
 
 
 def test_the_headline_is_fixed_in_advance(certified):
-    """holdout, else prior_split, else seeger, whichever is smaller."""
+    """holdout, else seeger, whichever is smaller."""
     certificates = [item.as_dict() for item in certified.certificates]
     assert certificate_document(certificates)["headline"] == "seeger"
     held_out = holdout_certificate(3, 10, Terms(), 0.5).as_dict()

@@ -220,7 +220,7 @@ BAD_VALUES = {
     ("--seed", "-1"): "--seed must be an integer from 0 to 2^63 − 1, not -1",
     ("--delta", "0"): "--delta must lie strictly between 0 and 1, not 0.0",
     ("--holdout", "1"): "--holdout must lie strictly between 0 and 1",
-    ("--certificate-prior-split", "1.5"): "--certificate-prior-split must lie strictly between 0 and 1",
+    ("--delta", "1.5"): "--delta must lie strictly between 0 and 1",
     ("--threshold", "nan"): "--threshold must be a finite number",
     ("--threshold", "high"): "--threshold must be a number, not 'high'",
     ("--option", "header"): "--option must be key=value, not 'header'",

@@ -1,4 +1,4 @@
-"""Draws for any pair: the law of known rows, of unknown ones, and of both after a prior split."""
+"""Draws for any pair: the law of known rows, and of unknown ones."""
 
 import mpmath as mp
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import geninvgauss, invgamma, norm
 
 import onebit_spark
-from onebit_spark import FitConfig, Terms, fit_arrays
+from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.priors import PRIORS, gig_quantile
 from onebit_spark.simulate import simulate
 
@@ -22,8 +22,7 @@ def data():
 
 
 def fitted(data, **choices):
-    terms = Terms(prior_split=0.5) if choices.pop("split", False) else Terms()
-    return fit_arrays(*data, FitConfig(rank=2, max_iter=6, tol=0, **choices), (30, 20), threads=1, certify=terms)
+    return fit_arrays(*data, FitConfig(rank=2, max_iter=6, tol=0, **choices), (30, 20), threads=1)
 
 
 def drawn(fit, row, col, seeds=1500):
@@ -116,17 +115,6 @@ def test_rows_without_ratings_are_drawn_from_the_prior(data):
     found = drawn(fit, UNRATED, KNOWN, seeds=1000)
     assert np.mean(found) == pytest.approx(np.mean(reference), abs=5 * np.std(reference) / np.sqrt(len(found)))
     assert np.std(found) == pytest.approx(np.std(reference), rel=0.3)
-
-
-@pytest.mark.parametrize("loss", ["logistic", pytest.param("hinge", marks=pytest.mark.slow)])
-def test_draws_after_a_prior_split_are_narrow(data, loss):
-    fit = fitted(data, loss=loss, split=True)
-    found = drawn(fit, KNOWN, KNOWN)
-    assert np.mean(found) == pytest.approx(fit.score(KNOWN, KNOWN)[0], abs=5 * np.std(found) / np.sqrt(len(found)))
-    assert np.std(found) < 0.25 * fit.std(KNOWN, KNOWN)[0]
-    beyond = drawn(fit, BEYOND, KNOWN)  # unknown rows are as narrow, and unrated ones of the shape the same
-    assert np.std(beyond) < 0.25 * fit.std(500, KNOWN)[0]
-    assert np.std(drawn(fit, UNRATED, KNOWN)) == pytest.approx(np.std(beyond), rel=0.1)
 
 
 def test_draws_follow_from_seed_and_pair_alone(data):

@@ -164,7 +164,7 @@ def test_the_predicted_divergence_is_that_of_the_mapped_rows(symmetry, prior, in
     stats = [
         type(s)(**{**vars(s), "log_volume": moments(p).log_volume}) for s, p in zip(stats, (rows, cols), strict=True)
     ]
-    plain = before.updated(*stats)
+    plain = before.at(*(each.moments for each in stats))
     after, divergence, maps = GaugeStep(symmetry)(before, *stats)
     assert divergence < plain[1] - 1.0
     mapped = image(maps["rows"], rows), image(maps["cols"], cols)

@@ -435,21 +435,6 @@ def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():
     assert theorem1.bound == bounds.theorem1(paid, n, theorem1.inputs["lambda"], 0.1 / len(KAPPA_FACTORS))
 
 
-def test_a_learnt_prior_takes_its_settings_from_its_own_part(monkeypatch):
-    """The other part certifies, so nothing may depend on it: an engine that holds this part alone chooses."""
-    seen = []
-    monkeypatch.setattr(
-        "onebit_spark.certificate.certified_fit.select_model",
-        lambda engine, *rest: (seen.append(engine.n_ratings), select_model(engine, *rest))[1],
-    )
-    ratings = simulated("B3", shape=SHAPE, fraction=0.6)
-    fit = fit_arrays(*ratings, FitConfig(), SHAPE, certify=Terms(prior_split=0.5))
-    assert seen == [pytest.approx(0.5 * len(ratings[0]), rel=0.05)]
-    assert fit.certificates[0].name == "prior_split"
-    assert fit.config.rank < START_RANK
-    assert fit.users.certified.rank == fit.rows.rank == fit.config.rank
-
-
 # ---- probabilities ---------------------------------------------------------------------------------------------------
 
 

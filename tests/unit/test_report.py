@@ -223,7 +223,6 @@ def test_less_is_shown_where_less_is_known(info, bare):
     ("name", "whose"),
     [
         ("seeger", "errors of draws from the posterior, not predictions: "),
-        ("prior_split", "errors of draws from the posterior, not predictions: "),
         ("holdout", "errors of the model&#x27;s predictions: certified"),
     ],
 )

@@ -14,7 +14,7 @@ from modelfolders import FOLDERS, VERSIONS, nearest_by_inner_product, prediction
 
 import onebit_spark
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
-from onebit_spark.core.model_info import CERTIFIED, FORMAT_VERSION, ModelInfo
+from onebit_spark.core.model_info import FORMAT_VERSION, ModelInfo
 from onebit_spark.core.prediction import Calibration
 from onebit_spark.platform.files import VECTORS, Location
 from onebit_spark.predictor import model_folder
@@ -304,18 +304,17 @@ def test_rows_without_ratings_are_known_by_their_features(ratings, tmp_path):
     assert fit.score(28, 0) != fit.score(30, 0)
 
 
-def test_certificates_and_certified_draws_are_kept(ratings, tmp_path):
-    config = FitConfig(rank=2, max_iter=5, tol=0)
-    fit = fit_arrays(*ratings, config, (30, 20), threads=1, certify=Terms(prior_split=0.5))
+def test_certificates_are_kept(ratings, tmp_path):
+    config = FitConfig(rank=2, max_iter=5, tol=0, implicit_features=False)
+    fit = fit_arrays(*ratings, config, (30, 20), threads=1, certify=Terms())
     fit.save(tmp_path / "model")
     model = onebit_spark.load(tmp_path / "model")
     assert model.certificate["certificates"] == json.loads(json.dumps([item.as_dict() for item in fit.certificates]))
-    assert model.info.draw_narrowing is not None
-    np.testing.assert_array_equal(model.users.certified.scale, fit.users.certified.std.astype(np.float32))
+    assert model.headline is not None
     model.save(tmp_path / "again")
     again = onebit_spark.load(tmp_path / "again")
     assert again.users.table.equals(model.users.table)
-    assert CERTIFIED in again.users.table.column_names
+    assert again.certificate == model.certificate
 
 
 def test_a_folder_is_not_overwritten_by_chance(make_fit, tmp_path):

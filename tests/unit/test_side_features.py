@@ -11,7 +11,6 @@ from test_kernels import half_of, name
 from test_objective import config_of
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
-from onebit_spark.certificate.certified_fit import SPLIT_STREAM
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import (
     FEATURE_RIDGE,
@@ -264,29 +263,23 @@ def test_an_id_without_ratings_gets_the_mean_of_what_implicit_features_say():
     assert np.abs(fit.scales.unseen("rows").mean[0, 1:]).max() > 0
 
 
-@pytest.mark.parametrize("share", ["prior split", "nine tenths"])
-def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest(share):
-    """Rows that have ratings only outside the part get other features: the coding and its weights stay."""
+def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest():
+    """Rows that have ratings only outside the part get other features: the coding stays."""
     rows, cols, labels = simulated("B3", shape=(200, 150), fraction=0.3)
     kept = (rows < 100) | (np.random.default_rng(3).random(len(rows)) < 0.02)  # many rows with one rating or two
     ratings = rows[kept], cols[kept], labels[kept]
-    config = FitConfig(rank=1, likelihood_weight=1.0, max_iter=3, tol=0)
     block = RatingBlock.from_coordinates(*ratings[:2], ratings[2] > 0, (200, 150))
-    split = Split(config.seed ^ SPLIT_STREAM, 0.5) if share == "prior split" else Split(5, 0.9)
+    split = Split(5, 0.9)
     outside = (block.row_counts > 0) & (split.part_of(block, np.arange(200), np.arange(150)).row_counts == 0)
     assert np.any(outside)
     features = np.random.default_rng(0).normal(size=(200, 2))
     other = np.where(outside[:, None], 50.0, features)
     found = []
     for given in (features, other):
-        if share == "prior split":
-            fit = fit_arrays(*ratings, config, (200, 150), certify=Terms(prior_split=0.5), row_features=given)
-            found.append((fit.info.side_features["user"]["coding"], fit.scales.features["rows"].tolist()))
-        else:
-            engine = local_engine(block)
-            engine.features["rows"] = SideFeatures.of_rows(given, block.row_counts > 0, "features")
-            with engine.restricted(split) as part:
-                found.append(part.features["rows"].coding)
+        engine = local_engine(block)
+        engine.features["rows"] = SideFeatures.of_rows(given, block.row_counts > 0, "features")
+        with engine.restricted(split) as part:
+            found.append(part.features["rows"].coding)
     assert found[0] == found[1]
 
 
@@ -300,5 +293,3 @@ def test_refused_shapes_and_certificates():
         features = np.random.default_rng(0).normal(size=(SHAPE[0], 2))
         assert not fit_arrays(*ratings, config, certify=Terms(), row_features=features).certificates
         assert fit_arrays(*ratings, config, certify=Terms()).certificates
-        split = fit_arrays(*ratings, config, certify=Terms(prior_split=0.5), row_features=features).certificates
-    assert [item.name for item in split] == ["prior_split"]

@@ -1,4 +1,4 @@
-"""SideStatistics, what the driver learns from a half step; and KL(ρ‖π) to a prior of normals."""
+"""SideStatistics, what the driver learns from a half step."""
 
 from dataclasses import fields, replace
 
@@ -7,15 +7,9 @@ import pytest
 from fitting import image
 from test_kernels import make_posterior
 
-from onebit_spark import FitConfig
-from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.hyper_posterior import FixedPrior
-from onebit_spark.core.losses import SIDES, PriorLines, RowPrior, RowSums
-from onebit_spark.core.posterior import RowMap, RowPosterior
-from onebit_spark.core.solver import descend
+from onebit_spark.core.losses import RowPrior, RowSums
+from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.statistics import SideStatistics, relative_change
-from onebit_spark.engines.threads import local_engine
-from onebit_spark.simulate import simulate
 
 
 def moved(rng, rows, intercepts, kind="spread"):
@@ -67,9 +61,8 @@ def test_sums_over_the_rows_with_ratings(kind, features):
     line = rng.normal(size=(1, posterior.dimension))
     active = np.arange(8) % 3 > 0
     known = rng.normal(size=posterior.location.shape) if features else np.zeros(posterior.location.shape)
-    prior = RowPrior(line, np.ones_like(posterior.location))  # each row has a precision of its own: a learnt prior
+    prior = RowPrior(line, np.ones_like(line))
     found = statistics(old, posterior, prior.shifted_by(known) if features else prior, active)
-    mean = line + known
     new, covariance = posterior.location[active], posterior.covariance[active]
     assert found.count == found.moments.count == 5
     np.testing.assert_allclose(found.covariance, covariance.sum(axis=0))
@@ -79,9 +72,6 @@ def test_sums_over_the_rows_with_ratings(kind, features):
     np.testing.assert_allclose(found.moments.second[0, 1:], unexplained.sum(axis=0))
     np.testing.assert_allclose(found.moments.second[1:, 1:], second)
     np.testing.assert_allclose(found.moments.factors, second[1:, 1:])
-    away = (posterior.location - mean)[active]
-    variance = np.diagonal(covariance, axis1=1, axis2=2)
-    assert found.prior_distance == pytest.approx(np.sum(away**2 + variance - 1))
     assert (found.log_volume, found.data) == (1.5, 2.5)
 
 
@@ -129,38 +119,3 @@ def test_the_statistics_of_mapped_rows(intercepts):
         np.testing.assert_allclose(
             getattr(predicted, field.name) - difference, getattr(mapped, field.name), rtol=1e-10, atol=1e-10
         )
-
-
-def kl_of_normals(mean, covariance, prior_mean, precision):
-    """½ [tr(GV) + (x−p)ᵀG(x−p) − D + log det G⁻¹ − log det V], G = diag g."""
-    shift = mean - prior_mean
-    log_dets = -np.sum(np.log(precision)) - np.linalg.slogdet(covariance)[1]
-    return 0.5 * (precision @ np.diag(covariance) + precision @ shift**2 - len(mean) + log_dets)
-
-
-@pytest.mark.parametrize("loss", ["hinge", "logistic"])
-@pytest.mark.parametrize("intercepts", [False, True])
-def test_the_divergence_from_a_fixed_prior(loss, intercepts):
-    data = simulate("B2", rank=2, shape=(20, 15), fraction=0.6)
-    rng = np.random.default_rng(0)
-    config = FitConfig(
-        loss=loss, rank=2, intercepts=intercepts, precision="float64", max_iter=7, tol=0, implicit_features=False
-    )
-    lines = [
-        RowPosterior(rng.normal(size=shape), rng.uniform(0.3, 1.4, shape), "spread", intercepts)
-        for shape in [(m, config.dimension) for m in (20, 15)]
-    ]
-    priors = [RowPrior.at(line) for line in lines]
-    with local_engine(
-        RatingBlock.from_coordinates(data.rows, data.cols, data.labels > 0, (20, 15))
-    ).running() as engine:
-        engine.start(config, config.make_loss())
-        outcome = descend(engine, config, FixedPrior(*map(PriorLines, lines)))
-        expected = sum(
-            kl_of_normals(posterior.location[i], posterior.covariance[i], prior.mean[i], prior.precision[i])
-            for posterior, prior in zip((engine.posterior(side) for side in SIDES), priors, strict=True)
-            for i in range(posterior.n_rows)
-        )
-    assert outcome.history[-1].divergence == pytest.approx(expected, rel=1e-9)
-    objectives = [step.objective for step in outcome.history]
-    assert np.all(np.diff(objectives) <= 1e-9 * np.abs(objectives[:-1]))

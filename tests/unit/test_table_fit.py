@@ -395,7 +395,6 @@ def test_a_fit_of_arrays_starts_from_a_model(ratings):
     [
         (replace(QUICK, rank=3), {}, "rank is 2 there and 3 here"),
         (FitConfig(max_rank=1), {}, "it has 2 factors, and max_rank is 1 here"),
-        (QUICK, {"certify": Terms(prior_split=0.5)}, "prior_split does not go with an initial model"),
         (QUICK, {"initial_model": "folder"}, "initial_model must be a FittedModel, not str: see onebit_spark.load"),
     ],
 )

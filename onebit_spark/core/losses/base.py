@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import CACHE_LINE
 from onebit_spark.core.posterior import FloatArray, Kind, RowMap, RowPosterior
-
-P = TypeVar("P")  # a posterior of a side, or where to find it, in the form of an engine
-Q = TypeVar("Q")
 
 Side = Literal["rows", "cols"]
 SIDES: tuple[Side, Side] = ("rows", "cols")
@@ -37,8 +34,9 @@ Symmetry = Literal["linear", "scaling"]
 class RowPrior:
     """x_i ~ N(mean_i, (diag precision_i + coupling)⁻¹): one line for all rows of the side, or one line per row."""
 
-    mean: NDArray[np.float64]  # (1, D) or (rows, D): E[μ] for intercepts and 0 for factors, or learnt means
-    precision: NDArray[np.float64]  # (1, D) or (rows, D): g = E[1/γ], or learnt inverse variances
+    # (1, D) or (rows, D): E[μ] for intercepts and 0 for factors, plus ``explained``; those of a posterior in an update
+    mean: NDArray[np.float64]
+    precision: NDArray[np.float64]  # (1, D): g = E[1/γ]; (rows, D): the inverse variances of a posterior in an update
     # (rows, D): the part of ``mean`` that features explain (docs/MATH.md, §13 and §15)
     explained: NDArray[np.float64] | None = None
     implicit_mean: NDArray[np.float64] | None = None  # (rows, K): the part of it that implicit features explain
@@ -69,20 +67,13 @@ class RowPrior:
 
 
 @dataclass(frozen=True)
-class PriorLines(Generic[P]):
-    """A different prior for every row, stored like a posterior: N(location, diag(std²))."""
-
-    lines: P
-
-
-@dataclass(frozen=True)
-class HalfStep(Generic[P]):
+class HalfStep:
     """An update of one side: which parameters move, and under which prior."""
 
     side: Side  # the side that moves
     iteration: int  # number of the iteration, from 0
     kappa: float  # κ, the weight of one rating
-    prior: RowPrior | PriorLines[P]  # prior of the rows of this side
+    prior: RowPrior  # prior of the rows of this side
     ratings_per_row: float  # 2n/m, the scale of a gradient step; with weights n is their sum
     move_means: bool = True
     move_covariances: bool = True
@@ -93,20 +84,11 @@ class HalfStep(Generic[P]):
     # W, (p, D): a row with the side features f has the prior mean Wᵀf (docs/MATH.md, §15)
     feature_coef: NDArray[np.float64] | None = None
 
-    def under(self, prior: RowPrior | PriorLines[Q]) -> HalfStep[Q]:
-        """The same step with another prior, or with the same prior in another form."""
-        return HalfStep(**{**vars(self), "prior": prior})
-
-    def before(self, by: RowMap) -> HalfStep[P]:
+    def before(self, by: RowMap) -> HalfStep:
         """The same step before the pending map ``by`` of its rows. The map of the other side is pending as well."""
         learnt = self.feature_coef
         learnt = None if learnt is None else np.asarray(np.linalg.solve(by.matrix.T, learnt.T).T, np.float64)
-        return replace(self, prior=self.row_prior.before(by), feature_coef=learnt)
-
-    @property
-    def row_prior(self) -> RowPrior:
-        assert isinstance(self.prior, RowPrior)
-        return self.prior
+        return replace(self, prior=self.prior.before(by), feature_coef=learnt)
 
 
 class Move(NamedTuple):
@@ -183,7 +165,7 @@ class Loss(ABC):
     ) -> RowSums:
         """Update rows lo … hi−1 of ``rows`` in place from the ratings of ``block`` (same numbering).
 
-        Rows without ratings do not change. ``step.row_prior`` is the prior of all rows of the block.
+        Rows without ratings do not change. ``step.prior`` is the prior of all rows of the block.
         """
 
 
@@ -192,7 +174,7 @@ def kernel_arguments(block: RatingBlock, rows: RowPosterior, step: HalfStep) -> 
     number of fixed coordinates, 1 with intercepts; mean, precision and coupling. Arrays of one layout, so that a kernel
     is compiled once.
     """
-    prior, size = step.row_prior, rows.dimension
+    prior, size = step.prior, rows.dimension
     coupling = np.zeros((size, size)) if prior.coupling is None else prior.coupling
     return (
         (block.row_pointers, block.codes, block.weights),

@@ -38,13 +38,13 @@ __device__ __forceinline__ double lane_sum(double x) {
   return x;
 }
 
-// Add up three numbers of every row by blocks: scalars[0 … 2][block]
-__device__ __forceinline__ void add_up(double first, double second, double third, double* __restrict__ scalars) {
-  __shared__ double of_rows[3][ROWS_PER_BLOCK];
+// Add up two numbers of every row by blocks: scalars[0 … 1][block]
+__device__ __forceinline__ void add_up(double first, double second, double* __restrict__ scalars) {
+  __shared__ double of_rows[2][ROWS_PER_BLOCK];
   const int member = threadIdx.x / LANES;
-  if (threadIdx.x % LANES == 0) { of_rows[0][member] = first; of_rows[1][member] = second; of_rows[2][member] = third; }
+  if (threadIdx.x % LANES == 0) { of_rows[0][member] = first; of_rows[1][member] = second; }
   __syncthreads();
-  if (threadIdx.x < 3) {
+  if (threadIdx.x < 2) {
     double s = 0.0;
     for (int k = 0; k < ROWS_PER_BLOCK; k++) s += of_rows[threadIdx.x][k];
     scalars[threadIdx.x * (i64)gridDim.x + blockIdx.x] = s;

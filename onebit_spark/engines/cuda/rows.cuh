@@ -20,23 +20,16 @@ __device__ __forceinline__ int beside(int a) { return FIXED && a == 0 ? SIZE : a
 
 // ---- the prior of a row ------------------------------------------------------------------------------------------------
 
-// N(p, G⁻¹): one p and one matrix G for all rows, or a mean and deviations per row. `explained` is added to p.
+// N(p, G⁻¹): one p and one matrix G for all rows. `explained` is added to p.
 struct Prior {
   const double* mean;
   const double* precision;
-  const float* row_mean;
-  const float* row_deviation;
   const float* explained;
 
   __device__ __forceinline__ double mean_of(i64 i, int a) const {
-    const double p = row_mean ? (double)row_mean[i * SIZE + a] : mean[a];
-    return explained ? p + (double)explained[i * SIZE + a] : p;
+    return explained ? mean[a] + (double)explained[i * SIZE + a] : mean[a];
   }
-  __device__ __forceinline__ double precision_of(i64 i, int a, int b) const {
-    if (!row_deviation) return precision[b * SIZE + a];
-    const double s = (double)row_deviation[i * SIZE + a];
-    return a == b ? 1.0 / (s * s) : 0.0;
-  }
+  __device__ __forceinline__ double precision_of(int a, int b) const { return precision[b * SIZE + a]; }
 };
 
 #if IMPLICIT

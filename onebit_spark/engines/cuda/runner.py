@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig
 from onebit_spark.core.engine import (
-    Combine,
     Confidences,
+    Convert,
     Draw,
     FillUnrated,
     Measure,
@@ -34,7 +34,7 @@ from onebit_spark.core.engine import (
     column_squares,
 )
 from onebit_spark.core.features import RIDGE, ImplicitMove
-from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Logistic, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Logistic, Loss, RowPrior, Side
 from onebit_spark.core.posterior import FIT_VECTORS, Form, RowMap, RowPosterior, packed_size
 from onebit_spark.core.prediction import BINS, HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, WIDEST
 from onebit_spark.core.randomness import Draws, Split
@@ -162,11 +162,10 @@ class CudaRunner:
             self._ahead = self._next = None  # no half step follows
             return measured(self.ratings[side], step, tables[0], others), []
         assert isinstance(step, Update)
-        half, ratings, (rows, *more) = step.step, self.ratings[side], tables
+        half, ratings, rows = step.step, self.ratings[side], tables[0]
         self._prepare(rows.form)
-        lines = more.pop(0) if isinstance(half.prior, PriorLines) else None
-        features = more.pop(0) if half.feature_coef is not None else None
-        prior = DevicePrior.of(half, rows.dimension, lines, features)
+        features = tables[1] if half.feature_coef is not None else None
+        prior = DevicePrior.of(half, features)
         self._next = None
         rating_sums, self._ahead = self._ahead, None
         if rating_sums is None or not rating_sums.are_of(rows, others, half.kappa):
@@ -210,8 +209,8 @@ class CudaRunner:
             if step.feature_coef is not None:
                 explained = (tables[1] @ cupy().asarray(step.feature_coef)).astype(np.float32)
             return _with_prior(tables[0], self.ratings[side], step.prior, explained)
-        assert isinstance(step, Combine)
-        return step.make(*tables)  # it uses only functions and indices that CuPy has too
+        assert isinstance(step, Convert)
+        return step.make(tables[0])  # it uses only functions and indices that CuPy has too
 
     def row_sums(self, side: Side, step: RowStep, tables: Sequence[Any] = ()) -> list[Sums]:
         posterior: RowPosterior = tables[0]
@@ -318,20 +317,19 @@ def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior
 
 
 def drawn_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, draws: Draws) -> Sums:
-    """The number of errors of draws, and of ratings that were drawn for (``core.randomness``)."""
-    shape, split = Shape.of(rows.form), draws.unseen_by
+    """The number of draws that err (``core.randomness``)."""
+    shape = Shape.of(rows.form)
     factors = cupy().empty(rows.scale.shape)
     kernel("maps", "roots", shape.map_macros, shape.root_bytes)(
         *shape.row_blocks(rows.n_rows), (rows.scale, factors, np.int64(rows.n_rows)), shared_mem=shape.root_bytes
     )
-    seed, fraction = (-1, 0.0) if split is None else (split.seed, split.fraction)
-    counts = cupy().zeros(2, np.uint64)
+    errors = cupy().zeros(1, np.uint64)
     launch(
         kernel("draws", "count_errors", shape.pair_macros), ratings.n, *ratings.places, ratings.codes, rows.location,
-        factors, cols.location, cols.scale, np.uint64(draws.seed), np.int32(draws.per_rating), np.int64(seed),
-        np.float64(fraction), counts, np.int64(ratings.n),
+        factors, cols.location, cols.scale, np.uint64(draws.seed), np.int32(draws.per_rating), errors,
+        np.int64(ratings.n),
     )  # fmt: skip
-    return np.asarray(counts.get(), np.float64)
+    return np.asarray(errors.get(), np.float64)
 
 
 def confidence_histogram(
@@ -372,7 +370,7 @@ def measured(ratings: DeviceRatings, step: Measure, rows: RowPosterior, others: 
     """The table of ``Measure``, on the host."""
     half, rows = step.half_step, replace(rows, scale=rows.scale.copy(), implicit=None)
     sums = RatingSums.of(ratings, rows, others, half.kappa, half.curvature)
-    new, *_ = updated(ratings, half, sums, DevicePrior.of(half, rows.dimension, None, None))
+    new, *_ = updated(ratings, half, sums, DevicePrior.of(half, None))
     del sums
     return download(step.table(cupy().diff(ratings.pointers), new))
 
@@ -519,44 +517,40 @@ def prepare_ratings() -> None:
 
 @dataclass(frozen=True)
 class DevicePrior:
-    """The prior of the rows: one line for all rows or one line per row, plus what side features add to the means."""
+    """The prior that all rows share, plus what side features add to the means."""
 
     mean: Any  # (D,) float64
     precision: Any  # (D, D) float64
-    lines: RowPosterior | None = None  # means and standard deviations of each row, instead of these two
     explained: Any = None  # (rows, D) float32, added to the means
 
     @classmethod
-    def of(cls, step: HalfStep[Any], size: int, lines: RowPosterior | None, features: Any) -> DevicePrior:
-        """The prior of a step. ``lines`` are those of its PriorLines, ``features`` the side features of all rows."""
-        shared = np.zeros((1 + size, size))
-        if not isinstance(step.prior, PriorLines):
-            shared[0], shared[1:] = step.prior.mean[0], np.diag(step.prior.precision[0])
-            shared[1:] += 0.0 if step.prior.coupling is None else step.prior.coupling
-        shared = cupy().asarray(shared)
+    def of(cls, step: HalfStep, features: Any) -> DevicePrior:
+        """The prior of a step. ``features`` are the side features of all rows."""
+        precision = np.diag(step.prior.precision[0])
+        if step.prior.coupling is not None:
+            precision = precision + step.prior.coupling
+        shared = cupy().asarray(np.concatenate([step.prior.mean, precision]))
         explained = None
         if features is not None:
             coef = cupy().asarray(step.feature_coef)
             explained = (features.astype(np.float64) @ coef).astype(np.float32)
-        return cls(shared[0], shared[1:], lines, explained)
+        return cls(shared[0], shared[1:], explained)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The prior as the kernels take it."""
-        lines = (NULL, NULL) if self.lines is None else (self.lines.location, self.lines.std)
-        return self.mean, self.precision, *lines, or_null(self.explained)
+        return self.mean, self.precision, or_null(self.explained)
 
     def means(self, implicit_means: Any, fixed: int) -> Any:
         """The prior means of all rows, with what side features and implicit features add to them."""
-        means = self.mean if self.lines is None else self.lines.location.astype(np.float64)
         if implicit_means is None:
-            return means if self.explained is None else means + self.explained
+            return self.mean if self.explained is None else self.mean + self.explained
         if self.explained is None:
             explained = cupy().zeros((len(implicit_means), len(self.mean)), np.float32)
         else:
             explained = self.explained.copy()
         explained[:, fixed:] += implicit_means
-        return means + explained
+        return self.mean + explained
 
 
 class RatingSums(NamedTuple):
@@ -587,16 +581,16 @@ class RatingSums(NamedTuple):
 
 
 def updated(
-    ratings: DeviceRatings, step: HalfStep[None], sums: RatingSums, prior: DevicePrior
+    ratings: DeviceRatings, step: HalfStep, sums: RatingSums, prior: DevicePrior
 ) -> tuple[RowPosterior, Any, Any]:
-    """The rows after a half step, their prior means by implicit features, and three sums by blocks (``solve.cu``).
+    """The rows after a half step, their prior means by implicit features, and two sums by blocks (``solve.cu``).
 
     ``scale`` and ``implicit`` of the old rows change in place; their ``location`` does not.
     """
     shape = Shape.of(sums.rows.form)
     new = replace(sums.rows, location=cupy().empty_like(sums.rows.location))
     implicit_means = cupy().empty((new.n_rows, new.rank), np.float32) if shape.implicit else None
-    scalars = cupy().empty((3, *shape.row_blocks(new.n_rows)[0]))
+    scalars = cupy().empty((2, *shape.row_blocks(new.n_rows)[0]))
     kernel("solve", "solve", shape.row_macros)(
         *shape.row_blocks(new.n_rows),
         (
@@ -722,8 +716,8 @@ def side_statistics(
         shift *= cp.diff(ratings.pointers)[:, None] > 0
         cross = (features.astype(np.float64).T @ shift).get()
     widths = [numbers_of(shape, job) for job in jobs(shape)]
-    covariance, gram, change_gram, change_cross, distance_gram, *implicit, three = np.split(numbers, np.cumsum(widths))
-    log_volume, prior_distance, linear = three
+    covariance, gram, change_gram, change_cross, distance_gram, *implicit, two = np.split(numbers, np.cumsum(widths))
+    log_volume, linear = two
     rank, square = shape.rank, (shape.size + shape.fixed,) * 2
     coef_gram, direction_gram = np.zeros((0, 0)), np.zeros((0, square[0]))
     implicit_gram = np.zeros((rank + 1, rank + 1))
@@ -734,7 +728,6 @@ def side_statistics(
     return SideStatistics(
         count=ratings.n_rated,
         covariance=_square_of(covariance, shape),
-        prior_distance=float(prior_distance),
         log_volume=float(log_volume),
         data=float(-linear) if want_data else 0.0,
         gram=gram.reshape(square),

@@ -98,18 +98,17 @@ __device__ __forceinline__ void sweep(double (&a)[TALL][WIDE], double (&edge)[TA
 
 // x ~ N(A⁻¹ b, A⁻¹) of every row with ratings, from its sums and its prior, to whose mean `implicit_means` are added.
 // Writes `implicit_means` and `location`; `scale` and `implicit` change in place. scalars: Σ ½ log det V (or Σ log s),
-// Σ g((x − p)² + var) − 1 − log g with g the diagonal of G, and Σ ½κ y E[u] of all ratings.
+// and Σ ½κ y E[u] of all ratings.
 // Rows without ratings solve x = 0, so that the threads of a warp stay together.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int* __restrict__ distinct,
       const double* __restrict__ prior_mean, const double* __restrict__ prior_precision,
-      const float* __restrict__ row_mean, const float* __restrict__ row_deviation, const float* __restrict__ explained,
-      const float* __restrict__ old, float* __restrict__ location, float* __restrict__ scale,
-      float* __restrict__ implicit, float* __restrict__ implicit_means, double* __restrict__ scalars, i64 n, double relaxation,
-      double ridge) {
+      const float* __restrict__ explained, const float* __restrict__ old, float* __restrict__ location,
+      float* __restrict__ scale, float* __restrict__ implicit, float* __restrict__ implicit_means,
+      double* __restrict__ scalars, i64 n, double relaxation, double ridge) {
   __shared__ Room rooms[ROWS_PER_BLOCK];
   __shared__ bool solved[ROWS_PER_BLOCK];
-  const Prior prior = {prior_mean, prior_precision, row_mean, row_deviation, explained};
+  const Prior prior = {prior_mean, prior_precision, explained};
   const int member = threadIdx.x / LANES, lane = threadIdx.x % LANES, y = lane % DOWN, x = lane / DOWN;
   const i64 first = blockIdx.x * (i64)ROWS_PER_BLOCK, row = first + member;
   Room& room = rooms[member];
@@ -140,12 +139,10 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
   for (int k = lane; k < SIZE; k += LANES) {
     double d = 1.0, b = 0.0;
     if (rated) {
-      d = sum(k, k) + prior.precision_of(row, k, k);
+      d = sum(k, k) + prior.precision_of(k, k);
       b = (double)sums[signed_moment(PACKED + beside(k))];
       if (FIXED) b -= (double)room.packed[TRIANGLE(beside(k), 0)];
-      if (row_deviation) b += prior.precision_of(row, k, k) * room.mean[k];
-      else
-        for (int j = 0; j < SIZE; j++) b += prior_precision[j * SIZE + k] * room.mean[j];
+      for (int j = 0; j < SIZE; j++) b += prior.precision_of(k, j) * room.mean[j];
     }
     room.unit[k] = rsqrt(d);
     room.right[k] = b * room.unit[k];
@@ -161,10 +158,10 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
       const int j = c * ACROSS + x;
       const bool inside = i < CORE && j < CORE;
       a[r][c] = inside && i == j ? 1.0 : 0.0;
-      if (rated && inside && i != j) a[r][c] = (sum(i, j) + prior.precision_of(row, i, j)) * unit * room.unit[j];
+      if (rated && inside && i != j) a[r][c] = (sum(i, j) + prior.precision_of(i, j)) * unit * room.unit[j];
     }
     edge[r] = 0.0;
-    if (EDGE && rated && i < CORE) edge[r] = (sum(i, CORE) + prior.precision_of(row, i, CORE)) * unit * room.unit[CORE];
+    if (EDGE && rated && i < CORE) edge[r] = (sum(i, CORE) + prior.precision_of(i, CORE)) * unit * room.unit[CORE];
   }
   sweep(a, edge, corner, volume, room, y, x);
   // The solution, from the parts of all threads of a line; Σ E[z zᵀ] is no longer needed
@@ -209,7 +206,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
   if (EDGE && lane == 0) room.packed[TRIANGLE(CORE, CORE)] = (float)(-corner * room.unit[CORE] * room.unit[CORE]);
   SYNC();
 #endif
-  double log_volume = rated && !SPREAD ? -0.5 * log(volume) : 0.0, distance = 0.0, linear = 0.0;
+  double log_volume = rated && !SPREAD ? -0.5 * log(volume) : 0.0, linear = 0.0;
   for (int k = lane; k < SIZE; k += LANES) {
     if (row >= n) continue;
     const double x0 = (double)old[row * SIZE + k];
@@ -221,24 +218,21 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
       continue;
     }
     const float reached = (float)(x0 + relaxation * (room.right[k] - x0));
-    const double shift = (double)reached - room.mean[k], g = prior.precision_of(row, k, k);
     location[row * SIZE + k] = reached;
 #if SPREAD
-    const double deviation = (double)(float)room.unit[k], variance = deviation * deviation;
     scale[row * SIZE + k] = (float)room.unit[k];
-    log_volume += log(deviation);
+    log_volume += log((double)(float)room.unit[k]);
 #else
-    const double variance = (double)room.packed[TRIANGLE(k, k)];
     log_volume += log(room.unit[k]);
 #endif
-    distance += g * (shift * shift + variance) - 1.0 - log(g);
     linear += (double)sums[signed_moment(PACKED + beside(k))] * (double)reached;
     if (FIXED && k == 0) linear += (double)sums[signed_moment(PACKED)];
 #if IMPLICIT
+    const double shift = (double)reached - room.mean[k];
     if (k >= FIXED) implicit[row * (VECTORS * RANK) + RANK + k - FIXED] = (float)(shift * root);
 #endif
   }
-  add_up(lane_sum(log_volume), lane_sum(distance), lane_sum(linear), scalars);
+  add_up(lane_sum(log_volume), lane_sum(linear), scalars);
 #if !SPREAD
   for (int e = threadIdx.x; e < ROWS_PER_BLOCK * PACKED; e += BLOCK)
     if (solved[e / PACKED]) scale[first * PACKED + e] = rooms[e / PACKED].packed[e % PACKED];

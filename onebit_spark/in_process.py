@@ -328,7 +328,8 @@ def thread_problems(threads: int | None) -> list[Problem]:
 def initial_problems(model: object) -> list[Problem]:
     if model is None or isinstance(model, FittedModel):
         return []
-    return [Problem("initial_model", f"must be a FittedModel, not {type(model).__name__}: see onebit_spark.load")]
+    message = f"must be a FittedModel, not {type(model).__name__}: see onebit_spark.load"
+    return [Problem("initial_model", message)]
 
 
 def _opened(given: Any, what: str, options: Mapping[str, str] | None) -> ArrowTable:

@@ -171,8 +171,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
         """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
 
-        The certificates `seeger`, `catoni` and `theorem1` are about this predictor: the sign of a fresh draw of the
-        score, not the sign of its mean. See ``FittedModel.sample``.
+        The certificates `seeger`, `catoni` and `theorem1` are about this predictor: the sign of a fresh draw of
+        the score, not the sign of its mean. See ``FittedModel.sample``.
         """
         sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.info.negative_label)
         return self.factors.sampled(dataset, seed).withColumn("sampledPrediction", sign)

@@ -1,7 +1,8 @@
 """The certificates: every bound that applies, with its inputs and a sentence for people.
 
-Of a fit: ``gibbs_certificates``, ``theorem1_certificate``. Of held-out ratings: ``held_out_certificates``, for all
-predictions, for those that are sure enough, for the pairs that are called positive or negative, and within groups.
+Of a fit: ``gibbs_certificates``, ``theorem1_certificate``. Of held-out ratings: ``held_out_certificates``,
+for all predictions, for those that are sure enough, for the pairs that are called positive or negative,
+and within groups.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Certificate:
 
     @property
     def vacuous(self) -> bool:
-        """Whether a coin or the majority class is as good as the bound (docs/MATH.md, §9.8); or calling every pair."""
+        """Whether a coin or the majority class is as good as the bound (docs/MATH.md, §9.7); or calling every pair."""
         if self.name == PRECISION:
             return not self.bound > self.inputs["class_share"]
         return not self.bound < min(0.5, self.majority_error)
@@ -141,7 +142,7 @@ def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
 
 
 def with_freshness(item: Certificate, freshness: Mapping[str, Any]) -> Certificate:
-    """The certificate with how its ratings compare with those of the fit (§9.7).
+    """The certificate with how its ratings compare with those of the fit (§9.6).
 
     ``freshness`` has ``checked``, and a ``reason`` where this could not be seen. Then the sentence says so.
     """

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from onebit_spark.certificate.certificates import Certificate, gibbs_certificates, theorem1_certificate
+from onebit_spark.certificate.certificates import (
+    Certificate,
+    gibbs_certificates,
+    theorem1_certificate,
+)
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.features import FeatureCoding, codings_of
@@ -97,7 +101,10 @@ def certified_fit(
     )
 
 
-def _after_iteration(checkpoints: Checkpoints | None, choice: SelectedModel[P]) -> AfterIteration[P] | None:
+def _after_iteration(
+    checkpoints: Checkpoints | None,
+    choice: SelectedModel[P],
+) -> AfterIteration[P] | None:
     if checkpoints is None:
         return None
 
@@ -128,7 +135,10 @@ def _certificates_of_draws(
     outcome: Outcome,
     majority_error: float,
 ) -> list[Certificate]:
-    """The certificates of draws from the posterior. There are none if features make the prior depend on the sample."""
+    """The certificates of draws from the posterior.
+
+    There are none if features make the prior depend on the sample.
+    """
     config = choice.config
     if config.implicit_features or outcome.hierarchy.features:
         return []
@@ -136,20 +146,25 @@ def _certificates_of_draws(
     last = outcome.history[-1]
     cost = prior_cost(config, engine.count("rows") + engine.count("cols")) + math.log(choice.ranks)
     draws = Draws.enough(n, config.seed ^ DRAW_STREAM)
-    certificates = gibbs_certificates(last, engine.gibbs_errors(draws), draws, terms, majority_error, cost)
+    counted = engine.gibbs_errors(draws)
+    certificates = gibbs_certificates(last, counted, draws, terms, majority_error, cost)
     if config.loss == "hinge" and not engine.weighted:
         lam = config.kappa * n
-        theorem1 = theorem1_certificate(last, n, lam, terms, majority_error, cost, choice.candidates)
+        weights = choice.candidates
+        theorem1 = theorem1_certificate(last, n, lam, terms, majority_error, cost, weights)
         certificates.insert(0, theorem1)
     return certificates
 
 
 def _without_directions(engine: Engine[P], side: Side, posterior: P) -> P:
-    """The posterior of a side with the implicit coefficients, but without directions for their next step."""
+    """The posterior with the implicit coefficients, but without directions for their next step."""
     without = partial(RowPosterior.with_vectors, kept=MODEL_VECTORS, vectors=MODEL_VECTORS)
     return engine.convert(side, without, posterior)
 
 
 def prior_cost(config: FitConfig, n_lines: int) -> float:
-    """What KL(ρ‖π) pays because the default α depends on m = ``n_lines``; 0 if α was given (docs/MATH.md, §9.6)."""
+    """What KL(ρ‖π) pays because the default α depends on m = ``n_lines`` (docs/MATH.md, §9.5).
+
+    It is 0 if α was given.
+    """
     return math.log(n_lines) + math.log(n_lines + 1) if config.alpha is None else 0.0

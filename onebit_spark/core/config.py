@@ -371,14 +371,14 @@ class Labels(Settings):
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Terms(Settings):
-    """What must be decided before the fit, so that its certificates hold (docs/MATH.md, §9.6)."""
+    """What must be decided before the fit, so that its certificates hold (docs/MATH.md, §9.5)."""
 
     delta: float = setting(0.05, "a certificate holds with probability 1 − δ", check=SHARE, see="§9")
     grid: int = setting(
         1,
         "number of settings that are compared on these ratings; each is certified at δ/grid",
         check=at_least(1),
-        see="§9.6",
+        see="§9.5",
         key="certificate_grid",
         param="certificateGrid",
     )

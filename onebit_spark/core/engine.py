@@ -200,7 +200,8 @@ def _statistics(
         leave_residuals(ratings, lo, hi, rows, step.prior.mean)
     counts = (ratings.row_counts if rows.implicit is None else ratings.distinct_counts)[lo:hi]
     part, some = slice(lo, hi), None if features is None else features[lo:hi]
-    return SideStatistics.of_rows(old[part], rows.take(part), step.prior.take(part), counts, RowSums(), some)
+    prior = step.prior.take(part)
+    return SideStatistics.of_rows(old[part], rows.take(part), prior, counts, RowSums(), some)
 
 
 @dataclass(frozen=True)
@@ -501,9 +502,9 @@ class Engine(Generic[P]):
         fill = FillUnrated(unseen, feature_coef)
         return self.runner.run_rows(side, fill, tables, RowLayout.of(posterior.form))
 
-    def convert(self, side: Side, make: Callable[[RowPosterior], RowPosterior], posterior: Any) -> P:
-        """The posterior that ``make`` gives for any rows, from their lines in another posterior of the side."""
-        form = make(posterior.form.empty()).form
+    def convert(self, side: Side, make: Callable[[RowPosterior], RowPosterior], posterior: P) -> P:
+        """The posterior that ``make`` gives for any rows, from their lines in ``posterior``."""
+        form = make(posterior.form.empty()).form  # type: ignore[attr-defined]
         return self.runner.run_rows(side, Convert(make), [posterior], RowLayout.of(form))
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:

@@ -208,7 +208,7 @@ def _mixed(x):  # type: ignore[no-untyped-def]
 # ---- sketches of cells -----------------------------------------------------------------------------------------------
 #
 # What a model was fitted on, in a few megabytes: the cells with the lowest hashes, each with its number of ratings. Two
-# sketches can be compared and merged below the smaller of their limits (docs/MATH.md, §9.7).
+# sketches can be compared and merged below the smaller of their limits (docs/MATH.md, §9.6).
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1  # smallest and largest hash
 KEPT = 2**20  # the cells of about so many ratings are kept: 16 MB
@@ -282,7 +282,7 @@ class CellSketch:
         return replace(self, limit=limit, hashes=self.hashes[:n], ratings=self.ratings[:n])
 
     def compared(self, other: CellSketch) -> Comparison:
-        """Compare the ratings of another sketch with the cells of this one (docs/MATH.md, §9.7).
+        """Compare the ratings of another sketch with the cells of this one (docs/MATH.md, §9.6).
 
         Where no cell is repeated, the standard error allows for one repeat that was missed by chance.
         """

@@ -1,7 +1,7 @@
 """The prior of the rows (``HyperPosterior``), and KL(ρ‖π) under it.
 
-It is hierarchical, as in the paper: the scales γ_k have a Gamma or inverse-Gamma prior, and q(γ) is updated after every
-iteration.
+It is hierarchical, as in the paper: the scales γ_k have a Gamma or inverse-Gamma prior, and q(γ) is updated
+after every iteration.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class HyperPosterior:
 
     @property
     def coef_grams(self) -> dict[Side, NDArray[np.float64]] | None:
-        """The Gram matrices of [w z d], the implicit coefficients that each side has for the other one, if known."""
+        """The Gram matrices of [w z d], the implicit coefficients of each side for the other, if known."""
         moments = self.moments
         if moments is None or moments.row_coef_gram is None or moments.col_coef_gram is None:
             return None
@@ -160,7 +160,7 @@ class HyperPosterior:
         return {"rows": whole(moments.row_coef_gram), "cols": whole(moments.col_coef_gram)}
 
     def with_coef(self, coef_grams: Matrices, mean_grams: Matrices, features: Matrices) -> Self:
-        """The same with Gram matrices of the implicit coefficients and of the prior means that they explain, and W.
+        """The same with W, and Gram matrices of the implicit coefficients and of the means that they explain.
 
         A resumed fit needs the first to the last bit. Ids without ratings are predicted from the second.
         """

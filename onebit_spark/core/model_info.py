@@ -302,8 +302,15 @@ def plain_columns(info: ModelInfo, present: Collection[str]) -> list[str]:
     return [*factor_columns(*info.table_form), *(name for name in MEASURED if name in present)]
 
 
-def factor_table(ids: pa.Array, posterior: RowPosterior, measured: FloatArray | None = None) -> pa.Table:
-    """The factor table of one side: ``ids[i]`` belongs to row i. ``measured`` are the numbers of ``engine.Measure``."""
+def factor_table(
+    ids: pa.Array,
+    posterior: RowPosterior,
+    measured: FloatArray | None = None,
+) -> pa.Table:
+    """The factor table of one side: ``ids[i]`` belongs to row i.
+
+    ``measured`` are the numbers of ``engine.Measure``.
+    """
     first = int(posterior.has_intercept)
     spread = posterior.kind == "spread"
     columns = {
@@ -492,7 +499,11 @@ class FitFeatures:
         return cls(features, known.filter(mask), table.filter(mask), [f"{whose} features: {note}" for note in notes])
 
     def unrated_lines(
-        self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], std: FloatArray | None
+        self,
+        row: RowPosterior,
+        coding: FeatureCoding,
+        weights: NDArray[np.float64],
+        std: FloatArray | None,
     ) -> pa.Table | None:
         """The factor table of the ids without ratings, or None.
 

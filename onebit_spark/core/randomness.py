@@ -128,22 +128,20 @@ def uniforms(states, width):
 # ---- random splits of the ratings ------------------------------------------------------------------------------------
 
 
-UNITS = ("rating", "cell", "rows", "cols")
+UNITS = ("cell", "rows", "cols")
 
 
 @dataclass(frozen=True)
 class Split:
-    """Chooses every rating, cell, row or column with the probability ``fraction``, not by its labels.
+    """Chooses every cell, row or column with the probability ``fraction``, not by its labels.
 
-    One random number per rating, of the seed, the row and the position in the row, makes the chosen ratings A and the
-    others B independent samples (docs/MATH.md, §9.5). One per cell keeps all ratings of a cell together (§14). The rows
-    that a smaller fraction chooses are among those of a larger one, and a cell is chosen in them if it is chosen among
-    all ratings.
+    All ratings of a cell stay together. The rows that a smaller fraction chooses are among those of a larger
+    one, and a cell is chosen in them if it is chosen among all ratings (docs/MATH.md, §14).
     """
 
     seed: int
-    fraction: float  # probability that a rating is chosen, between 0 and 1
-    by: Literal["rating", "cell", "rows", "cols"] = "rating"  # what is chosen as a whole
+    fraction: float  # probability that a cell, row or column is chosen, between 0 and 1
+    by: Literal["cell", "rows", "cols"] = "cell"  # what is chosen as a whole
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction < 1:
@@ -162,21 +160,21 @@ class Split:
 
 
 @jit
-def chosen(seed, fraction, row, position):
-    return uniform(stream(seed, row, position)) < fraction
+def chosen(seed, fraction, row, column):
+    return uniform(stream(seed, row, column)) < fraction
 
 
 @jit
 def _keep(pointers, codes, weights, rows, columns, coin, those):
-    seed, fraction, by = coin  # 0 … 3: the place in ``UNITS``
+    seed, fraction, by = coin  # 0 … 2: the place in ``UNITS``
     kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
     carried = empty_like(weights)
     n = 0
     for i in range(len(pointers) - 1):
-        row = 0 if by == 3 else rows[i]
+        row = 0 if by == 2 else rows[i]
         for l in range(pointers[i], pointers[i + 1]):
-            place = l - pointers[i] if by == 0 else 0 if by == 2 else columns[codes[l] >> 1]
-            if chosen(seed, fraction, row, place) == those:
+            column = 0 if by == 1 else columns[codes[l] >> 1]
+            if chosen(seed, fraction, row, column) == those:
                 kept[n] = codes[l]
                 if weights is not None:
                     carried[n] = weights[l]
@@ -219,12 +217,14 @@ def count_errors(
     block: RatingBlock, lo: int, hi: int, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior,
     draws: Draws,
 ) -> int:  # fmt: skip
-    """The number of draws that err, for the ratings of the rows lo … hi−1. Row r of the block is row ``row_numbers[r]``
-    of the matrix.
+    """The number of draws that err, for the ratings of the rows lo … hi−1.
+
+    Row r of the block is row ``row_numbers[r]`` of the matrix.
     """
     how = _How(rows.kind == "covariance", rows.has_intercept, draws.seed, draws.per_rating)
+    ratings = (block.row_pointers, block.codes)
     posteriors = (_Posteriors(side.location, side.scale) for side in (rows, cols))
-    return int(_count_errors(block.row_pointers, block.codes, (lo, hi), row_numbers, *posteriors, how))
+    return int(_count_errors(*ratings, (lo, hi), row_numbers, *posteriors, how))
 
 
 class _Posteriors(NamedTuple):

@@ -88,7 +88,11 @@ DriverResult = tuple[HyperPosterior, float, dict[Side, RowMap]]
 DriverStep = Callable[[HyperPosterior, SideStatistics, SideStatistics], DriverResult]
 
 
-def without_maps(hierarchy: HyperPosterior, rows: SideStatistics, cols: SideStatistics) -> DriverResult:
+def without_maps(
+    hierarchy: HyperPosterior,
+    rows: SideStatistics,
+    cols: SideStatistics,
+) -> DriverResult:
     """The γ step alone."""
     return *hierarchy.at(rows.moments, cols.moments), {}
 
@@ -110,19 +114,26 @@ def solve(
 ) -> Outcome:
     """Fit the paper's model, over-relaxed, and with a gauge if the loss has a symmetry.
 
-    The iterations in the history of ``start`` count. Without ``want_objective`` the objective lacks its data term, a
-    third product per rating.
+    The iterations in the history of ``start`` count. Without ``want_objective`` the objective lacks its data
+    term, a third product per rating.
     """
     loss = config.make_loss()
     hierarchy = _begin(engine, config, loss, start)
-    driver_step = GaugeStep(loss.symmetry, not config.implicit_features) if gauge and loss.symmetry else without_maps
+    driver_step: DriverStep = without_maps
+    if gauge and loss.symmetry is not None:
+        driver_step = GaugeStep(loss.symmetry, may_centre=not config.implicit_features)
     earlier = 0 if start is None else start.earlier
     pace = (lambda t: relaxation(t + earlier)) if relaxed else unrelaxed
     alternation = _Alternation(engine, config, hierarchy, driver_step, pace, want_objective)
     return _descend(alternation, loss, start, on_iteration, after_iteration)
 
 
-def _begin(engine: Engine[P], config: FitConfig, loss: Loss, start: Start[P] | None) -> HyperPosterior:
+def _begin(
+    engine: Engine[P],
+    config: FitConfig,
+    loss: Loss,
+    start: Start[P] | None,
+) -> HyperPosterior:
     """Set the engine's posteriors to those of the start. Returns the prior there."""
     prior, own = config.make_prior(engine.count("rows") + engine.count("cols")), config.make_intercept_prior()
     if start is None:
@@ -147,7 +158,7 @@ def _descend(
     on_iteration: Callable[[Iteration], None] | None,
     after_iteration: AfterIteration[P] | None,
 ) -> Outcome:
-    """Iterate from the engine's posteriors until the stopping rule holds or ``max_iter`` is reached."""
+    """Iterate from the engine's posteriors until the stopping rule holds, or ``max_iter`` times."""
     engine, config = alternation.engine, alternation.config
     history, planned = ([], None) if start is None else (list(start.history), start.planned)
     last = config.max_iter if planned is None else min(config.max_iter, planned.iterations)
@@ -184,9 +195,14 @@ class _Alternation(Generic[P]):
     """The driver's part of the iterations: the parameters of half steps, and updates from their statistics."""
 
     def __init__(
-        self, engine: Engine[P], config: FitConfig, hierarchy: HyperPosterior, driver_step: DriverStep,
-        pace: Callable[[int], float], want_objective: bool,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine[P],
+        config: FitConfig,
+        hierarchy: HyperPosterior,
+        driver_step: DriverStep,
+        pace: Callable[[int], float],
+        want_objective: bool,
+    ) -> None:
         """``pace`` gives ω after t iterations."""
         self.engine = engine
         self.config = config

@@ -192,7 +192,11 @@ def clear_checkpoints(spark: SparkSession | None, folder: str) -> None:
             place.delete()
 
 
-def subject_of(config: FitConfig, counts: RatingCounts, features: dict[str, int] | None = None) -> dict[str, Any]:
+def subject_of(
+    config: FitConfig,
+    counts: RatingCounts,
+    features: dict[str, int] | None = None,
+) -> dict[str, Any]:
     """What identifies a fit: the ratings, and all settings that its iterations depend on."""
     return {
         "ratings": counts.n,

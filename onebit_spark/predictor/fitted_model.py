@@ -340,8 +340,8 @@ class FittedModel:
     def sample(self, users: Any, items: Any, seed: int = 0) -> DoubleArray:
         """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
 
-        A draw is a function of the seed and the two ids, as in ``OneBitCompletionModel.sample``. Unknown ids are drawn
-        from the prior.
+        A draw is a function of the seed and the two ids, as in ``OneBitCompletionModel.sample``. Unknown ids are
+        drawn from the prior.
         """
         if self.info.scale_moments is None:
             raise RequestError("the model was saved by a version without random draws: fit it again")

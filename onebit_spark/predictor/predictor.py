@@ -82,8 +82,15 @@ class Predictor:
     @classmethod
     def of(cls, info: ModelInfo) -> Predictor:
         config = info.config
-        majority, negative = info.majority, info.negative_label
-        return cls(config.loss, info.kind, config.intercepts, info.scales, majority, negative, info.calibrated)
+        return cls(
+            loss=config.loss,
+            kind=info.kind,
+            intercepts=config.intercepts,
+            scales=info.scales,
+            majority=info.majority,
+            negative=info.negative_label,
+            calibration=info.calibrated,
+        )
 
     # ---- from scores and variances -----------------------------------------------------------------------------------
 

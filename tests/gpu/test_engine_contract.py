@@ -10,7 +10,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Confidences, Engine
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior
 from onebit_spark.core.posterior import RowMap
-from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.core.randomness import UNITS, Draws, Split
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import local_engine
 
@@ -119,7 +119,7 @@ def _map(both, rng, size):
 def test_steps_over_all_ratings(both):
     both.disturb()
     here, there = both.here, both.there
-    for split in (Split(3, 0.7), *(Split(4, 0.6, by) for by in ("cell", "rows", "cols"))):
+    for split in (Split(4, 0.6, by) for by in UNITS):
         expected = here.holdout_loss(both.config.loss, here.posteriors, split)
         found = there.holdout_loss(both.config.loss, there.posteriors, split)
         assert (

@@ -130,14 +130,14 @@ def test_draws_do_not_depend_on_blocks_or_ranges():
 def test_the_split_is_a_fair_coin_that_no_label_moves():
     rng = np.random.default_rng(1)
     n, split = 20_000, Split(11, 0.3)
-    i, j = rng.integers(M1, size=n), rng.integers(400, size=n)
+    i, j = rng.integers(M1, size=n), rng.integers(40_000, size=n)
     blocks = [
-        RatingBlock.from_coordinates(i, j, labels, (M1, 400)) for labels in (rng.random(n) < 0.5, np.zeros(n) > 0)
+        RatingBlock.from_coordinates(i, j, labels, (M1, 40_000)) for labels in (rng.random(n) < 0.5, np.zeros(n) > 0)
     ]
-    chosen = [split.part_of(block, np.arange(M1), np.arange(400)) for block in blocks]
+    chosen = [split.part_of(block, np.arange(M1), np.arange(40_000)) for block in blocks]
     np.testing.assert_array_equal(chosen[0].row_pointers, chosen[1].row_pointers)
     assert chosen[0].n_ratings / n == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / n))
-    others = split.part_of(blocks[0], np.arange(M1), np.arange(400), those=False)
+    others = split.part_of(blocks[0], np.arange(M1), np.arange(40_000), those=False)
     assert chosen[0].n_ratings + others.n_ratings == n
     with pytest.raises(ValueError, match="fraction"):
         Split(0, 1.0)

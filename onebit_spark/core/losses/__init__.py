@@ -18,5 +18,5 @@ from onebit_spark.core.losses.logistic import Logistic
 
 LOSSES: dict[str, type[Loss]] = {loss.name: loss for loss in (Hinge, Logistic)}
 
-__all__ = ["LOSSES", "OTHER", "SIDES", "HalfStep", "Hinge", "Logistic", "Loss", "Move", "RowPrior", "RowSums",
-    "Side", "Symmetry"]  # fmt: skip
+__all__ = ["LOSSES", "OTHER", "SIDES", "HalfStep", "Hinge", "Logistic", "Loss", "Move", "RowPrior",
+    "RowSums", "Side", "Symmetry"]  # fmt: skip

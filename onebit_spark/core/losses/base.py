@@ -34,9 +34,10 @@ Symmetry = Literal["linear", "scaling"]
 class RowPrior:
     """x_i ~ N(mean_i, (diag precision_i + coupling)⁻¹): one line for all rows of the side, or one line per row."""
 
-    # (1, D) or (rows, D): E[μ] for intercepts and 0 for factors, plus ``explained``; those of a posterior in an update
+    # (1, D) or (rows, D): E[μ] for intercepts and 0 for factors, plus ``explained``. After a fit,
+    # ``new_ratings.update_prior`` takes the means and inverse variances of known rows from their posterior.
     mean: NDArray[np.float64]
-    precision: NDArray[np.float64]  # (1, D): g = E[1/γ]; (rows, D): the inverse variances of a posterior in an update
+    precision: NDArray[np.float64]  # (1, D): g = E[1/γ]; or (rows, D)
     # (rows, D): the part of ``mean`` that features explain (docs/MATH.md, §13 and §15)
     explained: NDArray[np.float64] | None = None
     implicit_mean: NDArray[np.float64] | None = None  # (rows, K): the part of it that implicit features explain

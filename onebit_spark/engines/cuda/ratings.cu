@@ -89,9 +89,9 @@ extern "C" __global__ void count_rows(const i64* __restrict__ pointers, const u3
 }
 
 // Which of 32 adjacent ratings of a row a split chooses; `by` is its place in UNITS (core/randomness.py).
-__device__ __forceinline__ u32 chosen(u32 code, bool here, i64 row, i64 position, u64 seed, double fraction, int by) {
-  const u64 place = by == 0 ? (u64)position : by == 2 ? 0 : (u64)((code & ~REPEATED) >> 1);
-  return __ballot_sync(EVERYONE, here && uniform(stream(seed, by == 3 ? 0 : (u64)row, place)) < fraction);
+__device__ __forceinline__ u32 chosen(u32 code, bool here, i64 row, u64 seed, double fraction, int by) {
+  const u64 column = by == 1 ? 0 : (u64)((code & ~REPEATED) >> 1);
+  return __ballot_sync(EVERYONE, here && uniform(stream(seed, by == 2 ? 0 : (u64)row, column)) < fraction);
 }
 
 // The number of ratings of every row that a split chooses
@@ -103,8 +103,7 @@ extern "C" __global__ void count_split(const i64* __restrict__ pointers, const u
   i64 count = 0;
   for (i64 base = pointers[row]; base < pointers[row + 1]; base += 32) {
     const bool here = base + lane < pointers[row + 1];
-    const i64 position = base + lane - pointers[row];
-    count += __popc(chosen(here ? codes[base + lane] : 0u, here, row, position, seed, fraction, by));
+    count += __popc(chosen(here ? codes[base + lane] : 0u, here, row, seed, fraction, by));
   }
   if (lane == 0) counts[row] = count;
 }
@@ -123,7 +122,7 @@ extern "C" __global__ void write_split(const i64* __restrict__ pointers, const u
   for (i64 base = pointers[row]; base < pointers[row + 1]; base += 32) {
     const bool here = base + lane < pointers[row + 1];
     const u32 code = here ? codes[base + lane] & ~REPEATED : 0u;
-    u32 those = chosen(code, here, row, base + lane - pointers[row], seed, fraction, by);
+    u32 those = chosen(code, here, row, seed, fraction, by);
     if (!wanted) those = ~those & __ballot_sync(EVERYONE, here);
     const u32 earlier = those & before;
     const u32 neighbour = __shfl_sync(EVERYONE, code >> 1, earlier ? 31 - __clz(earlier) : 0);

@@ -324,10 +324,10 @@ def drawn_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior,
         *shape.row_blocks(rows.n_rows), (rows.scale, factors, np.int64(rows.n_rows)), shared_mem=shape.root_bytes
     )
     errors = cupy().zeros(1, np.uint64)
+    how = np.uint64(draws.seed), np.int32(draws.per_rating)
     launch(
-        kernel("draws", "count_errors", shape.pair_macros), ratings.n, *ratings.places, ratings.codes, rows.location,
-        factors, cols.location, cols.scale, np.uint64(draws.seed), np.int32(draws.per_rating), errors,
-        np.int64(ratings.n),
+        kernel("draws", "count_errors", shape.pair_macros), ratings.n, *ratings.places, ratings.codes,
+        rows.location, factors, cols.location, cols.scale, *how, errors, np.int64(ratings.n),
     )  # fmt: skip
     return np.asarray(errors.get(), np.float64)
 
@@ -583,7 +583,7 @@ class RatingSums(NamedTuple):
 def updated(
     ratings: DeviceRatings, step: HalfStep, sums: RatingSums, prior: DevicePrior
 ) -> tuple[RowPosterior, Any, Any]:
-    """The rows after a half step, their prior means by implicit features, and two sums by blocks (``solve.cu``).
+    """The rows after a half step, their prior means by implicit features, and two sums (``solve.cu``).
 
     ``scale`` and ``implicit`` of the old rows change in place; their ``location`` does not.
     """
@@ -716,7 +716,8 @@ def side_statistics(
         shift *= cp.diff(ratings.pointers)[:, None] > 0
         cross = (features.astype(np.float64).T @ shift).get()
     widths = [numbers_of(shape, job) for job in jobs(shape)]
-    covariance, gram, change_gram, change_cross, distance_gram, *implicit, two = np.split(numbers, np.cumsum(widths))
+    split = np.split(numbers, np.cumsum(widths))
+    covariance, gram, change_gram, change_cross, distance_gram, *implicit, two = split
     log_volume, linear = two
     rank, square = shape.rank, (shape.size + shape.fixed,) * 2
     coef_gram, direction_gram = np.zeros((0, 0)), np.zeros((0, square[0]))

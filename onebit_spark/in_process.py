@@ -5,6 +5,7 @@ All other engines must agree with them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -41,6 +42,7 @@ from onebit_spark.input.ratings import (
     CollectedRatings,
     Columns,
     Holdout,
+    KeptRatings,
     RatingCounts,
     check_id_type,
     checked_lines,
@@ -50,7 +52,9 @@ from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
-from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide
+from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, fresh_to
+
+log = logging.getLogger("onebit_spark")
 
 
 def fit_arrays(
@@ -274,7 +278,8 @@ def fit_table(
         terms of ``certify`` (docs/MATH.md, §9.2). They also give the figures of the report.
     initial_model : FittedModel, optional
         Start from the posterior of this model instead of the spectral start. Rank, loss, intercepts, covariance and
-        implicit features must be the model's, or be chosen; ids that it does not know start at its prior.
+        implicit features must be the model's, or be chosen; ids that it does not know start at its prior. With
+        ``holdout``, held-out ratings of cells that this model was fitted on do not count.
 
     Raises
     ------
@@ -307,6 +312,9 @@ def fit_table(
     features = {who: checked_features(table, ids[who], types[who], who) for who, table in opened.items()}
     nothing = f"holdout={holdout} holds no rating out: give more ratings, or choose a larger share"
     to_fit, kept = source.divided(None if holdout is None else Holdout(holdout, config.seed), nothing)
+    freshness: Mapping[str, Any] = KEPT_OUT
+    if kept is not None and initial_model is not None:
+        kept, freshness = unseen_by(initial_model, kept)
     fit = TableFit(
         config, certify, columns, source.id_types, features, execution, threads=threads, initial=initial_model
     )
@@ -315,7 +323,7 @@ def fit_table(
     if kept is None:
         return model
     scored = model.scored(model.users.positions(kept.users), model.items.positions(kept.items), kept.positive)
-    _, certificates = model.certified(scored, CertificateRequest(certify or Terms()), KEPT_OUT)
+    _, certificates = model.certified(scored, CertificateRequest(certify or Terms()), freshness)
     return model.with_figures(scored, "held-out ratings", fitted=False).with_certificates(certificates)
 
 
@@ -330,6 +338,34 @@ def initial_problems(model: object) -> list[Problem]:
         return []
     message = f"must be a FittedModel, not {type(model).__name__}: see onebit_spark.load"
     return [Problem("initial_model", message)]
+
+
+def unseen_by(initial: FittedModel, kept: KeptRatings) -> tuple[KeptRatings, dict[str, Any]]:
+    """The held-out ratings of cells that the initial model was not fitted on, and their freshness: see ``fresh_to``."""
+    known, n = initial.fitted, len(kept.cells)
+    cure = "fit it with the same holdout and seed, or hold other ratings out yourself and certify on them"
+    if known is None:
+        raise RequestError(
+            "holdout does not go with this initial_model, which does not record the ratings that it was fitted on: "
+            f"{cure}"
+        )
+    new = np.flatnonzero(~known.holds(kept.cells))
+    left_out = n - len(new)
+    if left_out and (not known.holds_all or left_out == n):
+        which = f"all {n:,}" if left_out == n else f"at least {left_out:,} of the {n:,}"
+        raise RequestError(
+            f"holdout does not go with this initial_model, which was fitted on the cells of {which} held-out ratings: "
+            f"{cure}"
+        )
+    if not known.holds_all:
+        return kept, {**fresh_to(known, CellSketch.of(kept.cells, known.limit)), "by_coin": True}
+    reason = f"{KEPT_OUT['reason']}, and the initial model was not fitted on their cells"
+    if not left_out:
+        return kept, {**KEPT_OUT, "reason": reason}
+    log.warning(
+        f"{left_out:,} of {n:,} held-out ratings are left out, because the initial model was fitted on their cells"
+    )
+    return kept.at(new), {**KEPT_OUT, "reason": reason, "left_out": left_out}
 
 
 def _opened(given: Any, what: str, options: Mapping[str, str] | None) -> ArrowTable:

@@ -37,6 +37,7 @@ from onebit_spark.certificate.certificates import (
     SELECTIVE,
     Certificate,
     calling_threshold,
+    calls_unknown,
     certificate_document,
     headline_of,
     ungrouped_certificates,
@@ -117,7 +118,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     @property
     def factors(self) -> SparkFactors:
         columns: dict[Who, str] = {"user": self.getUserCol(), "item": self.getItemCol()}
-        return SparkFactors(self.info, self.users, self.items, columns, self._collected)
+        predicts_unknown = self.getColdStartStrategy() == "prior"
+        return SparkFactors(self.info, self.users, self.items, columns, self._collected, predicts_unknown)
 
     # ---- prediction --------------------------------------------------------------------------------------------------
 
@@ -129,41 +131,41 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         refuse(self.coldStartProblems())
         folded = case_folding(dataset)
         taken = [folded(name) for name in dataset.columns]
-        for name, _ in self._outputs(F.lit(None)):
+        for name, _ in self._outputs(F.lit(None), F.lit(True)):
             if folded(name) in taken:
                 raise RequestError(
                     f"output column {name!r} is already there: drop or rename it, or set another output name"
                 )
             taken.append(folded(name))
         scored, prefix = self.factors.scored(dataset)
-        factors = f"{prefix}_user", f"{prefix}_item"
-        known_pair = F.col(factors[0]).isNotNull() & F.col(factors[1]).isNotNull()
-        outputs = self._outputs(F.col(f"{prefix}_scored"))
+        known = scoring.known_pair(prefix)
+        outputs = self._outputs(F.col(f"{prefix}_scored"), known)
         if self.getColdStartStrategy() == "drop":
-            scored = scored.where(known_pair)
+            scored = scored.where(known)
         elif self.getColdStartStrategy() == "nan":
             unknown = dict.fromkeys(self.callColumns().values(), F.lit(False))
             outputs = [
-                (name, F.when(known_pair, value).otherwise(unknown.get(name, F.lit(float("nan")))))
+                (name, F.when(known, value).otherwise(unknown.get(name, F.lit(float("nan")))))
                 for name, value in outputs
             ]
         columns = (value.alias(name) for name, value in outputs)
-        return scored.select("*", *columns).drop(*factors, f"{prefix}_scored")
+        return scored.select("*", *columns).drop(f"{prefix}_user", f"{prefix}_item", f"{prefix}_scored")
 
-    def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
+    def _outputs(self, scored: Column, known: Column) -> list[tuple[str, Column]]:
         own = self.getScoreCol(), self.getStdCol(), self.getProbabilityCol(), self.getPredictionCol()
         named = list(zip(own, (scored[field] for field in OUTPUTS), strict=True))
         named.append((self.getRawPredictionCol(), scored["score"]))
-        names, calls = self.callColumns(), self.calls(scored["score"], scored["std"])
+        names, calls = self.callColumns(), self.calls(scored["score"], scored["std"], known)
         named += [(names[call], made) for call, made in calls.items()]
         return [(name, column) for name, column in named if name]
 
-    def calls(self, score: Column, std: Column) -> dict[Call, Column]:
+    def calls(self, score: Column, std: Column, known: Column) -> dict[Call, Column]:
         """Whether pairs with these scores and standard deviations are answered (``maxError``), or called positive or
-        negative (``minPrecision``), for what is certified.
+        negative (``minPrecision``), for what is certified; ``known`` is whether the model knows both ids.
         """
-        certified = (call for call in TOWARDS if ungrouped_certificates(self.certificate, call))
-        return {call: scoring.called(self.info, call, self._threshold(call), score, std) for call in certified}
+        certified = [call for call in TOWARDS if ungrouped_certificates(self.certificate, call)]
+        made = {call: scoring.called(self.info, call, self._threshold(call), score, std) for call in certified}
+        return {call: one if calls_unknown(self.certificate, call) else one & known for call, one in made.items()}
 
     def _threshold(self, call: Call) -> float:
         return calling_threshold(self.certificate, call, self.getMaxError(), self.getMinPrecision())
@@ -363,6 +365,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return ranking(self.factors, on, n, seen[0] if seen else None)
 
     def _certified(self, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
+        refuse(self.coldStartProblems())
         scoring.check_request(self.factors, ratings, request)
         return scoring.certify(self.factors, self.fitted, scoring.checked_ratings(self.factors, ratings), request)[1]
 

@@ -33,7 +33,15 @@ GIBBS = "Gibbs: the sign of a fresh random draw of the score, as `sample` makes 
 MEAN = "mean predictor: the sign of the score, as `prediction` gives it"
 SAMPLED = "ratings sampled like those of the fit (training cells included), not all cells of the matrix"
 UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the matrix"
+KNOWN = (
+    "ratings of users and items that the model knows, sampled like the ones that were kept out, not all cells of the "
+    "matrix"
+)
 KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like those, not all cells of the matrix"
+NEW_CELLS = (
+    "ratings of the cells that a coin kept out of the fit and that the initial model was not fitted on, sampled like "
+    "those, not all cells of the matrix"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,17 +136,29 @@ def gibbs_certificates(
     return [catoni, _stated(inputs["gibbs_risk"], name="seeger", bound=bound, inputs=own, **common)]
 
 
-def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float) -> Certificate:
+def holdout_certificate(
+    errors: int, n: int, terms: Terms, majority_error: float, over: str = UNSEEN
+) -> Certificate:  # fmt: skip
     return _stated(
-        errors / n, name="holdout", bound=bounds.holdout(errors, n, terms.delta / terms.grid), bounds=MEAN, over=UNSEEN,
+        errors / n, name="holdout", bound=bounds.holdout(errors, n, terms.delta / terms.grid), bounds=MEAN, over=over,
         delta=terms.delta, n=n, majority_error=majority_error, inputs={"errors": errors, "grid": terms.grid},
     )  # fmt: skip
 
 
-def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
-    """The certificate for ratings that were held out by a coin per cell; ``repeated``: some share a cell (§9.2)."""
-    note = " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
-    return replace(item, over=KEPT_CELLS, statement=item.statement + (note if repeated else ""))
+def kept_by_coin(item: Certificate, repeated: bool, left_out: int = 0) -> Certificate:
+    """The certificate for ratings that were held out by a coin per cell; ``repeated``: some share a cell (§9.2).
+
+    ``left_out`` others do not count, because the initial model of the fit was fitted on their cells.
+    """
+    note = ""
+    if left_out:
+        note += (
+            f" Of the ratings that the coin kept out, {left_out:,} did not count, because the initial model was fitted "
+            "on their cells."
+        )
+    if repeated:
+        note += " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
+    return replace(item, over=NEW_CELLS if left_out else KEPT_CELLS, statement=item.statement + note)
 
 
 def with_freshness(item: Certificate, freshness: Mapping[str, Any]) -> Certificate:
@@ -170,7 +190,11 @@ def _stated(seen: float | None, **fields: Any) -> Certificate:
     """A certificate with its sentence. ``seen`` is the error rate on its own ratings, if the sentence states it."""
     item = Certificate(statement="", **fields)
     who = "the model's predictions" if item.bounds == MEAN else "random draws from the model (`sample`)"
-    where = "those that were kept out" if item.over == UNSEEN else "these"
+    places = {
+        UNSEEN: "those that were kept out",
+        KNOWN: "those that were kept out, of users and items that the model knows",
+    }
+    where = places.get(item.over, "these")
     limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
     text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"
     if seen is not None:
@@ -189,6 +213,7 @@ def _stated(seen: float | None, **fields: Any) -> Certificate:
 # held-out ratings that level t calls, k_t are wrong (docs/MATH.md, §10.3 and §10.6).
 
 SELECTIVE, PRECISION = "selective", "precision"
+UNKNOWN = "unknown_left_out"  # in a certificate: the ratings that the model does not predict, if it leaves any out
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"
 CALLED = "the class, where the signed confidence reaches the threshold (column `{}`)"
 START = 10.0  # the first level of the test should call so many times the least number that can pass
@@ -232,22 +257,59 @@ class HeldOut:
     answered: NDArray[np.int64]  # n_t, the ratings that each level calls
     wrong: NDArray[np.int64]  # k_t, the wrong ones among them
     majority_error: float  # of always predicting the majority class of the training data
+    unknown: int | None = None  # ratings of unknown users or items, if these are not predicted: no level calls them
+    unknown_wrong: int = 0  # those of them for which the call would be wrong
 
     @classmethod
-    def counted(cls, level: NDArray[Any], n: Any, wrong: Any, off_majority: Any, levels: int) -> HeldOut:
-        """Count lines of ``n`` ratings each, by the highest of the ``levels`` that calls them."""
-        total, off = np.sum(np.broadcast_to(n, level.shape)), np.sum(off_majority)
-        by_level = (np.bincount(level, np.broadcast_to(each, level.shape), levels) for each in (n, wrong))
+    def counted(
+        cls, level: NDArray[Any], n: Any, wrong: Any, off_majority: Any, levels: int,
+        unknown: NDArray[np.bool_] | None = None,
+    ) -> HeldOut:  # fmt: skip
+        """Count lines of ``n`` ratings each, by the highest of the ``levels`` that calls them.
+
+        ``unknown`` are the lines that the model does not predict. Default: it predicts all.
+        """
+        n, wrong, off_majority = (np.broadcast_to(each, level.shape) for each in (n, wrong, off_majority))
+        known = np.full(level.shape, True) if unknown is None else ~unknown
+        by_level = (np.bincount(level[known], each[known], levels) for each in (n, wrong))
         answered, errors = (np.cumsum(each[::-1])[::-1].astype(np.int64) for each in by_level)
-        return cls(answered, errors, float(off / total))
+        off = float(np.sum(off_majority[known]) / max(answered[0], 1))
+        left_out = None if unknown is None else int(np.sum(n[unknown]))
+        return cls(answered, errors, off, left_out, int(np.sum(wrong[~known])))
 
     @property
     def n(self) -> int:
+        """The ratings that the model predicts."""
         return int(self.answered[0])
 
     @property
     def errors(self) -> int:
         return int(self.wrong[0])
+
+    @property
+    def of_class(self) -> int:
+        """The ratings of the class of the call, among those that the model predicts."""
+        return self.n - self.errors
+
+    @property
+    def unknown_of_class(self) -> int:
+        return (self.unknown or 0) - self.unknown_wrong
+
+    @property
+    def asked(self) -> int:
+        """All ratings."""
+        return self.n + (self.unknown or 0)
+
+    def named(self, item: Certificate) -> Certificate:
+        """A certificate of these ratings, which says what became of those that the model does not predict."""
+        if self.unknown is None:
+            return item
+        count = {SELECTIVE: " and count as not answered", PRECISION: " and count as not called"}.get(item.name, "")
+        note = (
+            f" Pairs with a user or an item that the model does not know are not predicted{count}: {self.unknown:,} of "
+            f"the {self.asked:,} ratings."
+        )
+        return replace(item, statement=item.statement + note, inputs={**item.inputs, UNKNOWN: self.unknown})
 
     def times(self, factor: float) -> HeldOut:
         return replace(self, answered=(factor * self.answered).astype(int), wrong=(factor * self.wrong).astype(int))
@@ -346,7 +408,7 @@ def _certificate(
         "request": asked.value,
         "requests": sharing,
         "threshold": None if level is None else thresholds.values[level],
-        "answered_share": n_answered / held.n,
+        "answered_share": n_answered / held.asked,
         "n_answered": n_answered,
         "errors": errors,
         "group": None if group is None else asdict(group),
@@ -354,9 +416,9 @@ def _certificate(
         "grid": terms.grid,
     }
     if precise:
-        found, n_class = n_answered - errors, held.n - held.errors
+        found, n_class = n_answered - errors, held.of_class + held.unknown_of_class
         limit = found_limit(found, n_class, share / 2)
-        inputs |= {"class": asked.call, "n_class": n_class, "class_share": n_class / held.n}
+        inputs |= {"class": asked.call, "n_class": n_class, "class_share": held.of_class / held.n}
         inputs |= {"found_share": found / max(n_class, 1), "found_limit": limit}
     if level is None:
         # The smallest larger error rate that would pass. It is chosen on these ratings, so it is not a certificate.
@@ -372,16 +434,16 @@ def _certificate(
         bounds=CALLED.format(asked.call) if precise else ANSWERED,
         over=UNSEEN,
         delta=terms.delta,
-        n=held.n,
+        n=held.asked,
         majority_error=held.majority_error,
         statement="",
         inputs=inputs,
     )
-    text = _unmet(bare, fewest_answered(asked.error, tested)) if level is None else _met(bare)
-    return replace(bare, statement=text if group is None else f"Where {group}: {text[0].lower()}{text[1:]}")
+    text = _unmet(bare, held, fewest_answered(asked.error, tested)) if level is None else _met(bare, held)
+    return held.named(replace(bare, statement=text if group is None else f"Where {group}: {text[0].lower()}{text[1:]}"))
 
 
-def _met(item: Certificate) -> str:
+def _met(item: Certificate, held: HeldOut) -> str:
     """The sentence of a request that was met. It names the threshold of a group: the model does not apply that."""
     inputs, name = item.inputs, item.inputs.get("class")
     share, wrong = f"{inputs['answered_share']:.1%} of {item.n:,}", inputs["errors"] / inputs["n_answered"]
@@ -406,7 +468,8 @@ def _met(item: Certificate) -> str:
             f"{1 - wrong:.1%} of these were {name}, and they were {inputs['found_share']:.1%} of {inputs['n_class']:,} "
             f"{name}s. Each of the two limits has half of the {_percent(item.delta)}."
         )
-        useless = f"{inputs['class_share']:.1%} of all ratings are {name}"
+        which = "all ratings" if held.unknown is None else "the ratings that it predicts"
+        useless = f"{inputs['class_share']:.1%} of {which} are {name}"
     if item.vacuous:
         text += f" This limit is not informative: {useless}."
     if inputs["requests"] > 1:
@@ -415,12 +478,12 @@ def _met(item: Certificate) -> str:
     return text
 
 
-def _unmet(item: Certificate, fewest: int) -> str:
+def _unmet(item: Certificate, held: HeldOut, fewest: int) -> str:
     """The sentence of a request that was not met. At least ``fewest`` ratings must be called without an error."""
     inputs, name, asked = item.inputs, item.inputs.get("class"), _percent(item.inputs["request"])
-    wanted, n, what, nothing = f"An error of at most {asked}", item.n, "ratings", "nothing is answered"
+    wanted, n, what, nothing = f"An error of at most {asked}", held.n, "ratings", "nothing is answered"
     if name is not None:
-        wanted, n, what = f"A precision of at least {asked} for {name}s", inputs["n_class"], f"held-out {name}s"
+        wanted, n, what = f"A precision of at least {asked} for {name}s", held.of_class, f"held-out {name}s"
         nothing = f"no pair is called {name}"
     text = f"{wanted} could not be certified"
     if n < fewest:
@@ -446,6 +509,11 @@ def ungrouped_certificates(certificate: dict[str, Any], call: Call = "answered")
     name = SELECTIVE if call == "answered" else PRECISION
     found = (item for item in certificate["certificates"] if item["name"] == name and not item["group"])
     return [item for item in found if item.get("class", "answered") == call]
+
+
+def calls_unknown(certificate: dict[str, Any], call: Call) -> bool:
+    """Whether the certificates of a call are also about pairs with an unknown user or item."""
+    return not any(UNKNOWN in item for item in ungrouped_certificates(certificate, call))
 
 
 def calling_threshold(
@@ -490,12 +558,13 @@ class HeldOutCounts:
     @classmethod
     def of(
         cls, thresholds: Thresholds, lines: Mapping[str, NDArray[Any]], majority: int,
-        groups: Iterable[tuple[Group, NDArray[np.bool_]]] = (),
+        groups: Iterable[tuple[Group, NDArray[np.bool_]]] = (), predicts_unknown: bool = True,
     ) -> HeldOutCounts:  # fmt: skip
         """Count lines of ``n`` ratings, of which ``n_wrong`` are predicted wrongly, ``n_positive`` are positive, and
-        the highest level that calls them is ``level_answered``, …; ``groups`` yields each group with its lines.
+        the highest level that calls them is ``level_answered``, …; ``groups`` yields each group with its lines. The
+        model need not predict lines with an ``unknown`` user or item.
         """
-        n, positives = lines["n"], lines["n_positive"]
+        n, positives, unknown = lines["n"], lines["n_positive"], lines["unknown"]
         wrong: dict[Call, Any] = {"answered": lines["n_wrong"], "positive": n - positives, "negative": positives}
         off_majority = wrong["positive" if majority > 0 else "negative"]
 
@@ -503,7 +572,7 @@ class HeldOutCounts:
             return {
                 call: HeldOut.counted(
                     lines[f"level_{call}"][inside], n[inside], wrong[call][inside], off_majority[inside],
-                    len(known.values),
+                    len(known.values), None if predicts_unknown else unknown[inside],
                 )
                 for call, known in thresholds.items()
             }  # fmt: skip
@@ -520,7 +589,12 @@ def held_out_certificates(
     number of ratings, never by its errors.
     """
     whole = counts.whole["answered"]
-    certificates = [holdout_certificate(whole.errors, whole.n, terms, whole.majority_error)]
+    if not whole.n:
+        raise RequestError(
+            "these ratings certify nothing: each is of a user or an item that the model does not know, and it does not "
+            "predict these. Give ratings of users and items that it knows, or let it predict the others from the prior"
+        )
+    certificates = [whole.named(_holdout(whole, terms))]
     names: dict[str, list[CallRequest]] = {"holdout": []}
     for asked in dict.fromkeys(requests):
         names.setdefault(asked.name, []).append(asked)
@@ -552,21 +626,27 @@ def certifiable(sizes: Mapping[Group, int], rate: float, delta: float) -> set[Gr
     return set()
 
 
+def _holdout(held: HeldOut, terms: Terms) -> Certificate:
+    over = UNSEEN if held.unknown is None else KNOWN
+    return holdout_certificate(held.errors, held.n, terms, held.majority_error, over)
+
+
 def _holdout_within(group: Group, held: HeldOut, terms: Terms, groups: int) -> Certificate:
-    part = holdout_certificate(held.errors, held.n, replace(terms, grid=terms.grid * groups), held.majority_error)
+    part = _holdout(held, replace(terms, grid=terms.grid * groups))
     text = f"Where {group}: {part.statement[0].lower()}{part.statement[1:]}"
     share = terms.delta / (terms.grid * groups)
     inputs = {"errors": held.errors, "group": asdict(group), "delta_share": share, "grid": terms.grid}
-    return replace(part, statement=text, inputs=inputs)
+    return held.named(replace(part, statement=text, inputs=inputs))
 
 
 def _too_small(name: str, group: Group, held: HeldOut, terms: Terms, fewest: int) -> Certificate:
     nothing = {"request": None, "threshold": None, "answered_share": 0.0, "n_answered": 0}
     of_class = {"class": None, "class_share": 0.0, "found_share": 0.0, "found_limit": 0.0}
     more = {SELECTIVE: nothing, PRECISION: {**nothing, **of_class}}.get(name, {})
-    return Certificate(
+    item = Certificate(
         name=name, bound=0.0 if name == PRECISION else 1.0, bounds=MEAN, over=UNSEEN, delta=terms.delta, n=held.n,
         majority_error=held.majority_error,
         statement=f"Where {group}: {held.n:,} held-out ratings are too few to certify, at least {fewest:,} are needed.",
         inputs={"group": asdict(group), **more},
     )  # fmt: skip
+    return held.named(item)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark import __version__
-from onebit_spark.certificate.certificates import PRECISION, SELECTIVE, SKEWED, headlines, kept_by_coin
+from onebit_spark.certificate.certificates import PRECISION, SELECTIVE, SKEWED, headlines
 from onebit_spark.cli import requests
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, RatingsRequest, Target
@@ -115,9 +115,7 @@ def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clo
     if held_out is not None:
         with clock("certifying"):
             wanted = CertificateRequest(request.terms, request.max_error, request.certify_by, request.min_precision)
-            _, certificates = runtime.certify(model, held_out, wanted, KEPT_OUT)
-            repeated = bool(model.info.repeats.get("repeated"))
-            model = runtime.certified(model, [kept_by_coin(item, repeated) for item in certificates])
+            model = runtime.certified(model, runtime.certify(model, held_out, wanted, KEPT_OUT)[1])
     with clock("measuring"):
         source = "training ratings" if held_out is None else "held-out ratings"
         if request.calibrate and held_out is not None:

@@ -141,7 +141,7 @@ class LocalRuntime:
         return model
 
     def load(self, path: str) -> FittedModel:
-        return replace(load(path), cold_start="prior")
+        return load(path)
 
     def save(self, model: FittedModel, path: str, overwrite: bool) -> None:
         model.save(path, overwrite)
@@ -200,6 +200,8 @@ class LocalRuntime:
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     def predict(self, model: FittedModel, pairs: ArrowTable, n: int, target: Target) -> None:
+        """Write a line for every pair, whatever the model's strategy for unknown ids."""
+        model = replace(model, cold_start="prior")
         user, item = (model.info.columns[who] for who in SIDE_OF)
         boolean = model.info.label_coding == "boolean"
 

@@ -226,7 +226,8 @@ class SparkRuntime:
         predicted, label = scoring.predicted_pairs(model.factors, pairs, n), F.col("prediction")
         label = label > 0 if model.info.label_coding == "boolean" else label.cast("int")
         ids = [F.col(quoted(column)) for column in pairs.columns]
-        calls = (made.alias(call) for call, made in model.calls(F.col("score"), F.col("std")).items())
+        made = model.calls(F.col("score"), F.col("std"), F.col(scoring.KNOWN_PAIR))
+        calls = (column.alias(call) for call, column in made.items())
         lines = predicted.select(*ids, "score", "std", "probability", label.alias("prediction"), *calls)
         self._write(lines, target)
 

@@ -269,6 +269,15 @@ class CellSketch:
         return pa.table({"hash": self.hashes, "ratings": self.ratings})
 
     @property
+    def holds_all(self) -> bool:
+        """Whether the sketch has every cell that the model was fitted on."""
+        return self.complete and self.limit == HIGHEST
+
+    def holds(self, cells: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these hashes are those of cells of the sketch."""
+        return np.isin(cells, self.hashes)
+
+    @property
     def n_ratings(self) -> int:
         return int(self.ratings.sum())
 

@@ -442,7 +442,10 @@ class KeptRatings:
         """A random sample of at most ``most`` of these ratings, without their groups."""
         if self.counts.n <= most:
             return self
-        places = np.sort(np.random.default_rng(0).choice(self.counts.n, most, replace=False))
+        return self.at(np.sort(np.random.default_rng(0).choice(self.counts.n, most, replace=False)))
+
+    def at(self, places: Hashes) -> KeptRatings:
+        """The ratings at some places, without their groups. ``counts`` are still those of all."""
         users, items = (ids.take(pa.array(places)) for ids in (self.users, self.items))
         return replace(
             self, users=users, items=items, positive=self.positive[places], cells=self.cells[places], groups=None

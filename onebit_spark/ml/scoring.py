@@ -14,6 +14,7 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StructField, StructType
@@ -50,6 +51,7 @@ class SparkFactors:
     items: DataFrame
     columns: Mapping[Who, str]  # ``userCol`` and ``itemCol``
     collected: list[tuple[ModelSide, ModelSide]] = field(default_factory=list)  # both tables on the driver, or nothing
+    predicts_unknown: bool = True  # whether ``transform`` predicts pairs with an unknown id, by ``coldStartStrategy``
 
     def of(self, who: Who) -> DataFrame:
         return self.users if who == "user" else self.items
@@ -202,14 +204,27 @@ def _by_spark(factors: SparkFactors, asked: DataFrame) -> DataFrame:
     return scored.select("__positive", "__group", *outputs, *unknown)
 
 
+KNOWN_PAIR = "__known"
+
+
 def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFrame:
+    """The pairs with ``OUTPUTS``, and ``KNOWN_PAIR``: whether the model knows both ids."""
     if factors.fit_driver(n):
-        table = factors.scored_here(pairs).drop_columns(["unknown_user", "unknown_item"])
-        schema = StructType([*pairs.schema, *(StructField(name, DoubleType()) for name in OUTPUTS)])
+        table = factors.scored_here(pairs)
+        known = pc.invert(pc.or_(table["unknown_user"], table["unknown_item"]))
+        table = table.drop_columns(["unknown_user", "unknown_item"]).append_column(KNOWN_PAIR, known)
+        more = (StructField(name, DoubleType()) for name in OUTPUTS)
+        schema = StructType([*pairs.schema, *more, StructField(KNOWN_PAIR, BooleanType())])
         return factors.spark.createDataFrame(table, schema)
     scored, prefix = factors.scored(pairs)
     ids = (F.col(spark_ratings.quoted(name)) for name in pairs.columns)
-    return scored.select(*ids, *(F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS))
+    outputs = (F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS)
+    return scored.select(*ids, *outputs, known_pair(prefix).alias(KNOWN_PAIR))
+
+
+def known_pair(prefix: str) -> Column:
+    """Whether the model knows both ids of a pair of ``SparkFactors.scored``."""
+    return F.col(f"{prefix}_user").isNotNull() & F.col(f"{prefix}_item").isNotNull()
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
@@ -242,7 +257,7 @@ def measure(
 
         sums = collect_in_parts(frame, parts, F.xxhash64("score", "std"), summed)
     figures = predictor.with_rates(predictor.figures_of(sums, exact), info, counts.n, counts.positives, threshold)
-    return figures, predictor.count_by_level(info, sums, by)
+    return figures, predictor.count_by_level(info, sums, by, factors.predicts_unknown)
 
 
 def scored_sample(

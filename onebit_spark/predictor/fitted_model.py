@@ -16,8 +16,10 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import (
+    UNKNOWN,
     Certificate,
     calling_threshold,
+    calls_unknown,
     certificate_document,
     headline_of,
     ungrouped_certificates,
@@ -328,11 +330,15 @@ class FittedModel:
         """Which pairs the model calls "positive" or "negative" under a certified precision: as ``answered``, for
         ``min_precision``.
         """
-        threshold = self._threshold(call) if certificate is None else certificate.inputs["threshold"]
+        if certificate is None:
+            threshold, unknown = self._threshold(call), calls_unknown(self.certificate, call)
+        else:
+            threshold, unknown = certificate.inputs["threshold"], UNKNOWN not in certificate.inputs
         _, rows, cols = self.pairs(users, items)
         outputs = self.predicted(rows, cols)
         score = self._without_unknown(outputs["score"], rows, cols)
-        return self.predictor.calls(call, np.inf if threshold is None else threshold, score, outputs["std"])
+        made = self.predictor.calls(call, np.inf if threshold is None else threshold, score, outputs["std"])
+        return made & (unknown | ((rows >= 0) & (cols >= 0)))
 
     def _threshold(self, call: Call) -> float:
         return calling_threshold(self.certificate, call, self.max_error, self.min_precision)
@@ -388,7 +394,9 @@ class FittedModel:
         }
         for call in TOWARDS:
             if ungrouped_certificates(self.certificate, call):
-                outputs[call] = self.predictor.calls(call, self._threshold(call), outputs["score"], outputs["std"])
+                made = self.predictor.calls(call, self._threshold(call), outputs["score"], outputs["std"])
+                known = calls_unknown(self.certificate, call) | ((rows >= 0) & (cols >= 0))
+                outputs[call] = made & known
         return outputs
 
     def _without_unknown(self, values: DoubleArray, rows: Numbers, cols: Numbers) -> DoubleArray:
@@ -666,7 +674,7 @@ class FittedModel:
     ) -> tuple[dict[str, Any], list[Certificate]]:
         """The figures of scored ratings, and the certificates that they give: ``holdout`` first."""
         sums = sums_of(scored)
-        counts = count_by_level(self.info, sums, request.by)
+        counts = count_by_level(self.info, sums, request.by, self.cold_start == "prior")
         return figures_of(sums), certificates_of(self.info, counts, request, fresh)
 
     # ---- new ratings -------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from onebit_spark.certificate.certificates import (
     HeldOutCounts,
     certificate_document,
     held_out_certificates,
+    kept_by_coin,
     precision_problems,
     precision_requests,
     request_problems,
@@ -401,8 +402,9 @@ def sums_of(table: pa.Table, exact: bool = True) -> dict[str, Any]:
     else:
         place = np.floor((np.tanh(score / 2) + 1) / 2 * (n_bins - 1)).astype(np.int64)
     counted = {"n": np.ones(n, np.int64), "n_wrong": wrong.astype(np.int64), "n_positive": positive.astype(np.int64)}
-    keys = [*(name for name in table.column_names if name.startswith("level_")), "group"]
-    lines = pa.table({**{name: table[name] for name in keys}, **counted})
+    keys = [*(name for name in table.column_names if name.startswith("level_")), "unknown", "group"]
+    unknown = column["unknown_user"] | column["unknown_item"]
+    lines = pa.table({**{name: table[name] for name in keys if name != "unknown"}, "unknown": unknown, **counted})
     grouped = lines.group_by(keys).aggregate([(name, "sum") for name in counted])
     return {
         "n": n,
@@ -444,12 +446,14 @@ def with_rates(
     return {"n": n, "n_positive": positives, **rates, "threshold": threshold, **figures}
 
 
-def count_by_level(info: ModelInfo, sums: Mapping[str, Any], by: str | None) -> HeldOutCounts:
+def count_by_level(
+    info: ModelInfo, sums: Mapping[str, Any], by: str | None, predicts_unknown: bool
+) -> HeldOutCounts:  # fmt: skip
     """The counts of ratings for certificates; ``by`` is the column of their groups."""
     lines = pa.concat_tables(sums["lines"])
     columns = {name: lines[name].to_numpy() for name in lines.column_names if name != "group"}
     groups = () if by is None else _groups(lines["group"], by)
-    return HeldOutCounts.of(info.thresholds, columns, info.majority, groups)
+    return HeldOutCounts.of(info.thresholds, columns, info.majority, groups, predicts_unknown)
 
 
 def _groups(values: pa.ChunkedArray, by: str) -> Iterator[tuple[Group, NDArray[np.bool_]]]:
@@ -530,7 +534,9 @@ def calibrated(scored: pa.Table) -> Calibration:
 
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
-KEPT_OUT = {"checked": True, "reason": "a coin for every cell kept these ratings out of this very fit"}
+KEPT_OUT = {
+    "checked": True, "by_coin": True, "reason": "a coin for every cell kept these ratings out of this very fit",
+}  # fmt: skip
 NOT_KNOWN = {"checked": False, "reason": "the model does not record which ratings it was fitted on"}
 
 
@@ -607,7 +613,11 @@ def certificates_of(
     info: ModelInfo, counts: HeldOutCounts, request: CertificateRequest, fresh: Mapping[str, Any]
 ) -> list[Certificate]:
     certificates = held_out_certificates(info.thresholds, counts, request.terms, request.calls)
-    return [with_freshness(item, fresh) for item in certificates]
+    certificates = [with_freshness(item, fresh) for item in certificates]
+    if not fresh.get("by_coin"):
+        return certificates
+    repeated, left_out = bool(info.repeats.get("repeated")), fresh.get("left_out", 0)
+    return [kept_by_coin(item, repeated, left_out) for item in certificates]
 
 
 def with_certificates(

@@ -1,11 +1,15 @@
 """Selective certificates on Spark: the same confidences, thresholds and answers as in process."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_recommend import ALL_ITEMS, ALL_USERS, table_of
 
 from onebit_spark import RequestError, Terms
 from onebit_spark.certificate.certificates import ungrouped_certificates
+from onebit_spark.cli.requests import Target
+from onebit_spark.cli.spark_runtime import SparkRuntime
 from onebit_spark.model import OneBitCompletionModel
 
 REQUESTS = (0.08, 0.001)
@@ -104,6 +108,29 @@ def test_the_headline_as_in_process(make_fit, make_known, ratings, held):
         assert (one["statement"], one["freshness"]) == (item.statement, item.inputs["freshness"])
     assert certified.headline == certified.certificate["certificates"][0]["statement"]
     assert make_known().headline is None
+
+
+@pytest.mark.parametrize("rule", ["drop", pytest.param("nan", marks=pytest.mark.slow)])
+def test_what_is_not_predicted_is_not_certified(make_fit, make_known, ratings, held, spark, tmp_path, rule):
+    """Unknown pairs count as not answered, as in process, and are not answered where they are predicted later."""
+    rows, cols, labels, _ = held
+    unknown = int(np.sum((rows >= 28) | (cols >= 18)))
+    expected = replace(make_fit(), cold_start=rule).certify(rows, cols, labels, Terms(delta=0.1), REQUESTS)
+    certified = make_known().setColdStartStrategy(rule).certify(ratings, REQUESTS, delta=0.1)
+    for one, item in zip(certified.certificate["certificates"], expected, strict=True):
+        assert_same_figures(one, item)
+        assert one["statement"] == item.statement
+        assert one["unknown_left_out"] == unknown > 0
+    assert certified.certificate["certificates"][0]["n"] == len(rows) - unknown
+    strangers = spark.createDataFrame([(1, 1), (1, 99)], "user long, item long")
+    answers = certified.certifySelective(ratings, 0.49)
+    lines = answers.setColdStartStrategy("prior").transform(strangers).sort("item").collect()
+    assert [line["answered"] for line in lines] == [True, False]
+    SparkRuntime(spark).predict(answers, strangers, 2, Target(str(tmp_path / "predicted"), None, False))
+    lines = spark.read.parquet(str(tmp_path / "predicted")).sort("item").collect()
+    assert [line["answered"] for line in lines] == [True, False]
+    with pytest.raises(RequestError, match="coldStartStrategy must be one of"):
+        make_known().setColdStartStrategy("guess").certify(ratings)
 
 
 @pytest.mark.slow

@@ -20,11 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import bdtr, betaincinv
 
-from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
+from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays, fit_table
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certificates import holdout_certificate
+from onebit_spark.core.hashes import coin_drawn
 
 SHAPE = (40, 30)
 SEEDS = 60  # draws of every cell: the true risk is known to about .001
@@ -158,6 +160,68 @@ def answering(config, n, switch, repeats, delta, requests, seed=0):
     for repeat in range(repeats):
         world = World.drawn(rng, switch)
         lines += answering_fit(world, rng, n, replace(config, seed=repeat), delta, requests)
+    return lines
+
+
+# ---- what a user does with a model: a warm start, unknown ids that are not predicted ---------------------------------
+
+
+def warm_fit(world, rng, n, config, terms):
+    """(name, bound, true risk) of a short fit with a holdout that starts from a model of nine tenths of the ratings.
+
+    "fitted start" is broken on purpose: it certifies on all held-out ratings, also on those that the start has learnt.
+    """
+    cells, labels = world.ratings(rng, n)
+    rows, cols = (index[cells] for index in world.pairs)
+    coin = coin_drawn(*map(pa.array, world.pairs), config.seed) < np.uint64(round(HELD_OUT * 2**32))
+    table, earlier = pa.table({"user": rows, "item": cols, "label": labels}), int(0.9 * n)
+    new = coin & ~np.isin(np.arange(world.law.size), cells[:earlier])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        start = fit_table(table.slice(0, earlier), config, threads=1)
+        short = replace(config, max_iter=2)
+        fit = fit_table(table, short, certify=terms, holdout=HELD_OUT, initial_model=start, threads=1)
+    item, held = fit.certificates[0], coin[cells]
+    wrong = fit.predict(rows[held], cols[held]) != labels[held]
+    risk = fit.predict(*world.pairs) != world.signs
+    assert item.n == int(np.sum(new[cells]))
+    bound = holdout_certificate(int(wrong.sum()), len(wrong), terms, 0.5).bound
+    return [("warm start", item.bound, world.risk(risk, new)), ("fitted start", bound, world.risk(risk, coin))]
+
+
+EASY, FEWER = 0.02, 0.7  # how often a label of a new item is negative; the share of new items in the ratings
+
+
+def cold_fit(world, rng, n, config, terms, request):
+    """(name, bound, true risk) of what ratings with many easy new items certify, where these are not predicted.
+
+    "prior" certificates are broken on purpose: they count the new items, but are read as of what is predicted.
+    """
+    cells, labels = world.ratings(rng, n)
+    rows, cols = (index[cells] for index in world.pairs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        fit = fit_table(pa.table({"user": rows, "item": cols, "label": labels}), config, threads=1)
+    cells, labels = world.ratings(rng, n)
+    new = rng.random(n) < FEWER
+    items = np.where(new, 1000 + np.arange(n), world.pairs[1][cells])
+    given = world.pairs[0][cells], items, np.where(new, np.where(rng.random(n) < EASY, -1, 1), labels)
+    lines, wrong = [], fit.predict(*world.pairs) != world.signs
+    for name, rule in (("predicted", "drop"), ("prior", "prior")):
+        model = replace(fit, cold_start=rule)
+        holdout, selective = model.certify(*given, terms, max_error=[request])
+        lines.append((f"holdout, {name}", holdout.bound, world.risk(wrong)))
+        answered = model.answered(*world.pairs, selective)
+        lines.append((f"selective, {name}", request, world.risk(wrong, answered) if answered.any() else 0.0))
+    return lines
+
+
+def later(one, config, n, switch, repeats, terms, seed=0, **more):
+    """All lines of ``warm_fit`` or ``cold_fit`` for many worlds."""
+    rng, lines = np.random.default_rng(seed), []
+    for repeat in range(repeats):
+        world = World.drawn(rng, switch, popularity=0.3, positive=0.7)
+        lines += one(world, rng, n, replace(config, seed=repeat), terms, **more)
     return lines
 
 
@@ -296,6 +360,9 @@ elif __name__ == "__main__":
         config = FitConfig(loss=loss, rank=3, max_iter=30, implicit_features=False)
         show(loss, experiment(config, 2000, 0.1, 400, Terms(delta=0.2)))
     show("answers", answering(FitConfig(rank=3, max_iter=30), 4000, 0.05, 400, 0.2, (0.15, 0.1)))
+    warm = FitConfig(rank=3, max_iter=12, likelihood_weight=4.0)
+    show("warm start", later(warm_fit, warm, 1200, 0.1, 400, Terms(0.2)))
+    show("cold start", later(cold_fit, FitConfig(rank=2, max_iter=8), 800, 0.02, 400, Terms(0.2), request=0.08))
     noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=30, implicit_features=False)
     show("noise", experiment(noisy, 2000, 0.5, 400, Terms(delta=0.2)))
     for features in (True, False):

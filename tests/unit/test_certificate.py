@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from knownrisk import answering, calling, calling_summary, experiment, summary
+from knownrisk import answering, calling, calling_summary, cold_fit, experiment, later, summary, warm_fit
 from scipy.stats import binom
 
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
@@ -163,6 +163,27 @@ def test_calls_hold(world, repeats):
         assert met > 0.2
     if repeats >= 400:
         assert violated["observed"][0] > allowed(repeats)
+
+
+@pytest.mark.parametrize("repeats", [12, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_holdout_after_a_warm_start_holds(repeats):
+    """The start has learnt nine tenths of the ratings, and the fit is short: what it knew certifies nothing."""
+    config = FitConfig(rank=3, max_iter=12, tol=0, likelihood_weight=4.0)
+    violated = summary(later(warm_fit, config, 1200, 0.1, repeats, Terms(delta=DELTA)))
+    assert violated["warm start"][0] <= allowed(repeats)
+    assert violated["fitted start"][0] > allowed(repeats)
+
+
+@pytest.mark.parametrize("repeats", [12, pytest.param(400, marks=pytest.mark.slow)])
+def test_what_is_predicted_is_certified(repeats):
+    """New items are easier than known ones and are not predicted: the certificates are about the known ones."""
+    config = FitConfig(rank=2, max_iter=8, tol=0, likelihood_weight=1.0)
+    violated = summary(later(cold_fit, config, 800, 0.02, repeats, Terms(delta=DELTA), seed=5, request=0.08))
+    for name in ("holdout, predicted", "selective, predicted"):
+        assert violated[name][0] <= allowed(repeats), name
+    assert violated["holdout, prior"][0] > allowed(repeats)
+    if repeats >= 400:
+        assert violated["selective, prior"][0] > allowed(repeats)
 
 
 @pytest.mark.slow

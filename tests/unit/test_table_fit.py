@@ -9,13 +9,18 @@ from functools import partial
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 
 import onebit_spark
 from onebit_spark import FitConfig, FitFailed, FittedModel, RequestError, Terms, fit_arrays, fit_table, in_process
+from onebit_spark.__main__ import main
+from onebit_spark.certificate.certificates import KEPT_CELLS, KNOWN, NEW_CELLS
 from onebit_spark.core import config as core_config
 from onebit_spark.core.config import Execution
+from onebit_spark.core.hashes import CellSketch, cell_hashes, coin_drawn
 from onebit_spark.core.model_info import feature_effects
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.in_process import TableFit
@@ -156,6 +161,87 @@ def test_its_own_ratings_certify_nothing(likes, tmp_path):
     assert certified.with_certificates([limit], instead_of=["holdout", "selective"]).certificates[-1] == limit
     table = certified.transform(held_out)
     assert table["answered"].to_pylist() == certified.answered(held_out["user"], held_out["item"]).tolist()
+
+
+@pytest.fixture(scope="module")
+def strangers(likes):
+    """A model, ratings of cells that it was not fitted on, and ratings of items that it does not know."""
+    model = fit_table(likes.slice(0, 300), QUICK)
+    fitted = set(zip(*(likes[name].to_pylist()[:300] for name in ("user", "item")), strict=True))
+    rows = [row for row in likes.slice(300).to_pylist() if (row["user"], row["item"]) not in fitted]
+    known = {name: [row[name] for row in rows] for name in likes.column_names}
+    others = {"user": ["u03"] * 200, "item": [f"new{k}" for k in range(200)], "label": [1] * 150 + [-1] * 50}
+    return model, known, others
+
+
+@pytest.mark.parametrize("rule", ["drop", "nan"])
+def test_what_is_not_predicted_is_not_certified(strangers, rule):
+    """Unknown pairs count as not answered, and as not found; the sentences name them. No threshold depends on them."""
+    model, known, others = strangers
+    both = {name: known[name] + others[name] for name in known}
+    n, total = len(known["user"]), len(both["user"])
+    asked = {"max_error": [0.45], "min_precision": [0.3], "groups": ["known"] * n + ["new"] * 200}
+    certificates = replace(model, cold_start=rule).certify(both, **asked)
+    holdout, selective, precision = (item for item in certificates if not item.inputs.get("group"))
+    alone = model.certify(known, max_error=[0.45], min_precision=[0.3])
+    assert (holdout.n, holdout.bound, holdout.inputs["errors"]) == (n, alone[0].bound, alone[0].inputs["errors"])
+    assert holdout.over == KNOWN
+    assert "of ratings like those that were kept out, of users and items that the model knows; " in holdout.statement
+    for item, before in zip((selective, precision), alone[1:], strict=True):
+        assert item.inputs["threshold"] == before.inputs["threshold"] is not None
+        assert item.inputs["errors"] == before.inputs["errors"]
+        assert (item.n, item.inputs["n_answered"]) == (total, before.inputs["n_answered"])
+        assert item.inputs["answered_share"] == before.inputs["n_answered"] / total
+    assert precision.inputs["n_class"] == alone[2].inputs["n_class"] + 150
+    assert precision.inputs["found_share"] < alone[2].inputs["found_share"]
+    hows = "", " and count as not answered", " and count as not called"
+    for item, how in zip((holdout, selective, precision), hows, strict=True):
+        note = f"Pairs with a user or an item that the model does not know are not predicted{how}: 200 of the {total}"
+        assert note in item.statement
+        assert item.inputs["unknown_left_out"] == 200
+        assert "not predicted" not in alone[0].statement
+    groups = {item.inputs["group"]["value"]: item for item in certificates if item.inputs.get("group")}
+    assert "0 held-out ratings are too few" in groups["new"].statement
+    assert groups["known"].inputs["unknown_left_out"] == 0
+    everything = model.certify(both)[0]
+    assert (everything.n, "unknown_left_out" in everything.inputs) == (total, False)
+    with pytest.raises(RequestError, match="certify nothing: each is of a user or an item that the model does"):
+        replace(model, cold_start=rule).certify(others)
+
+
+def test_calls_are_those_that_were_certified(strangers):
+    """Pairs that did not take part in the certificate are not called, also where they are predicted later."""
+    model, known, others = strangers
+    asked = {"max_error": [0.45], "min_precision": [0.3]}
+    for rule, called in (("prior", True), ("drop", False)):
+        certificates = replace(model, cold_start=rule).certify(known, **asked)
+        found = model.with_certificates(certificates).predictions("u03", others["item"])
+        assert not found["prediction"].null_count
+        calls = [model.answered("u03", others["item"], certificates[1]), found["answered"], found["positive"]]
+        assert [bool(np.any(np.asarray(each))) for each in calls] == [called] * 3
+
+
+def test_the_jobs_certify_what_the_saved_model_predicts(strangers, tmp_path, capsys):
+    model, known, others = strangers
+    both = pa.table({name: known[name] + others[name] for name in known})
+    model = replace(model, cold_start="drop")
+    certified = model.with_certificates(model.certify(both, max_error=[0.45]))
+    paths = {name: str(tmp_path / name) for name in ("model", "both.parquet", "found.json", "predicted")}
+    certified.save(paths["model"])
+    pq.write_table(both, paths["both.parquet"])
+    evaluated = ["--ratings", paths["both.parquet"], "--certify", "--output", paths["found.json"]]
+    assert main(["evaluate", "--model", paths["model"], *evaluated, "--max-error", "0.45"]) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [item["statement"] for item in found["certificates"]] == [item.statement for item in certified.certificates]
+    assert "200 of the" in capsys.readouterr().out
+    given = ["--pairs", paths["both.parquet"], "--output", paths["predicted"]]
+    assert main(["predict", "--model", paths["model"], *given]) == 0
+    predicted = pq.read_table(paths["predicted"])
+    new = pc.starts_with(predicted["item"], "new").to_numpy()
+    answered = predicted["answered"].to_numpy()
+    assert (len(predicted), new.sum()) == (len(both), 200)
+    assert answered[~new].any()
+    assert not answered[new].any()
 
 
 def test_side_features(likes, caplog):
@@ -353,6 +439,12 @@ def test_ratings_that_are_held_out_certify(likes):
     assert model.info.n_ratings + limit.n == len(likes)
     assert (limit.delta, model.certificate["headline"]) == (0.1, "holdout")
     assert limit.inputs["freshness"]["checked"]
+    assert limit.over == KEPT_CELLS
+    assert "Cells are rated repeatedly here: this is about the cells that were kept out" in limit.statement
+    cells = np.unique(cell_hashes(likes["user"], likes["item"]), return_index=True)[1]
+    (once,) = fit_table(likes.take(pa.array(cells)), QUICK, holdout=0.2).certificates
+    assert once.over == KEPT_CELLS
+    assert "Cells are rated repeatedly" not in once.statement
     with pytest.raises(RequestError, match="holdout must be a number between 0 and 1, not 2"):
         fit_table(likes, QUICK, holdout=2)
 
@@ -380,6 +472,53 @@ def test_a_fit_starts_from_a_model(model, likes):
     few = fit_table(likes.slice(0, 200), QUICK, initial_model=model)
     with pytest.raises(RequestError, match="certify nothing"):
         few.certify(likes.slice(200))
+
+
+def test_what_the_initial_model_was_fitted_on_certifies_nothing(likes, caplog):
+    """The held-out ratings of its cells are left out of the certificate and of the figures."""
+    certified = {"holdout": 0.3, "certify": Terms(delta=0.1)}
+    earlier = fit_table(likes.slice(0, 300), QUICK)
+    model = fit_table(likes, replace(QUICK, max_iter=1), initial_model=earlier, **certified)
+    limit = model.certificates[-1]
+    coin = coin_drawn(likes["user"], likes["item"], QUICK.seed) < np.uint64(round(0.3 * 2**32))
+    fitted = set(zip(*(likes[name].to_pylist()[:300] for name in ("user", "item")), strict=True))
+    cells = zip(likes["user"].to_pylist(), likes["item"].to_pylist(), strict=True)
+    new = coin & np.array([cell not in fitted for cell in cells])
+    left_out = int(np.sum(coin & ~new))
+    assert 0 < new.sum() < coin.sum()
+    assert (limit.name, limit.n) == ("holdout", new.sum())
+    held_out = likes.filter(pa.array(new))
+    assert limit.inputs["errors"] == np.sum(model.predict(held_out["user"], held_out["item"]) != held_out["label"])
+    assert model.info.diagnostics["n"] == limit.n
+    assert limit.inputs["freshness"]["left_out"] == left_out
+    assert limit.over == NEW_CELLS
+    assert f"Of the ratings that the coin kept out, {left_out} did not count" in limit.statement
+    assert f"{left_out} of {coin.sum()} held-out ratings are left out" in caplog.text
+    same = fit_table(likes, QUICK, initial_model=fit_table(likes, QUICK, holdout=0.3), **certified).certificates[-1]
+    assert (same.n, same.over) == (coin.sum(), KEPT_CELLS)
+    assert "did not count" not in same.statement
+
+
+def test_a_holdout_that_the_initial_model_leaves_nothing_of(ratings, likes, model, monkeypatch):
+    """It was fitted on all of the held-out ratings, or on some, and does not know which. Nothing is fitted then."""
+    part = CellSketch.of(cell_hashes(likes["user"], likes["item"]), 0)
+    initial = {
+        "of all": (model, "the cells of all [0-9]+ held-out"),
+        "of some": (replace(model, fitted=part), "the cells of at least [0-9]+ of the [0-9]+ held-out"),
+        "unknown": (replace(model, fitted=None), "does not record the ratings that it was fitted on"),
+    }
+    monkeypatch.setattr(TableFit, "model", None)
+    for given, what in initial.values():
+        message = (
+            f"holdout does not go with this initial_model, which .*{what}.*: fit it with the same holdout and seed"
+        )
+        with pytest.raises(RequestError, match=message):
+            fit_table(likes, QUICK, holdout=0.3, initial_model=given)
+    monkeypatch.undo()
+    other = replace(model, fitted=replace(CellSketch.of(np.arange(5)), complete=False))
+    limit = fit_table(likes, QUICK, holdout=0.3, initial_model=other).certificates[-1]
+    assert not limit.inputs["freshness"]["checked"]
+    assert "could not be checked" in limit.statement
 
 
 def test_a_fit_of_arrays_starts_from_a_model(ratings):

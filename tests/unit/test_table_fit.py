@@ -205,9 +205,7 @@ def test_what_is_not_predicted_is_not_certified(strangers, rule):
     assert groups["known"].inputs["unknown_left_out"] == 0
     everything = model.certify(both)[0]
     assert (everything.n, "unknown_left_out" in everything.inputs) == (total, False)
-    with pytest.raises(
-        RequestError, match="certify nothing: each is of a user or an item that the model does"
-    ):
+    with pytest.raises(RequestError, match="certify nothing: each is of a user or an item that the model does"):
         replace(model, cold_start=rule).certify(others)
 
 

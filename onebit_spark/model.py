@@ -327,6 +327,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         It holds with probability 1 − δ, for pairs drawn like ``ratings`` (docs/MATH.md, §9.2), which have the columns
         of the fit. Ratings that were fitted are refused, and those of weight 0 do not count. Earlier certificates from
         ratings that the model had not seen are replaced. ``certificateGrid`` settings were compared on these ratings.
+        With ``coldStartStrategy`` "drop" or "nan", pairs with an unknown id count as not answered, not in ``holdout``.
 
         ``maxError`` requests error rates among answered pairs: see ``certifySelective``. ``minPrecision`` requests
         precisions among called pairs (§10.6), such as 0.9 for positives or "negative:0.99". The model then has columns

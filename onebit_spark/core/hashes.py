@@ -213,7 +213,10 @@ def _mixed(x):  # type: ignore[no-untyped-def]
 LOWEST, HIGHEST = -(2**63), 2**63 - 1  # smallest and largest hash
 KEPT = 2**20  # the cells of about so many ratings are kept: 16 MB
 ENOUGH = 30  # with fewer ratings a share means little
-ALLOWED_MARGIN = 0.01  # a share that exceeds the expected one by less is always accepted
+# A share that exceeds the expected one by less is always accepted: at most MOST_MARGIN, and MARGIN_OF_ROOT/√n of n
+# ratings, which falls as the margin of a bound does (docs/MATH.md, §9.7).
+MOST_MARGIN = 0.01
+MARGIN_OF_ROOT = 0.3
 ALLOWED_STANDARD_ERRORS = 3.0  # the same, in standard errors
 UNLIKELY = 0.01  # few ratings, all on known cells: they are not fresh if this had a smaller chance in a fresh sample
 
@@ -232,7 +235,8 @@ class Comparison:
 
     @property
     def allowed(self) -> float:
-        return self.expected + max(ALLOWED_MARGIN, ALLOWED_STANDARD_ERRORS * self.error)
+        margin = min(MOST_MARGIN, MARGIN_OF_ROOT / max(self.looked_at, 1) ** 0.5)
+        return self.expected + max(margin, ALLOWED_STANDARD_ERRORS * self.error)
 
     @property
     def stale(self) -> bool:

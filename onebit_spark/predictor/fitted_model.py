@@ -545,6 +545,8 @@ class FittedModel:
         was fitted on are refused, as far as it knows them. ``terms`` are δ and the number of settings that were
         compared.
 
+        With ``cold_start`` "drop" or "nan", pairs with an unknown id count as not answered, and not in ``holdout``.
+
         ``max_error`` requests error rates among the answered pairs (docs/MATH.md, §10): ``selective``.
         ``min_precision`` requests precisions among the pairs that are called positive, such as 0.9, or negative, such
         as "negative:0.99" (§10.6): ``precision``. ``groups`` has one value per rating: certify within each group as

@@ -361,8 +361,8 @@ elif __name__ == "__main__":
         show(loss, experiment(config, 2000, 0.1, 400, Terms(delta=0.2)))
     show("answers", answering(FitConfig(rank=3, max_iter=30), 4000, 0.05, 400, 0.2, (0.15, 0.1)))
     warm = FitConfig(rank=3, max_iter=12, likelihood_weight=4.0)
-    show("warm start", later(warm_fit, warm, 1200, 0.1, 400, Terms(0.2)))
-    show("cold start", later(cold_fit, FitConfig(rank=2, max_iter=8), 800, 0.02, 400, Terms(0.2), request=0.08))
+    show("warm start", later(warm_fit, warm, 1200, 0.1, 400, Terms(delta=0.2)))
+    show("cold start", later(cold_fit, FitConfig(rank=2, max_iter=8), 800, 0.02, 400, Terms(delta=0.2), request=0.08))
     noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=30, implicit_features=False)
     show("noise", experiment(noisy, 2000, 0.5, 400, Terms(delta=0.2)))
     for features in (True, False):

@@ -277,6 +277,19 @@ def test_a_part_of_the_fit_is_noticed(stolen):
     assert not make(fitted, HIGHEST).compared(make(fresh, HIGHEST)).stale
 
 
+@pytest.mark.parametrize(("n", "stale"), [(1_000, False), (100_000, True)])
+def test_the_tolerance_falls_with_the_number_of_ratings(n, stale):
+    """Half a percent of fitted ratings is far less than the margin of a bound from 1,000, and more than one of 100,000.
+
+    Fresh samples are accepted all the same.
+    """
+    rng = np.random.default_rng(2)
+    fitted, fresh = (rng.integers(LOWEST, HIGHEST, size, endpoint=True) for size in (200_000, n))
+    known, stolen = make(fitted), n // 200
+    assert known.compared(make(np.concatenate([fitted[:stolen], fresh[stolen:]]))).stale is stale
+    assert not known.compared(make(fresh)).stale
+
+
 def test_few_ratings():
     known = make(np.arange(1000))
     assert known.compared(make([5])).stale

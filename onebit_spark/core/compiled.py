@@ -104,9 +104,10 @@ def compile_seconds() -> float:
 def cache_folder() -> Path | None:
     """The first writable one of $ONEBIT_CACHE, the user's cache folder, and the temporary folder."""
     home, user = Path(os.path.expanduser("~")), os.getuid() if hasattr(os, "getuid") else None
-    bases = [Path(os.environ["ONEBIT_CACHE"])] if "ONEBIT_CACHE" in os.environ else []
+    asked = os.environ.get("ONEBIT_CACHE")  # as everywhere in a shell, empty means unset
+    bases = [Path(asked)] if asked else []
     if home.is_dir():
-        bases.append(Path(os.environ.get("XDG_CACHE_HOME", home / ".cache")) / "onebit_spark")
+        bases.append(Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "onebit_spark")
     bases.append(Path(tempfile.gettempdir()) / f"onebit_spark-{'user' if user is None else user}")
     for base in bases:
         folder = base / f"kernels-{_kernel_digest()[:16]}"

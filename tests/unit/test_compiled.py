@@ -141,6 +141,18 @@ def test_a_fit_loads_what_was_compiled_ahead(tmp_path):
     assert int(loaded) > 5
 
 
+@pytest.mark.parametrize("empty", ["ONEBIT_CACHE", "XDG_CACHE_HOME"])
+def test_an_empty_variable_names_no_folder_for_kernels(tmp_path, empty):
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    others = {name: value for name, value in os.environ.items() if name not in ("ONEBIT_CACHE", "XDG_CACHE_HOME")}
+    environment = others | {"HOME": str(home), empty: ""}
+    subprocess.run([sys.executable, "-c", "from onebit_spark import fit_arrays"], env=environment, cwd=here, check=True)
+    assert list(here.iterdir()) == []
+    assert list((home / ".cache" / "onebit_spark").glob("kernels-*"))
+
+
 def test_seconds_of_compiling_are_booked_by_their_name(monkeypatch):
     monkeypatch.setattr(compiled, "cache_folder", lambda: None)
 

@@ -3,22 +3,25 @@
 Numba compiles one kernel at a time in a process. So a fit of 16 ratings first runs its kernels as plain Python, which
 takes a second and shows with which types each is called. Then several processes compile them, the longest first, into
 the cache of kernels. ``core/compiled.py`` starts this in a process of its own, because it replaces numba's dispatch and
-the intrinsics.
+the intrinsics. All these processes end with the one that starts them, which logs what they print.
 """
 
 from __future__ import annotations
 
 import json
 import operator
+import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any
 from unittest.mock import patch
 
@@ -88,17 +91,35 @@ def compile_form(form: Form) -> float:
 
 
 def main(settings: str, weighted: bool) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the first one decides
+    _end_after(partial(os.read, sys.stdin.fileno(), 1))
     forms = forms_of(FitConfig(**json.loads(settings)), weighted)
     numba.njit(lambda: 0).compile(())  # numba's own start, once for all processes
-    context, ignored = get_context("fork" if sys.platform == "linux" else None), (signal.SIGINT, signal.SIG_IGN)
+    context = get_context("fork" if sys.platform == "linux" else None)
     with (
-        context.Pool(min(available_cores(), PROCESSES), signal.signal, ignored) as pool,
-        TaskProgress(len(forms), "compiling kernels", "done") as progress,
+        context.Pool(min(available_cores(), PROCESSES), _end_with_parent) as pool,
+        TaskProgress(len(forms), "compiling kernels", "done", stream=sys.stdout) as progress,
     ):
         for seconds in pool.imap_unordered(compile_form, forms):
             progress.advance(1, seconds)
 
 
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    _end_after(parent.join)
+
+
+def _end_after(event: Callable[[], object]) -> None:
+    """End this process when the call returns, whatever else it does then."""
+
+    def wait() -> None:
+        event()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 if __name__ == "__main__":
-    with suppress(Exception, KeyboardInterrupt):  # kernels that are not compiled here are compiled at their first call
+    with suppress(Exception):  # kernels that are not compiled here are compiled at their first call
         main(sys.argv[1], "weighted" in sys.argv[2:])

@@ -17,14 +17,15 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numba
 import numba.extending
@@ -46,6 +47,9 @@ _ARITHMETIC: dict[str, Any] = {"error_model": "numpy", "fastmath": set(REORDERED
 _NOT_FOR_C: dict[str, Any] = {"no_cfunc_wrapper": True}  # an entry point for C takes time to compile and is not used
 
 _IN_PYTHON = "ONEBIT_KERNELS_IN_PYTHON"  # the environment of the process that finds out which kernels a fit calls
+
+PATIENCE = 1.0  # seconds of waiting for another process, before the log says so
+_held: set[Path] = set()  # the lock files that threads of this process hold
 
 _IMPORT = re.compile(r"^(?:from|import) (?P<module>[\w.]+)(?: import (?P<names>\([^)]*\)|.*))?", re.MULTILINE)
 
@@ -104,9 +108,10 @@ def compile_seconds() -> float:
 def cache_folder() -> Path | None:
     """The first writable one of $ONEBIT_CACHE, the user's cache folder, and the temporary folder."""
     home, user = Path(os.path.expanduser("~")), os.getuid() if hasattr(os, "getuid") else None
-    bases = [Path(os.environ["ONEBIT_CACHE"])] if "ONEBIT_CACHE" in os.environ else []
+    asked = os.environ.get("ONEBIT_CACHE")  # as everywhere in a shell, empty means unset
+    bases = [Path(asked)] if asked else []
     if home.is_dir():
-        bases.append(Path(os.environ.get("XDG_CACHE_HOME", home / ".cache")) / "onebit_spark")
+        bases.append(Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "onebit_spark")
     bases.append(Path(tempfile.gettempdir()) / f"onebit_spark-{'user' if user is None else user}")
     for base in bases:
         folder = base / f"kernels-{_kernel_digest()[:16]}"
@@ -209,10 +214,30 @@ def _locked(folder: Path | None, name: str = "lock") -> Iterator[None]:
     """Hold a lock file of the folder. Where files cannot be locked, nothing is locked."""
     with ExitStack() as release:
         if folder is not None and fcntl is not None:
+            place = folder / name
             with suppress(OSError):
-                file = release.enter_context(open(folder / name, "w"))
-                fcntl.flock(file, fcntl.LOCK_EX)
+                _lock(release.enter_context(open(place, "w")), place)
+                _held.add(place)
+                release.callback(_held.discard, place)
         yield
+
+
+def _lock(file: IO[str], place: Path) -> None:
+    """Lock an open file, which another process or another thread may hold."""
+    with suppress(BlockingIOError):
+        return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    saying = threading.Timer(PATIENCE, lambda: place in _held or _say_waiting())
+    saying.daemon = True
+    saying.start()
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    finally:
+        saying.cancel()
+
+
+@cache
+def _say_waiting() -> None:
+    log.info("waiting for another process, which compiles kernels on this machine")
 
 
 @cache
@@ -239,12 +264,23 @@ def compile_kernels(settings: Mapping[str, Any], weighted: bool) -> None:
             _say_compiling()
         path = os.pathsep.join(filter(None, sys.path))
         environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", _IN_PYTHON: "1"}
-        shown = None if log.isEnabledFor(logging.INFO) else subprocess.DEVNULL
-        command = [sys.executable, "-P", "-m", "onebit_spark.cli.kernels", *form]
         with suppress(OSError):
-            subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=shown)
+            _run_logged([sys.executable, "-P", "-m", "onebit_spark.cli.kernels", *form], environment)
         done.touch()
         _timer.total += time.perf_counter() - began
+
+
+def _run_logged(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run a command, and log the lines that it prints.
+
+    Its standard input ends with this process, in whatever way that ends: only this process can write to the pipe.
+    """
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            log.info(line.rstrip())
 
 
 def compiled_kernels() -> dict[str, bytes]:

@@ -50,7 +50,7 @@ class Iteration:
     objective: float  # λ·AVB or −ELBO, minimised
     divergence: float  # KL(ρ‖π), a part of the objective
     decrease: float  # relative decrease of the objective; inf in the first iteration
-    change: float  # ‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F of the scores
+    change: float  # ‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F of the scores (``statistics.relative_change``)
     seconds: float  # wall time
 
 

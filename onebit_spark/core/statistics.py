@@ -16,6 +16,8 @@ from onebit_spark.core.posterior import FloatArray, Form, RowMap, RowPosterior
 
 Vector = NDArray[np.float64]
 
+ZERO_SCORE = 1e-6  # smaller scores are 0 for the stopping rule: they move a probability by less than a millionth
+
 
 @dataclass(frozen=True)
 class SideMoments:
@@ -211,7 +213,10 @@ def _shapes() -> dict[str, tuple[str, ...]]:
 
 
 def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: bool) -> float:
-    """‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F without forming M = L̃ R̃ᵀ (docs/MATH.md, §7.4)."""
+    """‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F without forming M = L̃ R̃ᵀ (docs/MATH.md, §7.4).
+
+    The denominator is at least what it is if all scores are ``ZERO_SCORE``: below, a change is one of rounding errors.
+    """
     # A row is laid out as [1, b, L], its partner as [d, 1, R]: exchange the first two coordinates of the columns.
     order = np.arange(len(cols.gram))
     if has_intercept:
@@ -222,7 +227,7 @@ def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: b
     col_cross_new = col_cross + col_change
     change = np.sum(rows.change_gram * col_new) + np.sum(rows.gram * col_change)
     change += 2 * np.sum(rows.change_cross * col_cross_new.T)
-    size = np.sum(_new_gram(rows) * col_new)
+    size = max(np.sum(_new_gram(rows) * col_new), ZERO_SCORE**2 * rows.count * cols.count)
     return float(max(change, 0.0) / size) if size > 0 else 0.0
 
 

@@ -8,6 +8,7 @@ import signal
 import site
 import socket
 import sys
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from running import ROOT, TABLES, run, run_here, started, submit, wait_for, writ
 
 import onebit_spark
 from onebit_spark import OneBitCompletionModel
+from onebit_spark.core.config import available_cores
 from onebit_spark.simulate import simulate
 
 KNOWN_PAIR, UNKNOWN = ("u1", "i1"), [("u1", "never"), ("never", "i1"), ("never", "never")]
@@ -216,6 +218,33 @@ def test_interrupted_and_resumed(spark, tmp_path, workers_apart, send, number, c
     assert code == 0, err
     assert f"resuming after iteration {reached}, from the checkpoint file:{newest}\n" in err
     assert f"iteration {reached + 1} of {reached + 1}: " in err
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="compiles in the process of the fit")
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGINT, signal.SIGTERM))],
+)
+def test_processes_that_compile_end_with_the_job(tmp_path, number):
+    """The signal reaches the job alone."""
+    log, flags = tmp_path / "log", ["--ratings", write(tmp_path / "ratings.parquet", TABLES["good"])]
+    command = [sys.executable, "-m", "onebit_spark", "fit", *flags, "--output", tmp_path / "model"]
+
+    def processes():
+        listed = run(["ps", "-A", "-o", "pgid=,stat="]).stdout.splitlines()
+        alive = [group for group, state in map(str.split, listed) if not state.startswith("Z")]
+        return alive.count(str(job.pid))
+
+    with started(command, log, env={"ONEBIT_CACHE": str(tmp_path / "cache")}) as job:
+        wait_for(lambda: processes() > 3, job, log)  # the job, the process that it starts, and two that compile
+        os.kill(job.pid, number)
+        assert job.wait(60) == (-number if number == signal.SIGKILL else 128 + number)
+        ended, printed = time.monotonic(), log.read_text()
+        while processes():
+            assert time.monotonic() < ended + 10
+            time.sleep(0.1)
+    assert log.read_text() == printed
+    assert number == signal.SIGKILL or printed.splitlines()[-1].startswith("interrupted.")
 
 
 # ---- Spark Connect ---------------------------------------------------------------------------------------------------

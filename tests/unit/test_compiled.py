@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from importlib.resources import files
 from pathlib import Path
@@ -141,6 +142,18 @@ def test_a_fit_loads_what_was_compiled_ahead(tmp_path):
     assert int(loaded) > 5
 
 
+@pytest.mark.parametrize("empty", ["ONEBIT_CACHE", "XDG_CACHE_HOME"])
+def test_an_empty_variable_names_no_folder_for_kernels(tmp_path, empty):
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    others = {name: value for name, value in os.environ.items() if name not in ("ONEBIT_CACHE", "XDG_CACHE_HOME")}
+    environment = others | {"HOME": str(home), empty: ""}
+    subprocess.run([sys.executable, "-c", "from onebit_spark import fit_arrays"], env=environment, cwd=here, check=True)
+    assert list(here.iterdir()) == []
+    assert list((home / ".cache" / "onebit_spark").glob("kernels-*"))
+
+
 def test_seconds_of_compiling_are_booked_by_their_name(monkeypatch):
     monkeypatch.setattr(compiled, "cache_folder", lambda: None)
 
@@ -166,6 +179,50 @@ def test_seconds_of_compiling_are_booked_by_their_name(monkeypatch):
 
 def total(x):
     return x.sum()
+
+
+WAITING = """
+import logging, sys
+from onebit_spark import FitConfig
+from onebit_spark.core.compiled import compile_kernels
+
+logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
+compile_kernels(FitConfig().of_kernels(), weighted=False)
+"""
+
+
+def test_who_waits_for_the_kernels_of_another_process_says_so(tmp_path):
+    folder = tmp_path / compiled.cache_folder().name
+    folder.mkdir()
+    with compiled._locked(folder, "compiling"):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WAITING], env=os.environ | {"ONEBIT_CACHE": str(tmp_path)}, stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        patience = threading.Timer(60, process.kill)
+        patience.start()
+        line = process.stdout.readline()
+        patience.cancel()
+        process.kill()
+        process.communicate()
+    assert line == "waiting for another process, which compiles kernels on this machine\n"
+
+
+def test_who_waits_for_a_thread_of_its_own_process_says_nothing(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(compiled, "PATIENCE", 0.01)
+    caplog.set_level("INFO", logger="onebit_spark")
+
+    def wait():
+        with compiled._locked(tmp_path, "compiling"):
+            pass
+
+    with compiled._locked(tmp_path, "compiling"):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+    waiting.join()
+    assert not caplog.messages
 
 
 def test_another_machine_loads_what_was_compiled(tmp_path, monkeypatch):

@@ -169,6 +169,18 @@ def test_honest_end(loss):
     assert still == [False] * (len(still) - 1) + [True]
 
 
+def test_scores_that_are_zero_but_for_rounding_have_converged():
+    """Each cell has both labels, so every score is 0, and what is left of it changes by a large share of itself."""
+    rows, cols = np.divmod(np.tile(np.arange(400), 2), 20)
+    labels = np.repeat([1, -1], 400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = fit_arrays(rows, cols, labels, FitConfig(loss="hinge", rank=2, intercepts=False))
+    assert np.abs(fit.score(rows, cols)).max() < 1e-6
+    assert fit.converged
+    assert len(fit.history) < 20
+
+
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)
 def test_without_tolerance_all_iterations_run(loss):
     seen = []

@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from fitting import image
+from scipy.special import entr, expit
 
 from onebit_spark import FitConfig, RequestError, fit_arrays, fit_table, load
 from onebit_spark.__main__ import main
@@ -278,16 +279,44 @@ def test_the_job_writes_them(fit, tmp_path, capsys):
 # ---- what to ask next ------------------------------------------------------------------------------------------------
 
 
-def test_the_information_is_the_mutual_information():
-    """Against the integral on a fine grid."""
-    mean, variance = np.array([0.0, 1.0, -3.0, 0.5]), np.array([1.0, 0.2, 2.0, 1e-4])
-    z = np.linspace(-9, 9, 20_001)
+def exact_information(mean, variance):
+    """The mutual information, and E σ'(u), by sums over a fine grid."""
+    z = np.linspace(-12, 12, 200_001)
     density = np.exp(-(z**2) / 2)
     density /= density.sum()
-    for m, v, found in zip(mean, variance, information(mean, variance)[0], strict=True):
-        p = 1 / (1 + np.exp(-(m + np.sqrt(v) * z)))
-        coin = [-(q * np.log(q) + (1 - q) * np.log(1 - q)) for q in (density @ p, p)]
-        assert found == pytest.approx(coin[0] - density @ coin[1], rel=2e-3, abs=1e-9)
+    u = mean + np.sqrt(variance) * z
+    p, expected = expit(u), density @ expit(u)
+    entropy = np.logaddexp(0, -np.abs(u)) + np.abs(u) * expit(-np.abs(u))
+    return entr(expected) + entr(1 - expected) - density @ entropy, density @ (p * expit(-u))
+
+
+def test_the_information_is_the_mutual_information():
+    """At any variance: those of new users of polarised votes are wide."""
+    mean, variance = np.meshgrid(np.linspace(-8, 8, 17), [0, 1e-6, 1e-2, 0.5, 2.2, 2.3, 5, 10, 20, 40, 100, 400, 1e4])
+    mean, variance = mean.ravel(), variance.ravel()
+    exact = np.array([exact_information(m, v) for m, v in zip(mean, variance, strict=True)])
+    np.testing.assert_allclose(np.transpose(information(mean, variance)), exact, rtol=1e-4, atol=1e-5)
+
+
+def test_the_questions_for_a_new_user_of_polarised_votes():
+    """In the order of the exact information, one at a time."""
+    rng, (n, m) = np.random.default_rng(0), (80, 200)
+    position = rng.choice([-1.0, 1.0], n) + 0.2 * rng.standard_normal(n)
+    i, j = np.nonzero(rng.random((n, m)) < 0.9)
+    score = (np.outer(position, 6 * rng.standard_normal(m)) + 2 * rng.standard_normal(m))[i, j]
+    votes = rng.random(len(i)) < expit(score)
+    fit = fit_arrays(i, j, votes, FitConfig(rank=1, likelihood_weight=1.0, max_iter=40))
+    new = fit.users.at(np.array([-1]))
+    x = np.insert(fit.cols.mean, 0, 1.0, axis=1).astype(float)
+    mean = fit.cols.intercept + x @ new.location[0]
+    variance = np.einsum("ja,ab,jb->j", x, new.covariance[0].astype(float), x)
+    assert np.quantile(variance, 0.9) > 20
+    exact = np.array([exact_information(*each)[0] for each in zip(mean, variance, strict=True)])
+    first = fit.next_questions(-1, 1).to_pylist()[0]
+    assert first["item"] == np.argmax(exact)
+    ranked = [fit.next_questions(-1, 1, items=[item])["information"][0].as_py() for item in range(m)]
+    np.testing.assert_allclose(ranked, exact, atol=1e-5)
+    np.testing.assert_array_equal(np.argsort(ranked), np.argsort(exact))
 
 
 def test_a_list_of_questions_is_greedy(fit):

@@ -17,7 +17,7 @@ NODES = STEP * np.arange(-8, 9)  # standard deviations
 WEIGHTS = np.exp(-(NODES**2) / 2)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 WIDE_STEP = WIDE * STEP
-WIDE_NODES = WIDE_STEP * np.arange(-16, 17)  # scores
+WIDE_NODES = WIDE_STEP * np.arange(-16, 17, dtype=np.float64)  # scores
 
 
 def coin(score: Matrix) -> tuple[Matrix, Matrix, Matrix]:

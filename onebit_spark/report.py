@@ -18,6 +18,7 @@ from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, feature_effects
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.map import page
+from onebit_spark.platform.files import PAGE_MARK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +85,7 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<link rel="icon" href="data:,">',
-            f"<title>onebit_spark: {escape(title)}</title><style>{CSS}</style></head><body>",
+            f"{PAGE_MARK}{escape(title)}</title><style>{CSS}</style></head><body>",
             f"<h1>{escape(title)}</h1>",
             f'<p class="subtitle">A 1-bit matrix completion by variational Bayes: {escape(kind)}; {end}.</p>',
             *_job(info),

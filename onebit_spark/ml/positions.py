@@ -31,7 +31,7 @@ from onebit_spark.predictor.predictor import ModelSide, arrow_type, asked_ids
 log = logging.getLogger("onebit_spark")
 
 
-def positions(factors: SparkFactors, who: Who, dimensions: int, anchors: Mapping[Any, int]) -> DataFrame:
+def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: Mapping[Any, int] | None) -> DataFrame:
     """See ``FittedModel.positions``. The positions of a large model are computed by the executors."""
     refuse(fitted_model.who_problems(who))
     info, frame = factors.info, factors.of(who)
@@ -42,8 +42,8 @@ def positions(factors: SparkFactors, who: Who, dimensions: int, anchors: Mapping
         raise RequestError("an earlier version saved this model: fit it again, or load it without Spark")
     if model_info.N_RATINGS not in frame.columns:
         log.warning(fitted_model.NOT_MEASURED)
-    refuse(fitted_model.position_problems(axes, dimensions, anchors))
-    sign = 1.0
+    refuse(fitted_model.position_problems(axes, who, dimensions, anchors))
+    sign, dimensions = 1.0, axes.shown(dimensions)
     if anchors:
         ids = asked_ids(list(anchors), arrow_type(info.id_types["user"]), "the anchors")
         sign = fitted_model.anchored_sign(axes, side_of(factors, "user", ids), anchors)
@@ -64,6 +64,8 @@ def drawing(factors: SparkFactors, anchors: Mapping[Any, int], most: int = MOST_
     """See ``FittedModel.drawing``. Of a large model the executors choose the users and the items."""
     if factors.fit_driver(0):
         return factors.on_driver().drawing(anchors, most)
+    if (axes := factors.info.position_axes) is not None:
+        refuse(fitted_model.map_problems(axes))
     n, items = factors.info.n_users, positions(factors, "item", 2, anchors).orderBy(F.desc("n_ratings")).limit(most)
 
     def some(batches: Batches) -> Batches:

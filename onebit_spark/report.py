@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -175,7 +176,12 @@ def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterabl
     for one in sorted(certificate["certificates"], key=lambda one: one["name"] != certificate["headline"]):
         name = escape(str(one["name"]).replace("_", " "))
         bound = "not met" if one.get("threshold", 0) is None else f"{one['bound']:.3f}"
-        yield f"<p><b>{name}, {bound}.</b> {escape(str(one['statement']))}</p>"
+        yield f"<p><b>{name}, {bound}.</b> {marked_up(str(one['statement']))}</p>"
+
+
+def marked_up(text: str) -> str:
+    """The text as HTML. Names in backticks are shown as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _map(info: ModelInfo) -> Iterable[str]:

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core import model_info
 from onebit_spark.core.losses import SIDES
-from onebit_spark.core.model_info import SIDE_OF, Who
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
+from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.user_data import one_array
 from onebit_spark.errors import RequestError, refuse
@@ -38,8 +39,7 @@ def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: 
     if factors.fit_driver(0):
         table = factors.on_driver().positions(who, dimensions, anchors).replace_schema_metadata()
         return factors.spark.createDataFrame(table.rename_columns({who: factors.columns[who]}))
-    if (axes := info.position_axes) is None:
-        raise RequestError("an earlier version saved this model: fit it again, or load it without Spark")
+    axes = axes_of(info)
     if model_info.N_RATINGS not in frame.columns:
         log.warning(fitted_model.NOT_MEASURED)
     refuse(fitted_model.position_problems(axes, who, dimensions, anchors))
@@ -60,12 +60,18 @@ def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: 
     return lines.mapInArrow(rows_of, schema).withColumnRenamed("id", factors.columns[who])
 
 
+def axes_of(info: ModelInfo) -> Axes:
+    if info.position_axes is None:
+        raise RequestError("an earlier version saved this model: fit it again, or load it without Spark")
+    return info.position_axes
+
+
 def drawing(factors: SparkFactors, anchors: Mapping[Any, int], most: int = MOST_POINTS) -> dict[str, Any]:
     """See ``FittedModel.drawing``. Of a large model the executors choose the users and the items."""
     if factors.fit_driver(0):
         return factors.on_driver().drawing(anchors, most)
-    if (axes := factors.info.position_axes) is not None:
-        refuse(fitted_model.map_problems(axes))
+    axes = axes_of(factors.info)
+    refuse(fitted_model.map_problems(axes))
     n, items = factors.info.n_users, positions(factors, "item", 2, anchors).orderBy(F.desc("n_ratings")).limit(most)
 
     def some(batches: Batches) -> Batches:
@@ -74,7 +80,7 @@ def drawing(factors: SparkFactors, anchors: Mapping[Any, int], most: int = MOST_
             yield from table.take(pa.array(shown(table, most * len(batch) // n)[1])).to_batches()
 
     users = positions(factors, "user", 2, anchors)
-    return map_drawing(users.mapInArrow(some, users.schema).toArrow(), items.toArrow(), most, n)
+    return map_drawing(users.mapInArrow(some, users.schema).toArrow(), items.toArrow(), axes.shares, most, n)
 
 
 def report_map(factors: SparkFactors) -> dict[str, Any]:

@@ -482,7 +482,8 @@ class FittedModel:
     def drawing(self, anchors: Mapping[Any, int] | None = None, most: int = MOST_POINTS) -> dict[str, Any]:
         """What a map of so many users shows: see ``onebit_spark.map``."""
         refuse(map_problems(self._axes))
-        return drawing(self.positions("user", 2, anchors), self.positions("item", 2, anchors), most)
+        users, items = (self.positions(who, 2, anchors) for who in SIDE_OF)
+        return drawing(users, items, self._axes.shares, most)
 
     def next_questions(self, ids: Any, n: int = 10, *, seen: Any = None, items: Any = None) -> pa.Table:
         """The n items whose answers would say most about each user: an adaptive test (docs/positions.md).

@@ -45,7 +45,7 @@ def test_by_default_there_are_as_many_dimensions_as_the_model_has_up_to_two(spar
     one = ["slope1", "slope1_std", "difficulty", "difficulty_std"]
     for labels, columns in ((i % 2, one), (np.arange(600) % 2, [])):
         frame = spark.createDataFrame(pa.table({"user": i, "item": j, "label": labels}))
-        model = OneBitCompletion(rank=1, maxIter=5, likelihoodWeight=1.0, intercepts=False).fit(frame)
+        model = OneBitCompletion(rank=1, maxIter=5, likelihoodWeight=1.0, fitIntercept=False).fit(frame)
         items = model.positions("item")
         assert items.columns == ["item", "n_ratings", "intercept", "intercept_std", *columns]
         assert items.count() == 15

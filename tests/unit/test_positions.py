@@ -432,6 +432,33 @@ def test_the_map_in_a_browser(fit, tmp_path):
         assert "the score of 3 is positive" in opened(f"file://{tmp_path / name}#item=3")
 
 
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed, in which the map could be opened")
+def test_a_map_can_be_read(tmp_path):
+    """Its axes have names, shares and a scale; the positive side of an item; short names; grey without a group."""
+    i, j, positive = responses(*SHAPE, 0.6, 0, 2)[1:]
+    names = np.array([f"{user} with a name that is too long for a map of many users" for user in range(150)])
+    table = pa.table({"user": names[i], "item": j, "label": positive})
+    fit = fit_table(table, FitConfig(rank=2, likelihood_weight=1.0, max_iter=10))
+    fit.map(tmp_path / "map.html", groups={name: f"{name[-3:]} {'x' * 50}" for name in names[:100]})
+    shown = opened(f"file://{tmp_path / 'map.html'}#item=3")
+    shares = json.loads(fit.positions().schema.metadata[b"shares"])
+    for axis, (name, share) in zip("xy", zip(("dim1", "dim2"), shares, strict=True), strict=True):
+        assert f'id="{axis}">{name}: {share:.0%} of the variance of the scores<' in shown
+    for scale in ("across", "up"):
+        marks = np.array(re.search(f'data-{scale}="([^"]*)"', shown)[1].split(), float)
+        assert len(marks) > 3
+        np.testing.assert_allclose(np.diff(marks), marks[1] - marks[0])
+    (line,) = [line for line in fit.positions("item").to_pylist() if line["item"] == 3]
+    slopes = np.array([line["slope1"], line["slope2"]])
+    side = np.array(re.search('data-positive="([^"]*)"', shown)[1].split(), float)
+    np.testing.assert_allclose(side, slopes / np.linalg.norm(slopes), atol=0.01)
+    assert "On the shaded side of the line" in shown
+    legend = dict(re.findall(r'style="color: ([^;]*);">● ([^<]*)<', shown))
+    assert legend["rgb(160, 174, 192)"] == "no group"
+    (word,) = set(legend.values()) - {"no group"}
+    assert word == f"ers {'x' * 25}…"
+
+
 def drawn_on(text):
     """What a map shows."""
     return json.loads(re.search(r'application/json">(.*?)</script>', text)[1])
@@ -443,7 +470,7 @@ def test_a_map_of_many_shows_the_extremes_and_a_sample():
         name: rng.normal(size=n) for name in ("dim1", "dim1_std", "dim2", "dim2_std")
     })  # fmt: skip
     items = pa.table({name: np.arange(60.0) for name in ("item", "n_ratings", "intercept", "slope1", "slope2")})
-    data = drawn_on(page(drawing(users, items, 50)))
+    data = drawn_on(page(drawing(users, items, np.array([0.6, 0.3]), 50)))
     assert len(data["ids"]) <= 50
     assert data["count"] == n
     assert len(data["items"]) == 50

@@ -223,14 +223,16 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     # ---- positions ---------------------------------------------------------------------------------------------------
 
     def positions(
-        self, who: Literal["user", "item"] = "user", dimensions: int = 2, anchors: Mapping[Any, int] | None = None
-    ) -> DataFrame:
+        self, who: Literal["user", "item"] = "user", dimensions: int | None = None,
+        anchors: Mapping[Any, int] | None = None,
+    ) -> DataFrame:  # fmt: skip
         """Positions of the users, or intercepts and slopes of the items, with standard deviations (docs/positions.md).
 
         The parameters and the columns are those of ``FittedModel.positions``, the id is in ``userCol`` or ``itemCol``.
+        ``difficulty`` and ``difficulty_std`` are null where one of them exceeds 10 in magnitude.
         ``info.position_axes.shares`` are the shares of the scores' variance.
         """
-        return positions(self.factors, who, dimensions, anchors or {})
+        return positions(self.factors, who, dimensions, anchors)
 
     def nextQuestions(self, users: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None) -> DataFrame:
         """The n items whose answers would say most about each user: see ``FittedModel.next_questions``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who, feature_effects
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.map import page
+from onebit_spark.platform.files import PAGE_MARK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +86,7 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<link rel="icon" href="data:,">',
-            f"<title>onebit_spark: {escape(title)}</title><style>{CSS}</style></head><body>",
+            f"{PAGE_MARK}{escape(title)}</title><style>{CSS}</style></head><body>",
             f"<h1>{escape(title)}</h1>",
             f'<p class="subtitle">A 1-bit matrix completion by variational Bayes: {escape(kind)}; {end}.</p>',
             *_job(info),
@@ -174,7 +176,12 @@ def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterabl
     for one in sorted(certificate["certificates"], key=lambda one: one["name"] != certificate["headline"]):
         name = escape(str(one["name"]).replace("_", " "))
         bound = "not met" if one.get("threshold", 0) is None else f"{one['bound']:.3f}"
-        yield f"<p><b>{name}, {bound}.</b> {escape(str(one['statement']))}</p>"
+        yield f"<p><b>{name}, {bound}.</b> {marked_up(str(one['statement']))}</p>"
+
+
+def marked_up(text: str) -> str:
+    """The text as HTML. Names in backticks are shown as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _map(info: ModelInfo) -> Iterable[str]:

@@ -29,6 +29,7 @@ from onebit_spark.input.ratings import (
     Holdout,
     KeptRatings,
     check_pairs,
+    checked_lines,
     column_count_problem,
 )
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
@@ -234,7 +235,7 @@ class LocalRuntime:
         _write(lines(), target)
 
     def positions(
-        self, model: FittedModel, who: Who, dimensions: int, anchors: Mapping[Any, int], target: Target
+        self, model: FittedModel, who: Who, dimensions: int | None, anchors: Mapping[Any, int], target: Target
     ) -> None:  # fmt: skip
         table = model.positions(who, dimensions, anchors)
         _write(iter([table.rename_columns({who: model.info.columns[who]})]), target)
@@ -243,7 +244,10 @@ class LocalRuntime:
         return model.drawing(anchors)
 
     def groups(self, features: ArrowTable, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
-        return groups_of(features.table(), features.matching(column)[0])
+        """The words that colour a map, of the users on it."""
+        table, (own, *_), shown = features.table(), features.matching(column), set(drawn["ids"])
+        known = pa.array([str(each) in shown for each in table[own].to_pylist()], pa.bool_())
+        return groups_of(checked_lines(table.filter(known), own, "user"), own)
 
 
 def _write(lines: Iterator[pa.Table], target: Target) -> None:

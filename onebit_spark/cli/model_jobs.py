@@ -14,7 +14,7 @@ from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PositionsRequest, PredictRequest, Target
 from onebit_spark.core.model_info import Who
 from onebit_spark.errors import RequestError, counted
-from onebit_spark.map import page
+from onebit_spark.map import COLOURS, page
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.predictor import CertificateRequest, arrow_type, asked_ids
 from onebit_spark.report import rare_class
@@ -61,14 +61,21 @@ def positions(runtime: Runtime, request: PositionsRequest) -> None:
         features = fit_job.read_features(runtime, request, {"user": model.info.columns["user"]})
     with clock("positions"):
         drawn = runtime.drawing(model, anchors) if request.map else {}
+        if features:
+            drawn = fit_job.with_colours(runtime, drawn, features, model.info.columns["user"])
+            if not drawn["groups"]:
+                raise RequestError(
+                    f"--user-features {request.user_features} cannot colour the map: no column has from 2 to {COLOURS} "
+                    "different values for the users on it"
+                )
         runtime.positions(model, who, request.dimensions, anchors, target)
         if request.map:
-            drawn = fit_job.with_colours(runtime, drawn, features, model.info.columns["user"])
             Location(runtime.session, request.map).write_text(page(drawn))
     done = [f"Positions of {counted(model.info.count(who), who)}."]
-    if (axes := model.info.position_axes) is not None:
-        shares = ", ".join(f"{share:.0%}" for share in axes.shares[: request.dimensions])
-        done += [f"The dimensions explain {shares} of the variance of the scores."]
+    if (axes := model.info.position_axes) is not None and axes.dimensions:
+        *first, last = (f"{share:.0%}" for share in axes.shares[: axes.shown(request.dimensions)])
+        shares = f"dimensions explain {', '.join(first)} and {last}" if first else f"dimension explains {last}"
+        done += [f"The {shares} of the variance of the scores."]
     print_summary(done, clock, request.quiet, {**target.places, "map": request.map})
 
 

@@ -339,6 +339,7 @@ TABLE = re.compile(r"\w+(\.\w+){0,2}")
 FILE_ENDINGS = (
     "parquet", "csv", "tsv", "json", "jsonl", "ndjson", "gz", "bz2", "zst", "lz4", "txt", "data", "zip", "orc"
 )  # fmt: skip
+TABULAR = ("predictions", "positions")  # kinds of output that are tables
 RUNTIMES = ("auto", "local", "spark")
 LOG_LEVELS = ("error", "warn", "info", "debug")
 
@@ -390,6 +391,13 @@ class JobRequest(SessionRequest):
             local = local_path(path)
             if local is not None and not re.search(r"[*?\[{]", path) and not local.exists():
                 yield f"{name} {path} does not exist"
+        for name, what in self.outputs.items():
+            ending = Path(urlsplit(getattr(self, name) or "").path).suffix
+            if what in TABULAR and ending[1:2].isalpha() and ending.lower() not in (".csv", ".parquet"):
+                yield (
+                    f"{as_flag(name)} {getattr(self, name)} ends in {ending}: name a file PATH.csv, or a folder, which "
+                    "gets Parquet files"
+                )
         for name, path in targets.items():
             local = local_path(path)
             if local is not None and local.exists() and not self.overwrite:
@@ -555,7 +563,7 @@ class PositionsRequest(JobRequest):
     model: str = flag("folder of the model", metavar="FOLDER")
     output: str = flag("folder for the positions, or a file PATH.csv")
     who: str = flag("positions of users, or slopes of items", default="user", choices=("user", "item"))
-    dimensions: int = flag("number of dimensions", default=2)
+    dimensions: int | None = flag("number of dimensions (default: two, or as many as the model has)")
     anchor: dict[str, str] = flag(
         "a user whose position in the first dimension is positive, ID=1, or negative, ID=-1 (repeatable)", default=dict
     )
@@ -572,7 +580,7 @@ class PositionsRequest(JobRequest):
         return dict(f"{name}={sign}".rsplit("=", 1) for name, sign in self.anchor.items())
 
     def problems(self) -> Iterator[str]:
-        if self.dimensions < 1:
+        if self.dimensions is not None and self.dimensions < 1:
             yield f"--dimensions must be an integer of at least 1, not {self.dimensions}"
         if wrong := [f"{name}={sign}" for name, sign in self.signs.items() if sign not in ("1", "+1", "-1")]:
             yield f"--anchor must be ID=1 or ID=-1, not {', '.join(wrong)}"

@@ -20,7 +20,7 @@ from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
 from onebit_spark.input import tables
-from onebit_spark.input.ratings import Columns, RatingCounts, check_pairs, not_deterministic, total_of
+from onebit_spark.input.ratings import Columns, RatingCounts, check_pairs, checked_lines, not_deterministic, total_of
 from onebit_spark.input.spark_ratings import SplitCounts, check_split, matching, missing, quoted, split_off, with_weight
 from onebit_spark.map import groups_of
 from onebit_spark.ml import scoring
@@ -246,7 +246,7 @@ class SparkRuntime:
         self._write(best, target)
 
     def positions(
-        self, model: OneBitCompletionModel, who: Who, dimensions: int, anchors: Mapping[Any, int], target: Target
+        self, model: OneBitCompletionModel, who: Who, dimensions: int | None, anchors: Mapping[Any, int], target: Target
     ) -> None:  # fmt: skip
         self._write(model.positions(who, dimensions, anchors), target)
 
@@ -258,7 +258,7 @@ class SparkRuntime:
         own = matching(features, column)[0].name
         ids = self.session.createDataFrame(pa.table({"id": drawn["ids"]}))
         known = features.join(F.broadcast(ids), features[quoted(own)].cast("string") == ids["id"], "left_semi")
-        return groups_of(known.toArrow(), own)
+        return groups_of(checked_lines(known.toArrow(), own, "user"), own)
 
     def _write(self, lines: DataFrame, target: Target) -> None:
         if target.table is not None:

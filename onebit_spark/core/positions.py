@@ -23,6 +23,8 @@ Matrix = NDArray[np.float64]
 
 AT_ONCE = 2**22  # numbers that are mapped at a time
 NO_SHARE = 1e-9  # a dimension that explains less than this share of the first is not determined
+NO_VARIANCE = 1e-12  # nor is one along which the scores differ by less than a millionth
+MOST_DIFFICULT = 10.0  # the largest difficulty, and the largest standard deviation of one, in a table
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Axes:
         kept = np.delete(np.arange(len(col_gram)), int(intercepts))  # R̃ of [1, d, R], or of [1, R]
         second = col_gram[np.ix_(kept, kept)] / col_gram[0, 0]
         values, vectors = np.linalg.eigh(root @ second @ root)
-        values, slopes = np.maximum(values[::-1], 0.0), vectors[:, ::-1].T @ root
+        values, slopes = np.where(values > NO_VARIANCE, values, 0.0)[::-1], vectors[:, ::-1].T @ root
         used = values > NO_SHARE * max(values[0], 1e-300)
         inverse = np.where(used, 1.0 / np.where(used, values, 1.0), 0.0)
         shares = values / max(values.sum(), 1e-300)
@@ -67,6 +69,10 @@ class Axes:
     @property
     def dimensions(self) -> int:
         return int(np.count_nonzero(self.shares > NO_SHARE * self.shares[0]))
+
+    def shown(self, dimensions: int | None) -> int:
+        """How many dimensions a table shows: by default two, or as many as there are."""
+        return min(2, self.dimensions) if dimensions is None else int(dimensions)
 
     def towards(self, signs: Matrix) -> Axes:
         """The axes, each turned if its sign is negative."""
@@ -122,10 +128,22 @@ class Axes:
         for at, name in enumerate(names):
             columns |= {name: pa.array(values[:, at]), f"{name}_std": pa.array(std[:, at])}
         if side == "cols" and dimensions == 1:  # a(t − difficulty)
-            (c, a), ratio = values[:, :2].T, values[:, 0] / values[:, 1]
-            variance = std[:, 0] ** 2 - 2 * ratio * sign * std[:, -1] + (ratio * std[:, 1]) ** 2
-            columns |= {"difficulty": pa.array(-c / a), "difficulty_std": pa.array(np.sqrt(variance) / np.abs(a))}
+            difficulty, difficulty_std = difficulties(values, std, sign * std[:, -1])
+            unknown = ~((np.abs(difficulty) <= MOST_DIFFICULT) & (difficulty_std <= MOST_DIFFICULT))
+            columns |= {
+                "difficulty": pa.array(difficulty, mask=unknown),
+                "difficulty_std": pa.array(difficulty_std, mask=unknown),
+            }
         return columns
+
+
+def difficulties(values: Matrix, std: Matrix, both: Matrix) -> tuple[Matrix, Matrix]:
+    """−c/a, and its standard deviation, of intercepts c and slopes a with the covariance ``both``."""
+    (c, a), (c_std, a_std) = values[:, :2].T, std[:, :2].T
+    with np.errstate(all="ignore"):  # a slope may be 0
+        ratio = c / a
+        variance = c_std**2 - 2 * ratio * both + (ratio * a_std) ** 2
+        return -ratio, np.sqrt(np.maximum(variance, 0.0)) / np.abs(a)
 
 
 def gram(location: FloatArray) -> Matrix:

@@ -4,22 +4,49 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import entr, expit
+from scipy.special import entr, ndtr
 
 from onebit_spark.core.posterior import FloatArray
 
 Matrix = NDArray[np.float64]
 
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+# Sums over equally spaced points converge exponentially. Up to the standard deviation WIDE the points are placed by the
+# posterior. Beyond it they are placed by the functions of the score, which change only near 0.
+WIDE, STEP = 1.5, 0.75
+NODES = STEP * np.arange(-8, 9)  # standard deviations
+WEIGHTS = np.exp(-(NODES**2) / 2)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
+WIDE_STEP = WIDE * STEP
+WIDE_NODES = WIDE_STEP * np.arange(-16, 17, dtype=np.float64)  # scores
+
+
+def coin(score: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+    """The probability of a positive answer σ(u), its entropy in nats, and σ'(u)."""
+    power = np.exp(-np.abs(score))
+    rarer = power / (1 + power)
+    entropy = np.log1p(power) + np.abs(score) * rarer
+    return np.where(score > 0, 1 - rarer, rarer), entropy, rarer / (1 + power)
+
+
+_, WIDE_ENTROPY, WIDE_CURVATURE = coin(WIDE_NODES)
 
 
 def information(mean: Matrix, variance: Matrix) -> tuple[Matrix, Matrix]:
-    """I and E σ'(u) of u ~ N(mean, variance), in nats."""
-    p = expit(mean[:, None] + NODES * np.sqrt(np.maximum(variance, 0.0))[:, None])
-    expected = p @ WEIGHTS
-    entropy = entr(expected) + entr(1 - expected) - (entr(p) + entr(1 - p)) @ WEIGHTS
-    return np.maximum(entropy, 0.0), (p * (1 - p)) @ WEIGHTS
+    """I and E σ'(u) of u ~ N(mean, variance), in nats, with errors below 1e-5 at any variance.
+
+    For wide posteriors E σ(u) is P(t < u) with t of density σ'.
+    """
+    std = np.sqrt(np.maximum(variance, 0.0))
+    near, wide = np.flatnonzero(std <= WIDE), np.flatnonzero(std > WIDE)
+    probability, entropy, curvature = np.empty((3, len(mean)))
+    values = coin(mean[near, None] + std[near, None] * NODES)
+    probability[near], entropy[near], curvature[near] = (each @ WEIGHTS for each in values)
+    distance = (mean[wide, None] - WIDE_NODES) / std[wide, None]
+    density = np.exp(-(distance**2) / 2) * (WIDE_STEP / np.sqrt(2 * np.pi)) / std[wide, None]
+    probability[wide] = ndtr(distance) @ (WIDE_CURVATURE / WIDE_CURVATURE.sum())
+    entropy[wide], curvature[wide] = density @ WIDE_ENTROPY, density @ WIDE_CURVATURE
+    gain = entr(probability) + entr(1 - probability) - entropy
+    return np.maximum(gain, 0.0), curvature
 
 
 def best_questions(

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core import model_info
 from onebit_spark.core.losses import SIDES
-from onebit_spark.core.model_info import SIDE_OF, Who
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
+from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.user_data import one_array
 from onebit_spark.errors import RequestError, refuse
@@ -31,19 +32,18 @@ from onebit_spark.predictor.predictor import ModelSide, arrow_type, asked_ids
 log = logging.getLogger("onebit_spark")
 
 
-def positions(factors: SparkFactors, who: Who, dimensions: int, anchors: Mapping[Any, int]) -> DataFrame:
+def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: Mapping[Any, int] | None) -> DataFrame:
     """See ``FittedModel.positions``. The positions of a large model are computed by the executors."""
     refuse(fitted_model.who_problems(who))
     info, frame = factors.info, factors.of(who)
     if factors.fit_driver(0):
         table = factors.on_driver().positions(who, dimensions, anchors).replace_schema_metadata()
         return factors.spark.createDataFrame(table.rename_columns({who: factors.columns[who]}))
-    if (axes := info.position_axes) is None:
-        raise RequestError("an earlier version saved this model: fit it again, or load it without Spark")
+    axes = axes_of(info)
     if model_info.N_RATINGS not in frame.columns:
         log.warning(fitted_model.NOT_MEASURED)
-    refuse(fitted_model.position_problems(axes, dimensions, anchors))
-    sign = 1.0
+    refuse(fitted_model.position_problems(axes, who, dimensions, anchors))
+    sign, dimensions = 1.0, axes.shown(dimensions)
     if anchors:
         ids = asked_ids(list(anchors), arrow_type(info.id_types["user"]), "the anchors")
         sign = fitted_model.anchored_sign(axes, side_of(factors, "user", ids), anchors)
@@ -60,10 +60,18 @@ def positions(factors: SparkFactors, who: Who, dimensions: int, anchors: Mapping
     return lines.mapInArrow(rows_of, schema).withColumnRenamed("id", factors.columns[who])
 
 
+def axes_of(info: ModelInfo) -> Axes:
+    if info.position_axes is None:
+        raise RequestError("an earlier version saved this model: fit it again, or load it without Spark")
+    return info.position_axes
+
+
 def drawing(factors: SparkFactors, anchors: Mapping[Any, int], most: int = MOST_POINTS) -> dict[str, Any]:
     """See ``FittedModel.drawing``. Of a large model the executors choose the users and the items."""
     if factors.fit_driver(0):
         return factors.on_driver().drawing(anchors, most)
+    axes = axes_of(factors.info)
+    refuse(fitted_model.map_problems(axes))
     n, items = factors.info.n_users, positions(factors, "item", 2, anchors).orderBy(F.desc("n_ratings")).limit(most)
 
     def some(batches: Batches) -> Batches:
@@ -72,7 +80,7 @@ def drawing(factors: SparkFactors, anchors: Mapping[Any, int], most: int = MOST_
             yield from table.take(pa.array(shown(table, most * len(batch) // n)[1])).to_batches()
 
     users = positions(factors, "user", 2, anchors)
-    return map_drawing(users.mapInArrow(some, users.schema).toArrow(), items.toArrow(), most, n)
+    return map_drawing(users.mapInArrow(some, users.schema).toArrow(), items.toArrow(), axes.shares, most, n)
 
 
 def report_map(factors: SparkFactors) -> dict[str, Any]:

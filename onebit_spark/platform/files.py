@@ -420,6 +420,8 @@ PREDICTIONS, PREDICTIONS_CSV = _of_table("predictions", PREDICTED)
 POSITIONS, POSITIONS_CSV = _of_table("positions", {"n_ratings", "dim1_std"}, {"n_ratings", "slope1_std"})
 MAP_MARK = "<!-- a map of onebit_spark -->"
 MAP = OutputKind("a map", lambda output: MAP_MARK in output.text(), is_file=True)
+PAGE_MARK = "<title>onebit_spark: "
+PAGE = OutputKind("a report", lambda output: PAGE_MARK in output.text(), is_file=True)
 TABLES = {"predictions": (PREDICTIONS, PREDICTIONS_CSV), "positions": (POSITIONS, POSITIONS_CSV)}
 VECTORS = OutputKind("a folder of vectors", _is_vectors)
 TUNING = OutputKind(

@@ -26,7 +26,7 @@ from onebit_spark.certificate.certificates import (
 )
 from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, Terms, available_cores
+from onebit_spark.core.config import FitConfig, Terms, available_cores, is_integer
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior
@@ -41,8 +41,8 @@ from onebit_spark.core.user_data import arrow_table, label_problems, weight_prob
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.map import MOST_POINTS, REPORTED, coloured, drawing
 from onebit_spark.map import page as map_page
-from onebit_spark.platform.files import MODEL
-from onebit_spark.predictor.model_folder import local_path, read_model, replaced_folder, write_into, write_vectors
+from onebit_spark.platform.files import MAP, MODEL, PAGE
+from onebit_spark.predictor.model_folder import read_model, replaced_folder, write_into, write_page, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_left_out
 from onebit_spark.predictor.predictor import (
     SAMPLE,
@@ -445,11 +445,14 @@ class FittedModel:
 
     # ---- positions ---------------------------------------------------------------------------------------------------
 
-    def positions(self, who: Who = "user", dimensions: int = 2, anchors: Mapping[Any, int] | None = None) -> pa.Table:
+    def positions(
+        self, who: Who = "user", dimensions: int | None = None, anchors: Mapping[Any, int] | None = None
+    ) -> pa.Table:
         """Positions of the users, or intercepts and slopes of the items, with standard deviations (docs/positions.md).
 
         The score of a pair is intercept + Σ slope·position, over all dimensions. Positions have mean 0, unit variance
-        and no correlation; the first dimension explains the largest share of the scores' variance.
+        and no correlation; the first dimension explains the largest share of the scores' variance. By default the table
+        has two dimensions, or as many as the model has.
 
         ``anchors`` map users to ±1, the side on which their position in the first dimension is to be. They turn the
         axis of the items as well. By default the longer tail is positive.
@@ -459,37 +462,43 @@ class FittedModel:
         pyarrow.Table
             ``user``, ``n_ratings``, ``dim1``, ``dim1_std``, … of users; ``item``, ``n_ratings``, ``intercept``,
             ``intercept_std``, ``slope1``, ``slope1_std``, … of items, with one dimension also ``difficulty``
-            (−intercept/slope) and ``difficulty_std``. ``schema.metadata`` has the ``shares`` of the scores' variance.
+            (−intercept/slope) and ``difficulty_std``. Both are null where one of them exceeds 10 in magnitude, because
+            the slope is near 0. ``schema.metadata`` has the ``shares`` of the scores' variance.
         """
         axes, side = self._axes, self.side(who)
-        refuse(who_problems(who) + position_problems(axes, dimensions, anchors))
+        refuse(who_problems(who) + position_problems(axes, who, dimensions, anchors))
         if side.measured is None:
             log.warning(NOT_MEASURED)
-        sign = anchored_sign(axes, self.users, anchors or {})
+        sign, dimensions = anchored_sign(axes, self.users, anchors or {}), axes.shown(dimensions)
         shares = {"shares": json.dumps(axes.shares[:dimensions].tolist())}
         return position_table(axes, side, who, dimensions, sign).replace_schema_metadata(shares)
 
     def map(
         self, path: str | os.PathLike[str], anchors: Mapping[Any, int] | None = None,
-        groups: Mapping[Any, Any] | None = None,
+        groups: Mapping[Any, Any] | None = None, overwrite: bool = False,
     ) -> None:  # fmt: skip
         """Draw the first two dimensions of all users on one page, map.html (docs/positions.md).
 
-        ``groups`` are words by user, such as parties: they are the colours. For ``anchors`` see ``positions``.
+        ``groups`` are words by user, such as parties: they are the colours. For ``anchors`` see ``positions``. With
+        ``overwrite`` the page replaces another map.
         """
+        if not isinstance(groups, Mapping | None):
+            raise RequestError(f"groups must map ids of users to words, such as {{'ann': 'red'}}, not be {groups!r}")
         page = map_page(coloured(self.drawing(anchors), groups or {}))
-        local_path(path).write_text(page, encoding="utf-8")
+        write_page(path, page, MAP, overwrite)
 
     def drawing(self, anchors: Mapping[Any, int] | None = None, most: int = MOST_POINTS) -> dict[str, Any]:
         """What a map of so many users shows: see ``onebit_spark.map``."""
-        return drawing(self.positions("user", 2, anchors), self.positions("item", 2, anchors), most)
+        refuse(map_problems(self._axes))
+        users, items = (self.positions(who, 2, anchors) for who in SIDE_OF)
+        return drawing(users, items, self._axes.shares, most)
 
     def next_questions(self, ids: Any, n: int = 10, *, seen: Any = None, items: Any = None) -> pa.Table:
         """The n items whose answers would say most about each user: an adaptive test (docs/positions.md).
 
-        A list is to be asked as a whole. To use the answers, fold them in and ask for the next question. An unknown
-        user is a new one. The pairs of ``seen``, (user ids, item ids) or a table with the columns of the fit, are not
-        asked again. ``items`` are those that may be asked, by default all.
+        Each different user gets one list, to be asked as a whole. To use the answers, fold them in and ask for the next
+        question. An unknown user is a new one. The pairs of ``seen``, (user ids, item ids) or a table with the columns
+        of the fit, are not asked again. ``items`` are those that may be asked, by default all.
 
         Returns
         -------
@@ -498,7 +507,7 @@ class FittedModel:
             and what is not yet known of the user, given the answers before it in the list.
         """
         refuse(question_problems(self.info, n))
-        users, known = self.asked("user", ids), self.items.known
+        users, known = self.asked("user", ids).unique(), self.items.known
         rows, allowed = self.users.positions(users), np.full(len(self.items.ids), items is None)
         if items is not None:
             places = self.items.positions(self.asked("item", items))
@@ -508,13 +517,14 @@ class FittedModel:
             (of, _), _, cols = self._seen(seen)
             for user, col in zip(of.to_pylist(), cols, strict=True):
                 asked.setdefault(user, []).append(col)
-        lines = []
+        none = np.zeros(0, np.int64)
+        lines: list[tuple[Numbers, Numbers, Numbers, DoubleArray]] = [(none, none, none, np.zeros(0))]
         for place, (row, user) in enumerate(zip(rows, users.to_pylist(), strict=True)):
             may, own = allowed.copy(), self.users.at(np.array([row]))
             may[[col for col in asked.get(user, []) if col >= 0]] = False
             best = best_questions(own.location[0], own.covariance[0], known.location, known.has_intercept, n, may)
             lines.append((np.full(len(best[0]), place), np.arange(1, len(best[0]) + 1), *best))
-        of_user, rank, item, gain = map(np.concatenate, zip(*lines, strict=True)) if lines else [np.zeros(0, int)] * 4
+        of_user, rank, item, gain = map(np.concatenate, zip(*lines, strict=True))
         columns = {"user": users.take(pa.array(of_user)), "rank": rank, "item": self.items.ids.take(pa.array(item))}
         return pa.table({**columns, "information": gain})
 
@@ -607,14 +617,15 @@ class FittedModel:
         """This model with other fields of its ``info``."""
         return replace(self, info=replace(self.info, **info))
 
-    def report(self, path: str | os.PathLike[str]) -> None:
+    def report(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the report of the fit, the page ``report.html`` of a job, to a file. Its plots need matplotlib.
 
-        It shows errors and probabilities after ``fit_table(holdout=…)`` or ``diagnose``.
+        It shows errors and probabilities after ``fit_table(holdout=…)`` or ``diagnose``. With ``overwrite`` it replaces
+        another report.
         """
         if find_spec("matplotlib") is None:
             raise RequestError("the plots of a report need matplotlib: pip install '.[plots]'")
-        local_path(path).write_text(report_page(self.info, self.certificate), encoding="utf-8")
+        write_page(path, report_page(self.info, self.certificate), PAGE, overwrite)
 
     def ranking(
         self, users: Any, items: Any = None, labels: ArrayLike | None = None, *, n: int = 10, seen: Any = None
@@ -664,7 +675,7 @@ class FittedModel:
             )
             lists["popularity"] = equal, popular, Ranking(1.0)
         unknown = users.filter(pa.array(new & positive & (rows < 0)))
-        figures: dict[str, Any] = {"n": n, "n_users": len(asking), "n_unknown_user": len(unknown.unique())}
+        figures: dict[str, Any] = {"n": int(n), "n_users": len(asking), "n_unknown_user": len(unknown.unique())}
         for name, (own, others, order) in lists.items():
             best = best_of(own, asking, others, n, order, (rows[~new], cols[~new]))
             hits = np.isin(asking[:, None] * width + best.partner, wanted) & best.present
@@ -821,17 +832,28 @@ NOT_MEASURED = (
 )
 
 
-def position_problems(axes: Axes, dimensions: int, anchors: Mapping[Any, int] | None) -> list[str]:
+def position_problems(
+    axes: Axes, who: Who, dimensions: int | None, anchors: Mapping[Any, int] | None
+) -> list[str]:  # fmt: skip
     problems = []
-    if not (isinstance(dimensions, int) and 1 <= dimensions <= axes.dimensions):
+    if not axes.dimensions and (who == "user" or dimensions is not None):
+        problems.append("this model has no dimensions: its scores do not depend on the user")
+    elif dimensions is not None and not (is_integer(dimensions) and 1 <= dimensions <= axes.dimensions):
         problems.append(f"dimensions must be an integer from 1 to {axes.dimensions}, not {dimensions!r}")
-    if wrong := [repr(sign) for sign in (anchors or {}).values() if sign not in (-1, 1)]:
+    if not isinstance(anchors, Mapping | None):
+        problems.append(f"anchors must map ids to 1 or -1, such as {{'ann': 1}}, not be {anchors!r}")
+    elif wrong := [repr(sign) for sign in (anchors or {}).values() if sign not in (-1, 1)]:
         problems.append(f"anchors must map ids to 1 or -1, not to {', '.join(wrong)}")
     return problems
 
 
+def map_problems(axes: Axes) -> list[str]:
+    has = ("none", "one")
+    return [f"a map needs two dimensions, and this model has {has[axes.dimensions]}"] if axes.dimensions < 2 else []
+
+
 def question_problems(info: ModelInfo, n: int) -> list[str]:
-    problems = [] if isinstance(n, int) and n >= 1 else [f"n must be an integer of at least 1, not {n!r}"]
+    problems = [] if is_integer(n) and n >= 1 else [f"n must be an integer of at least 1, not {n!r}"]
     if info.config.loss != "logistic":
         problems.append("questions need the logistic loss, whose scores have probabilities; this model has the hinge")
     return problems

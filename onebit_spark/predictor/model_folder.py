@@ -29,7 +29,7 @@ from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.core.hashes import CellSketch
 from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who, factor_columns, plain_lists
 from onebit_spark.errors import RequestError
-from onebit_spark.platform.files import ESTIMATOR, VECTORS, Location, OutputKind, replace_folder
+from onebit_spark.platform.files import ESTIMATOR, VECTORS, Location, OutputKind, explained, replace_folder
 from onebit_spark.predictor.predictor import ModelSide, arrow_type
 
 REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -56,6 +56,14 @@ def replaced_folder(path: str | os.PathLike[str], kind: OutputKind, overwrite: b
         folder = Path(uri.removeprefix("file:"))
         folder.mkdir(parents=True)
         yield folder
+
+
+def write_page(path: str | os.PathLike[str], text: str, kind: OutputKind, overwrite: bool) -> None:
+    """Write a file, and the folders above it. With ``overwrite`` it replaces an output of the same kind."""
+    place = Location(None, local_path(path))
+    kind.check_target(place, path, overwrite)
+    with explained(f"cannot write {path}"):
+        place.write_text(text)
 
 
 CERTIFICATE = "certificate.json"

@@ -1,6 +1,7 @@
 """Positions on Spark: computed by the executors as on the driver, of a folder, of folded-in users."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from onebit_spark import OneBitCompletion, RequestError, load
@@ -30,8 +31,28 @@ def test_the_executors_compute_what_this_process_computes(spark, folder, who):
     assert there[who].to_pylist() == wanted[who].to_pylist()
     for name in wanted.column_names[1:]:
         np.testing.assert_allclose(there[name].to_numpy(), wanted[name].to_numpy(), rtol=1e-6, atol=1e-9)
+    assert model.positions(who).columns == here.positions(who).column_names
     with pytest.raises(RequestError, match="dimensions must be"):
         model.positions(who, 7)
+    with pytest.raises(RequestError, match="anchors must map ids"):
+        model.positions(who, anchors=[anchor])
+
+
+@pytest.mark.usefixtures("on_executors")
+def test_by_default_there_are_as_many_dimensions_as_the_model_has_up_to_two(spark):
+    """One where answers depend on the user alone; none where each user answers each item in both ways."""
+    i, j = np.divmod(np.arange(600) // 2, 15)
+    one = ["slope1", "slope1_std", "difficulty", "difficulty_std"]
+    for labels, columns in ((i % 2, one), (np.arange(600) % 2, [])):
+        frame = spark.createDataFrame(pa.table({"user": i, "item": j, "label": labels}))
+        model = OneBitCompletion(rank=1, maxIter=5, likelihoodWeight=1.0, fitIntercept=False).fit(frame)
+        items = model.positions("item")
+        assert items.columns == ["item", "n_ratings", "intercept", "intercept_std", *columns]
+        assert items.count() == 15
+        with pytest.raises(RequestError, match="a map needs two dimensions"):
+            map_of(model.factors, {})
+    with pytest.raises(RequestError, match="this model has no dimensions"):
+        model.positions()
 
 
 @pytest.mark.usefixtures("on_executors")
@@ -70,10 +91,11 @@ def test_a_model_that_was_updated_keeps_the_spreads_of_its_fit(folder, ratings, 
 def test_what_to_ask_next(spark, folder, ratings):
     here, model = load(folder), OneBitCompletionModel.load(folder)
     seen = ratings.where("user < 'u010'").select("user", "item")
-    there = model.nextQuestions(spark.createDataFrame([["u003"], ["u050"], ["new"]], ["user"]), 3, seen)
+    asking = spark.createDataFrame([["u003"], ["u050"], ["new"], ["u003"]], ["user"])
+    there = model.nextQuestions(asking, np.int64(3), seen)
     assert there.columns == ["user", "rank", "item", "information"]
     pairs = seen.toArrow()
-    wanted = here.next_questions(["new", "u003", "u050"], 3, seen=(pairs["user"], pairs["item"]))
+    wanted = here.next_questions(["new", "u003", "u050", "u003"], 3, seen=(pairs["user"], pairs["item"]))
     found = there.toArrow().sort_by([("user", "ascending"), ("rank", "ascending")])
     for name in ("user", "rank", "item"):
         assert found[name].to_pylist() == wanted[name].to_pylist()
@@ -96,3 +118,6 @@ def test_the_map_of_a_large_model(spark, folder, ratings):
     )
     groups = SparkRuntime(spark).groups(features, "user", diagnosed)
     assert groups == {user: user > "u030" for user in diagnosed["ids"]}
+    twice = features.union(features.limit(1).selectExpr("USER", "name", "not old"))
+    with pytest.raises(RequestError, match="user features: 1 id with several lines"):
+        SparkRuntime(spark).groups(twice, "user", diagnosed)

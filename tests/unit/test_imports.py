@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "errors": "",
     "core": "errors",
     "certificate": "core errors",
-    "report": "map certificate core errors",
+    "report": "map platform certificate core errors",
     "simulate": "core errors",
     "platform": "core errors",
     "map": "platform core errors",

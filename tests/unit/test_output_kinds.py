@@ -28,7 +28,7 @@ def saved(class_name):
 CASES = {
     "an empty folder": ({}, {name for name, kind in KINDS.items() if not kind.is_file}),
     "a folder of a job without results": ({"_SUCCESS": ""}, {name for name, kind in KINDS.items() if not kind.is_file}),
-    "an empty file": ("", {"METRICS", "PREDICTIONS_CSV", "POSITIONS_CSV", "MAP"}),
+    "an empty file": ("", {"METRICS", "PREDICTIONS_CSV", "POSITIONS_CSV", "MAP", "PAGE"}),
     "predictions as CSV": ('"user","item","score","std","probability"\n1,2,.1,.2,.3\n', {"PREDICTIONS_CSV"}),
     "another CSV": ("user,item,score\n1,2,.1\n", set()),
     "a foreign folder": ({"precious.txt": "mine"}, set()),
@@ -54,6 +54,7 @@ CASES = {
     "positions": ({"part-0.parquet": PLACED, "_SUCCESS": ""}, {"POSITIONS"}),
     "positions as CSV": ('"user","n_ratings","dim1","dim1_std"\n1,2,.1,.2\n', {"POSITIONS_CSV"}),
     "a map": (f"<!doctype html>{files.MAP_MARK}<title>", {"MAP"}),
+    "a report": (f"<!DOCTYPE html><head>{files.PAGE_MARK}9 ratings</title>", {"PAGE"}),
     "ratings": ({"part-0.parquet": RATED, "_SUCCESS": ""}, set()),
     "a Delta table of predictions": ({"part-0.parquet": PREDICTED, "_delta_log/0.json": "{}"}, set()),
     "predictions among others": ({"part-0.parquet": PREDICTED, "precious.txt": "mine"}, set()),

@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from fitting import image
+from scipy.special import entr, expit
 
 from onebit_spark import FitConfig, RequestError, fit_arrays, fit_table, load
 from onebit_spark.__main__ import main
@@ -159,11 +160,26 @@ def test_the_difficulty_is_where_the_answer_is_open(fit):
         table[name].to_numpy()
         for name in ("intercept", "slope1", "intercept_std", "slope1_std", "difficulty", "difficulty_std")
     )
-    np.testing.assert_allclose(c + a * difficulty, 0, atol=1e-12)
+    np.testing.assert_allclose((c + a * difficulty)[~np.isnan(difficulty)], 0, atol=1e-12)
     both = fit.items.measured[:, -1]
     for k in np.argsort(-np.abs(a) / a_std)[:5]:
         drawn = rng.multivariate_normal([c[k], a[k]], [[c_std[k] ** 2, both[k]], [both[k], a_std[k] ** 2]], 200_000)
         assert np.std(-drawn[:, 0] / drawn[:, 1]) == pytest.approx(std[k], rel=0.15)
+
+
+def test_an_item_without_a_slope_has_no_difficulty():
+    """Its answers do not depend on the user: it would be far from everybody, with an error bar that has no end."""
+    i, j, positive = responses(600, 8, 1.0, 0)[1:]
+    positive[j < 4] = np.random.default_rng(1).random(np.count_nonzero(j < 4)) < 0.7
+    fit = fit_arrays(i, j, positive, FitConfig(rank=1, likelihood_weight=1.0, implicit_features=False))
+    lines = fit.positions("item", 1).to_pylist()
+    figures = [(line["difficulty"], line["difficulty_std"]) for line in lines]
+    assert None in [difficulty for difficulty, _ in figures[:4]]
+    assert None not in [difficulty for difficulty, _ in figures[4:]]
+    for line, (difficulty, std) in zip(lines, figures, strict=True):
+        assert (difficulty is None) == (std is None)
+        assert difficulty is None or (abs(difficulty) <= 10 and std <= 10)
+        assert difficulty is not None or abs(line["slope1"]) < 2 * line["slope1_std"]
 
 
 def test_anchors_turn_users_and_items(fit):
@@ -246,11 +262,52 @@ def test_a_folder_of_an_earlier_version_says_that_its_spreads_are_old(caplog):
         ({"who": "users"}, "who must be 'user' or 'item'"),
         ({"anchors": {0: 2}}, "anchors must map ids to 1 or -1, not to 2"),
         ({"anchors": {-5: 1}}, "anchors: the model does not know -5"),
+        ({"anchors": [3]}, r"anchors must map ids to 1 or -1, such as {'ann': 1}, not be \[3\]"),
     ],
 )
 def test_wrong_requests(fit, arguments, message):
     with pytest.raises(RequestError, match=message):
         fit.positions(**arguments)
+
+
+@pytest.fixture(scope="module")
+def flat():
+    """A model of one dimension."""
+    i, j, positive = responses(*SHAPE, 0.6, 0)[1:]
+    return fit_arrays(i, j, positive, FitConfig(rank=1, intercepts=False, max_iter=3, likelihood_weight=1.0))
+
+
+@pytest.fixture(scope="module")
+def constant():
+    """A model whose scores do not depend on the user: each user answers each item once in both ways."""
+    i, j = np.divmod(np.arange(600) // 2, 15)
+    config = FitConfig(rank=2, implicit_features=False, max_iter=6, likelihood_weight=1.0)
+    return fit_arrays(i, j, np.arange(600) % 2, config)
+
+
+def test_by_default_there_are_as_many_dimensions_as_the_model_has_up_to_two(fit, flat, constant, tmp_path, capsys):
+    assert fit.positions().equals(fit.positions(dimensions=np.int64(2)))
+    assert flat.positions().equals(flat.positions(dimensions=1))
+    assert flat.positions("item").column_names[-1] == "difficulty_std"
+    assert constant.positions("item").column_names == ["item", "n_ratings", "intercept", "intercept_std"]
+    for who, dimensions in (("user", None), ("item", 1)):
+        with pytest.raises(RequestError, match="this model has no dimensions"):
+            constant.positions(who, dimensions)
+    for model, name, code in ((flat, "flat", 0), (constant, "constant", 2)):
+        model.save(tmp_path / name)
+        job = ["positions", "--model", str(tmp_path / name), "--output", str(tmp_path / f"{name}.csv")]
+        assert main([*job, "--runtime", "local"]) == code
+    told = capsys.readouterr()
+    assert "The dimension explains 100% of the variance of the scores." in told.out
+    assert "this model has no dimensions" in told.err
+    assert main([*job, "--runtime", "local", "--who", "item"]) == 0
+    assert "explain" not in capsys.readouterr().out
+
+
+def test_whole_numbers_of_numpy(fit):
+    n = np.int64(3)
+    for of in (fit.next_questions, fit.recommend):
+        assert of([3], n).equals(of([3], 3))
 
 
 def test_the_job_writes_them(fit, tmp_path, capsys):
@@ -278,16 +335,44 @@ def test_the_job_writes_them(fit, tmp_path, capsys):
 # ---- what to ask next ------------------------------------------------------------------------------------------------
 
 
-def test_the_information_is_the_mutual_information():
-    """Against the integral on a fine grid."""
-    mean, variance = np.array([0.0, 1.0, -3.0, 0.5]), np.array([1.0, 0.2, 2.0, 1e-4])
-    z = np.linspace(-9, 9, 20_001)
+def exact_information(mean, variance):
+    """The mutual information, and E σ'(u), by sums over a fine grid."""
+    z = np.linspace(-12, 12, 200_001)
     density = np.exp(-(z**2) / 2)
     density /= density.sum()
-    for m, v, found in zip(mean, variance, information(mean, variance)[0], strict=True):
-        p = 1 / (1 + np.exp(-(m + np.sqrt(v) * z)))
-        coin = [-(q * np.log(q) + (1 - q) * np.log(1 - q)) for q in (density @ p, p)]
-        assert found == pytest.approx(coin[0] - density @ coin[1], rel=2e-3, abs=1e-9)
+    u = mean + np.sqrt(variance) * z
+    p, expected = expit(u), density @ expit(u)
+    entropy = np.logaddexp(0, -np.abs(u)) + np.abs(u) * expit(-np.abs(u))
+    return entr(expected) + entr(1 - expected) - density @ entropy, density @ (p * expit(-u))
+
+
+def test_the_information_is_the_mutual_information():
+    """At any variance: those of new users of polarised votes are wide."""
+    mean, variance = np.meshgrid(np.linspace(-8, 8, 17), [0, 1e-6, 1e-2, 0.5, 2.2, 2.3, 5, 10, 20, 40, 100, 400, 1e4])
+    mean, variance = mean.ravel(), variance.ravel()
+    exact = np.array([exact_information(m, v) for m, v in zip(mean, variance, strict=True)])
+    np.testing.assert_allclose(np.transpose(information(mean, variance)), exact, rtol=1e-4, atol=1e-5)
+
+
+def test_the_questions_for_a_new_user_of_polarised_votes():
+    """In the order of the exact information, one at a time."""
+    rng, (n, m) = np.random.default_rng(0), (80, 200)
+    position = rng.choice([-1.0, 1.0], n) + 0.2 * rng.standard_normal(n)
+    i, j = np.nonzero(rng.random((n, m)) < 0.9)
+    score = (np.outer(position, 6 * rng.standard_normal(m)) + 2 * rng.standard_normal(m))[i, j]
+    votes = rng.random(len(i)) < expit(score)
+    fit = fit_arrays(i, j, votes, FitConfig(rank=1, likelihood_weight=1.0, max_iter=40))
+    new = fit.users.at(np.array([-1]))
+    x = np.insert(fit.cols.mean, 0, 1.0, axis=1).astype(float)
+    mean = fit.cols.intercept + x @ new.location[0]
+    variance = np.einsum("ja,ab,jb->j", x, new.covariance[0].astype(float), x)
+    assert np.quantile(variance, 0.9) > 20
+    exact = np.array([exact_information(*each)[0] for each in zip(mean, variance, strict=True)])
+    first = fit.next_questions(-1, 1).to_pylist()[0]
+    assert first["item"] == np.argmax(exact)
+    ranked = [fit.next_questions(-1, 1, items=[item])["information"][0].as_py() for item in range(m)]
+    np.testing.assert_allclose(ranked, exact, atol=1e-5)
+    np.testing.assert_array_equal(np.argsort(ranked), np.argsort(exact))
 
 
 def test_a_list_of_questions_is_greedy(fit):
@@ -308,6 +393,13 @@ def test_a_list_of_questions_is_greedy(fit):
         left.remove(best)
     with pytest.raises(RequestError, match="n must be an integer of at least 1"):
         fit.next_questions([3], 0)
+
+
+def test_each_user_gets_one_list_of_questions(fit):
+    assert fit.next_questions([5, 3, 5], 2).equals(fit.next_questions([5, 3], 2))
+    nobody = fit.next_questions([], 2)
+    assert not len(nobody)
+    assert nobody.schema == fit.next_questions([5], 2).schema
 
 
 # ---- the map ---------------------------------------------------------------------------------------------------------
@@ -340,6 +432,33 @@ def test_the_map_in_a_browser(fit, tmp_path):
         assert "the score of 3 is positive" in opened(f"file://{tmp_path / name}#item=3")
 
 
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed, in which the map could be opened")
+def test_a_map_can_be_read(tmp_path):
+    """Its axes have names, shares and a scale; the positive side of an item; short names; grey without a group."""
+    i, j, positive = responses(*SHAPE, 0.6, 0, 2)[1:]
+    names = np.array([f"{user} with a name that is too long for a map of many users" for user in range(150)])
+    table = pa.table({"user": names[i], "item": j, "label": positive})
+    fit = fit_table(table, FitConfig(rank=2, likelihood_weight=1.0, max_iter=10))
+    fit.map(tmp_path / "map.html", groups={name: f"{name[-3:]} {'x' * 50}" for name in names[:100]})
+    shown = opened(f"file://{tmp_path / 'map.html'}#item=3")
+    shares = json.loads(fit.positions().schema.metadata[b"shares"])
+    for axis, (name, share) in zip("xy", zip(("dim1", "dim2"), shares, strict=True), strict=True):
+        assert f'id="{axis}">{name}: {share:.0%} of the variance of the scores<' in shown
+    for scale in ("across", "up"):
+        marks = np.array(re.search(f'data-{scale}="([^"]*)"', shown)[1].split(), float)
+        assert len(marks) > 3
+        np.testing.assert_allclose(np.diff(marks), marks[1] - marks[0])
+    (line,) = [line for line in fit.positions("item").to_pylist() if line["item"] == 3]
+    slopes = np.array([line["slope1"], line["slope2"]])
+    side = np.array(re.search('data-positive="([^"]*)"', shown)[1].split(), float)
+    np.testing.assert_allclose(side, slopes / np.linalg.norm(slopes), atol=0.01)
+    assert "On the shaded side of the line" in shown
+    legend = dict(re.findall(r'style="color: ([^;]*);">● ([^<]*)<', shown))
+    assert legend["rgb(160, 174, 192)"] == "no group"
+    (word,) = set(legend.values()) - {"no group"}
+    assert word == f"ers {'x' * 25}…"
+
+
 def drawn_on(text):
     """What a map shows."""
     return json.loads(re.search(r'application/json">(.*?)</script>', text)[1])
@@ -351,7 +470,7 @@ def test_a_map_of_many_shows_the_extremes_and_a_sample():
         name: rng.normal(size=n) for name in ("dim1", "dim1_std", "dim2", "dim2_std")
     })  # fmt: skip
     items = pa.table({name: np.arange(60.0) for name in ("item", "n_ratings", "intercept", "slope1", "slope2")})
-    data = drawn_on(page(drawing(users, items, 50)))
+    data = drawn_on(page(drawing(users, items, np.array([0.6, 0.3]), 50)))
     assert len(data["ids"]) <= 50
     assert data["count"] == n
     assert len(data["items"]) == 50
@@ -372,8 +491,18 @@ def test_a_column_of_the_user_features_colours_the_map(fit, tmp_path, capsys):
     data = drawn_on((tmp_path / "map.html").read_text())
     assert data["groups"] == ["D", "I", "R"]
     assert [data["groups"][at] for at in data["group"]] == [party[int(user)] for user in data["ids"]]
-    assert main([*job[:4], str(tmp_path / "q"), "--runtime", "local", "--user-features", out[3]]) == 2
+    other = [*job[:4], str(tmp_path / "q"), "--runtime", "local", "--user-features", out[3]]
+    assert main(other) == 2
     assert "add --map" in capsys.readouterr().err
+    twice = features.slice(0, 1).set_column(2, "party", pa.array(["I"]))
+    for wrong, line in (
+        (features.drop_columns(["party"]), "cannot colour the map: no column has from 2 to 9 different values"),
+        (pa.concat_tables([features, twice]), "user features: 1 id with several lines, such as 0"),
+    ):
+        pq.write_table(wrong, tmp_path / "users.parquet")
+        assert main([*other, "--map", str(tmp_path / "q.html")]) == 2
+        assert line in capsys.readouterr().err
+        assert not (tmp_path / "q").exists()
 
 
 def test_as_many_groups_as_users():
@@ -384,16 +513,45 @@ def test_as_many_groups_as_users():
     assert drawn["groups"] == sorted(f"group {i}" for i in range(n))[:9]
 
 
-def test_one_dimension_has_no_map(fit, tmp_path, capsys):
+def test_one_dimension_has_no_map(flat, constant, tmp_path, capsys):
     """The job says so before it writes anything."""
     i, j, positive = responses(*SHAPE, 0.6, 0)[1:]
-    flat = fit_arrays(i, j, positive, FitConfig(rank=1, intercepts=False, max_iter=3, likelihood_weight=1.0))
     flat.save(tmp_path / "m")
     out = [str(tmp_path / name) for name in ("m", "p", "map.html")]
     assert main(["positions", "--model", out[0], "--output", out[1], "--map", out[2], "--runtime", "local"]) == 2
-    assert "dimensions must be an integer from 1 to 1, not 2" in capsys.readouterr().err
+    assert "a map needs two dimensions, and this model has one" in capsys.readouterr().err
     assert not (tmp_path / "p").exists()
     assert "map" not in flat.diagnose(i, j, positive).info.diagnostics
+    with pytest.raises(RequestError, match="this model has none"):
+        constant.map(tmp_path / "map.html")
+
+
+def test_pages_make_their_folder_and_replace_only_pages_of_their_kind(fit, tmp_path):
+    i, j, positive = responses(*SHAPE, 0.6, 0, 2)[1:]
+    known = fit.diagnose(i, j, positive)
+    for write, other in ((known.map, known.report), (known.report, known.map)):
+        path = tmp_path / "a folder" / write.__name__ / "page.html"
+        write(path)
+        with pytest.raises(RequestError, match=r"the output .*page.html exists"):
+            write(path)
+        write(path, overwrite=True)
+        with pytest.raises(RequestError, match="and nothing else is overwritten"):
+            other(path, overwrite=True)
+    with pytest.raises(RequestError, match="cannot write"):
+        known.map(path / "map.html")
+    with pytest.raises(RequestError, match=r"groups must map ids of users to words, such as .*, not be \['D'\]"):
+        known.map(tmp_path / "map.html", groups=["D"])
+
+
+@pytest.mark.parametrize("ending", ["json", "TSV", "csv.gz"])
+def test_tables_are_written_as_csv_or_parquet(fit, tmp_path, capsys, ending):
+    fit.save(tmp_path / "m")
+    output = tmp_path / f"p.{ending}"
+    for job in (["positions"], ["predict", "--top", "3"]):
+        command = [*job, "--model", str(tmp_path / "m"), "--output", str(output), "--runtime", "local"]
+        assert main(command) == 2
+        assert f"p.{ending} ends in .{ending.rpartition('.')[2]}: name a file PATH.csv" in capsys.readouterr().err
+        assert not output.exists()
 
 
 def test_the_report_shows_the_map(fit, tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from onebit_spark import FitConfig, fit_arrays
+from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.prediction import reliability
 from onebit_spark.report import plots, report
@@ -141,6 +141,19 @@ def test_dark_screens_have_colours_of_their_own(page):
     for name in set(re.findall(r"var\((--\w+)\)", page)):
         assert style.count(f"{name}:") == 2  # bright and dark
     assert not re.search(r"(?:fill|stroke): #(?!000000)", body)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_names_in_backticks_are_code(tmp_path):
+    """Sentences of certificates have such names."""
+    config = FitConfig(rank=1, implicit_features=False, likelihood_weight=1.0)
+    rng = np.random.default_rng(1)
+    i, j = np.nonzero(rng.random((40, 30)) < 0.5)
+    fit = fit_arrays(i, j, rng.random(len(i)) < 0.8, config, certify=Terms())
+    fit.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "random draws from the model (<code>sample</code>)" in page
+    assert "`" not in page
 
 
 @pytest.mark.usefixtures("undrawn")

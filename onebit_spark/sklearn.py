@@ -36,8 +36,8 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
     """Bayesian 1-bit matrix completion as a classifier of scikit-learn.
 
     ``X`` has two columns: the ids of the users, and those of the items. It is an array, a DataFrame of pandas or
-    polars, or an Arrow table; the ids are of any type. ``y`` has labels of two classes. Pairs with unknown ids are
-    predicted from the prior (docs/predictions.md).
+    polars, or an Arrow table; the ids are of most types (docs/local.md). ``y`` has labels of two classes. Pairs with
+    unknown ids are predicted from the prior (docs/predictions.md).
 
     {parameters}
 

@@ -5,6 +5,7 @@ import pickle
 import re
 from functools import partial
 
+import idtypes
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
-from onebit_spark import FitConfig, FittedModel, RequestError, fit_table
+from onebit_spark import FitConfig, FittedModel, RequestError, fit_table, load
 from onebit_spark.sklearn import CellKFold, OneBitClassifier, id_columns
 
 pytestmark = pytest.mark.filterwarnings("ignore::onebit_spark.NotConverged")
@@ -214,6 +215,24 @@ def test_ids_of_another_type_are_refused(data):
     fitted = OneBitClassifier(**FEW).fit(X, y)
     with pytest.raises(RequestError, match="the item ids are of type string, but the model's are of type int64"):
         fitted.predict(X.astype(str))
+
+
+@pytest.mark.parametrize(("ids", "cell"), idtypes.cells("scikit-learn"))
+def test_the_guide_says_which_ids_it_takes(ids, cell, tmp_path):
+    ratings = idtypes.ratings_of(ids)
+    X, y = ratings.select(["user", "item"]), ratings["label"].to_numpy()
+    if cell == "no":
+        with pytest.raises(RequestError, match="cannot be an id"):
+            OneBitClassifier(**FEW).fit(X, y)
+        return
+    fitted = OneBitClassifier(**FEW).fit(X, y)
+    assert fitted.model_.info.id_types["user"] == idtypes.named(ids, cell)
+    fitted.model_.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    for pairs in (X, X.to_pandas()):
+        of_frame = OneBitClassifier(**FEW).fit(pairs, y)
+        for each in (fitted, of_frame, pickle.loads(pickle.dumps(fitted))):
+            np.testing.assert_array_equal(each.decision_function(pairs), loaded.score(*X.columns))
 
 
 # ---- cross-validation ------------------------------------------------------------------------------------------------

@@ -190,6 +190,34 @@ def test_a_weight_of_two_counts_as_two_ratings(data):
     assert abs(one.predict_proba(X) - OneBitClassifier(**FEW).fit(X, y).predict_proba(X)).max() > 0.01
 
 
+def test_a_single_weight_is_that_of_all_ratings(data):
+    X, y = data
+    one = OneBitClassifier(**FEW).fit(X, y, sample_weight=2)
+    all_of_them = OneBitClassifier(**FEW).fit(X, y, sample_weight=np.full(len(y), 2.0))
+    np.testing.assert_array_equal(one.decision_function(X), all_of_them.decision_function(X))
+    for wrong in ([1.0, 2.0], np.ones((len(y), 2))):
+        with pytest.raises(ValueError, match="sample_weight must be a number, or an array of 600 numbers like y"):
+            OneBitClassifier(**FEW).fit(X, y, sample_weight=wrong)
+
+
+def test_columns_of_one_name_are_refused(data):
+    X, y = data
+    pandas = pytest.importorskip("pandas")
+    fitted = OneBitClassifier(**FEW).fit(X, y)
+    table = pa.Table.from_arrays([pa.array(X[:, place].tolist()) for place in (0, 1)], ["id", "id"])
+    frame = pandas.DataFrame(X, columns=["id", "id"])
+    for pairs in (table, frame):
+        for asked in (
+            lambda X: OneBitClassifier(**FEW).fit(X, y),
+            fitted.predict,
+            lambda X: next(CellKFold(2).split(X)),
+        ):
+            with pytest.raises(RequestError, match="^X has several columns named 'id': rename or drop all but one$"):
+                asked(pairs)
+    with pytest.raises(RequestError, match="^the table has several columns named 'id'"):
+        fit_table(frame.assign(label=y == "yes"))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

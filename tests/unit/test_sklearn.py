@@ -206,15 +206,12 @@ def test_columns_of_one_name_are_refused(data):
     fitted = OneBitClassifier(**FEW).fit(X, y)
     table = pa.Table.from_arrays([pa.array(X[:, place].tolist()) for place in (0, 1)], ["id", "id"])
     frame = pandas.DataFrame(X, columns=["id", "id"])
+    new = OneBitClassifier(**FEW)
     for pairs in (table, frame):
-        for asked in (
-            lambda X: OneBitClassifier(**FEW).fit(X, y),
-            fitted.predict,
-            lambda X: next(CellKFold(2).split(X)),
-        ):
-            with pytest.raises(RequestError, match="^X has several columns named 'id': rename or drop all but one$"):
+        for asked in (lambda X: new.fit(X, y), fitted.predict, lambda X: next(CellKFold(2).split(X))):
+            with pytest.raises(RequestError, match=r"^X has several columns named 'id': rename or drop"):
                 asked(pairs)
-    with pytest.raises(RequestError, match="^the table has several columns named 'id'"):
+    with pytest.raises(RequestError, match=r"^the table has several columns named 'id'"):
         fit_table(frame.assign(label=y == "yes"))
 
 

@@ -47,7 +47,7 @@ S = TypeVar("S", Labels, FitConfig, Execution, Terms)
 class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, MLReadable["OneBitCompletion"]):
     """Completes a binary matrix from some of its entries, by variational Bayes (Cottet and Alquier, 2018).
 
-    The input has one line per rating: a user id, an item id (of any type that can be compared) and a label, ±1, 0/1,
+    The input has one line per rating: a user id, an item id (of most types: docs/local.md) and a label, ±1, 0/1,
     boolean, or a number with ``threshold``. A cell may be rated several times; every rating counts. The arguments of
     the constructor are the Params.
 

@@ -255,7 +255,8 @@ def fit_table(
     config : FitConfig, optional
         The settings.
     user_col, item_col, label_col : str
-        Names of the columns. Ids are of any type; labels are ±1, 0/1, booleans, or numbers with ``threshold``.
+        Names of the columns. Ids are of most types (docs/local.md). Labels are ±1, 0/1, booleans, or numbers with
+        ``threshold``.
     threshold : float, optional
         Labels strictly greater are positive.
     weight_col : str, optional

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from onebit_spark.core.config import FitConfig, declared, documented_parameter, parameter_section
 from onebit_spark.core.hashes import cell_hashes
-from onebit_spark.core.user_data import arrow_table
+from onebit_spark.core.user_data import arrow_table, refuse_repeated_columns
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import fit_table
 from onebit_spark.predictor.fitted_model import FittedModel
@@ -36,8 +36,8 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
     """Bayesian 1-bit matrix completion as a classifier of scikit-learn.
 
     ``X`` has two columns: the ids of the users, and those of the items. It is an array, a DataFrame of pandas or
-    polars, or an Arrow table; the ids are of any type. ``y`` has labels of two classes. Pairs with unknown ids are
-    predicted from the prior (docs/predictions.md).
+    polars, or an Arrow table; the ids are of most types (docs/local.md). ``y`` has labels of two classes. Pairs with
+    unknown ids are predicted from the prior (docs/predictions.md).
 
     {parameters}
 
@@ -75,15 +75,14 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the labels ``y``, of two classes, of the pairs ``X``: users and items.
 
-        A rating of ``sample_weight`` 2 counts as two; one of weight 0 is left out (docs/MATH.md, §16).
+        A rating of ``sample_weight`` 2 counts as two; one of weight 0 is left out (docs/MATH.md, §16). A single
+        number is the weight of all.
         """
         self.classes_, codes = _classes(y)
         ids = arrow_ids(self._columns(X, y, reset=True))
         table = {**ids, "label": 2 * codes.astype(np.int8) - 1}
         if sample_weight is not None:
-            table["weight"] = column_or_1d(sample_weight, dtype=np.float64)
-            if not table["weight"].any():
-                raise ValueError("all sample weights are zero")
+            table["weight"] = _weights(sample_weight, len(codes))
         check_consistent_length(*table.values())
         config = FitConfig(**{name: getattr(self, name) for name in SETTINGS})
         weight_col = None if sample_weight is None else "weight"
@@ -152,7 +151,9 @@ class CellKFold(GroupKFold):
 
 def id_columns(X: Any) -> list[Any]:
     if hasattr(X, "columns"):  # a DataFrame or an Arrow table
-        columns = arrow_table(X, "X").columns
+        table = arrow_table(X, "X")
+        refuse_repeated_columns(table.column_names, "X")
+        columns = table.columns
     else:
         kind = None if hasattr(X, "dtype") else object  # numpy would make text of a list of texts and numbers
         columns = list(check_array(X, dtype=kind, ensure_min_features=2, input_name="X").T)
@@ -166,6 +167,20 @@ def id_columns(X: Any) -> list[Any]:
 def arrow_ids(columns: list[Any]) -> dict[str, pa.Array]:
     """The ids of users and items as Arrow arrays, without nulls."""
     return {who: asked_ids(ids, None, f"the {who} ids") for who, ids in zip(("user", "item"), columns, strict=True)}
+
+
+def _weights(given: ArrayLike, n: int) -> NDArray[np.float64]:
+    """A weight for each of the n ratings."""
+    weights = np.asarray(given, np.float64)
+    if weights.ndim == 0:
+        weights = np.full(n, weights)
+    if weights.shape != (n,):
+        raise ValueError(
+            f"sample_weight must be a number, or an array of {n:,} numbers like y, not of shape {weights.shape}"
+        )
+    if not weights.any():
+        raise ValueError("all sample weights are zero")
+    return weights
 
 
 def _classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:

@@ -20,14 +20,18 @@ from typing import Any
 import mlflow
 import mlflow.pyfunc
 import pandas as pd
-from mlflow.models import infer_signature
+import pyarrow as pa
+from mlflow.models import ModelSignature, infer_signature
+from mlflow.types.schema import AnyType, ColSpec, Schema
 
 from onebit_spark import __version__
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.core.solver import Iteration
+from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import CERTIFICATE, local_path
+from onebit_spark.predictor.predictor import asked_ids
 
 REPORT = "report.html"
 EXAMPLES = 3  # pairs of the input example
@@ -55,13 +59,14 @@ def log_model(folder: str | os.PathLike[str], name: str = "model", registered_mo
     example = model.example()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*integer column", UserWarning)  # ids are never missing
-        signature = infer_signature(example, model.predict(example))
+        inferred = infer_signature(example, model.predict(example))
+    inputs = [each if model.has_type[each.name] else ColSpec(AnyType(), each.name) for each in inferred.inputs]
     return mlflow.pyfunc.log_model(
         name=name,
         loader_module=__name__,
         data_path=str(path),
         pip_requirements=[f"onebit_spark=={__version__}", "pandas"],
-        signature=signature,
+        signature=ModelSignature(Schema(inputs), inferred.outputs),
         input_example=example,
         registered_model_name=registered_model_name,
     )
@@ -90,23 +95,50 @@ def _figures(info: ModelInfo, certificate: dict[str, Any]) -> Iterator[tuple[str
 class ServedPairs:
     """What ``mlflow.pyfunc`` calls: predictions for a DataFrame of pairs, in columns named as in the fit.
 
-    Every pair has a line: where the model's ``coldStartStrategy`` is "drop", pairs with unknown ids are NaN.
+    Every pair has a line: where the model's ``coldStartStrategy`` is "drop", pairs with unknown ids are NaN. Decimals,
+    dates and times are text in the example and in the answer. Pairs may have them as text or as they are.
     """
 
     def __init__(self, model: FittedModel) -> None:
         self.model = replace(model, cold_start="nan") if model.cold_start == "drop" else model
-        self.columns = [model.info.columns[who] for who in SIDE_OF]
+        self.columns = {who: model.info.columns[who] for who in SIDE_OF}
+
+    @property
+    def has_type(self) -> dict[str, bool]:
+        """For each column of ids: whether MLflow has their type."""
+        return {column: _has_type(self.model.side(who).ids.type) for who, column in self.columns.items()}
 
     def predict(self, pairs: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        absent = [column for column in self.columns if column not in pairs]
+        absent = [column for column in self.columns.values() if column not in pairs]
         if absent:
             raise RequestError(f"the pairs have no column {', '.join(map(repr, absent))}")
-        return self.model.predictions(*(pairs[column] for column in self.columns)).to_pandas()
+        found = self.model.predictions(*(self._ids(who, pairs[column]) for who, column in self.columns.items()))
+        for place, who in enumerate(SIDE_OF):
+            found = found.set_column(place, who, _in_mlflow(found[who]))
+        return found.to_pandas()
 
     def example(self) -> pd.DataFrame:
         n = min(EXAMPLES, len(self.model.users.ids), len(self.model.items.ids))
-        ids = (side.ids.slice(0, n).to_pandas() for side in (self.model.users, self.model.items))
-        return pd.DataFrame(dict(zip(self.columns, ids, strict=True)))
+        sides = {column: self.model.side(who).ids.slice(0, n) for who, column in self.columns.items()}
+        return pd.DataFrame({column: _in_mlflow(ids).to_pandas() for column, ids in sides.items()})
+
+    def _ids(self, who: Who, given: pd.Series) -> pa.Array:
+        ids, kind = asked_ids(given, None, f"the {who} ids"), self.model.side(who).ids.type
+        if _has_type(kind) or not pa.types.is_string(ids.type):
+            return ids
+        try:
+            return ids.cast(kind)
+        except pa.ArrowInvalid as error:
+            raise RequestError(f"the {who} ids are no text of type {spark_name(kind)}: {error}") from None
+
+
+def _has_type(kind: pa.DataType) -> bool:
+    """Whether MLflow has a type for such ids. Its ``datetime`` has no zones, and its JSON no fractions of seconds."""
+    return not (pa.types.is_decimal(kind) or pa.types.is_temporal(kind))
+
+
+def _in_mlflow(ids: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    return ids if _has_type(ids.type) else ids.cast(pa.string())
 
 
 def _load_pyfunc(path: str) -> ServedPairs:

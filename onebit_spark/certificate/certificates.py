@@ -534,7 +534,7 @@ def calling_threshold(
         raise RequestError(f"no {what} was certified for this model: call {how} first")
     refuse([f"minPrecision {problem}" for problem in precision_problems(min_precision or ())])
     for one in wanted[:1]:
-        certified = ", ".join(str(CallRequest(call, item["request"])) for item in items)
+        certified = ", ".join(dict.fromkeys(str(CallRequest(call, item["request"])) for item in items))
         items = [item for item in items if math.isclose(item["request"], one.value, rel_tol=1e-9)]
         if not items:
             raise RequestError(f"{param} {one} was not certified for this model: choose one of {certified}")

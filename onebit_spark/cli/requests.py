@@ -88,7 +88,7 @@ def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) 
     required = [name for name, item in flags.items() if item.required]
     values: dict[str, Any] = dict.fromkeys(required, "")  # an empty path is not checked
     for source, name, raw in (
-        *((f"{name} in {path}", name, raw) for name, raw in in_file.items()),
+        *((f"{key} in {path}", name, raw) for name, (key, raw) in in_file.items()),
         *((as_flag(name), name, raw) for name, raw in given.items()),
     ):
         try:
@@ -290,22 +290,35 @@ def _metavar(name: str, kind: type, choices: Sequence[str], words: Sequence[str]
     return "|".join([named or ("COLUMN" if name.endswith("_col") else "PATH"), *words])
 
 
-def _from_file(flags: Mapping[str, Flag], path: str) -> tuple[dict[str, Any], list[str]]:
+def _from_file(flags: Mapping[str, Flag], path: str) -> tuple[dict[str, tuple[str, Any]], list[str]]:
+    """The keys of a config file by their flags, as they are written, with their values; and the problems with others.
+
+    As on the command line, ``no-report = true`` is ``report = false``, and the last one counts.
+    """
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         return {}, [f"--config {path} cannot be read: {error.strerror}"]
     except ValueError as error:  # not TOML, or not UTF-8
         return {}, [f"--config {path} is not TOML: {error}"]
-    allowed = [name for name in flags if name != "config"]
-    keys = {key: key.replace("-", "_") for key in table}
-    gone = [key for key, name in keys.items() if name in REMOVED and name not in allowed]
-    unknown = [key for key, name in keys.items() if name not in allowed and key not in gone]
-    listed = ", ".join(name.replace("_", "-") for name in allowed)
-    problems = [f"{key} in {path} was removed: {REMOVED[keys[key]]}" for key in gone]
+    allowed = {name: item for name, item in flags.items() if name != "config"}
+    negated = {f"no_{name}": name for name, item in allowed.items() if item.kind is bool}
+    found: dict[str, tuple[str, Any]] = {}
+    problems, unknown = [], []
+    for key, value in table.items():
+        written = key.replace("-", "_")
+        name = negated.get(written, written)
+        if written in REMOVED and written not in allowed:
+            problems.append(f"{key} in {path} was removed: {REMOVED[written]}")
+        elif name not in allowed:
+            unknown.append(key)
+        else:
+            opposite = written in negated and isinstance(value, bool)
+            found[name] = key, not value if opposite else value
     if unknown:
+        listed = ", ".join(name.replace("_", "-") for name in allowed)
         problems.append(f"unknown key {', '.join(map(repr, unknown))} in {path}; allowed keys: {listed}")
-    return {name: table[key] for key, name in keys.items() if name in allowed}, problems
+    return found, problems
 
 
 def _key_values(raw: Any) -> dict[str, str]:

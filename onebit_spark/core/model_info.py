@@ -81,7 +81,7 @@ class ModelInfo:
     majority: int  # the more frequent label
     # names of the columns ``user``, ``item`` and ``label``, and ``weight`` if the fit was weighted
     columns: dict[str, str]
-    id_types: dict[str, str]  # spark's types of the ids of ``user`` and ``item``, such as bigint
+    id_types: dict[str, str]  # Spark's types of the ids of ``user`` and ``item``, such as bigint
     seconds: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the fit
     n_positive: int = 0  # number of positive ratings
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``core.blocks``

@@ -177,7 +177,7 @@ class SignMatrix(Protocol[T]):
 
 
 def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = MARGIN) -> tuple[T, T]:
-    """The spectral start: L (m1 × K) and R (m2 × K) from Y. CountedRows without ratings get zeros."""
+    """The spectral start: L (m1 × K) and R (m2 × K) from Y. Rows and columns without ratings get zeros."""
     width = min(rank + OVERSAMPLING, matrix.count("rows"), matrix.count("cols"))
     right = np.eye(width)
     z = matrix.row_table("cols", Keyed(width, seed))

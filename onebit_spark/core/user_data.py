@@ -5,6 +5,7 @@ A table that Arrow reads gets the types that Spark would give it. So ids, hashes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -156,10 +157,16 @@ def arrow_table(given: Any, what: str = "the table") -> pa.Table:
     except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
         if hasattr(given, "columns"):
+            refuse_repeated_columns(list(given.columns), what)
             raise RequestError(f"{what} has {_unreadable_column(given)}: {reason}") from error
         raise RequestError(
             f"{what} must be an Arrow table, or a DataFrame of pandas or polars, not a {type(given).__name__}: {reason}"
         ) from error
+
+
+def refuse_repeated_columns(names: Sequence[Any], what: str) -> None:
+    if repeated := [name for name, n in Counter(names).items() if n > 1]:
+        raise RequestError(f"{what} has several columns named {repeated[0]!r}: rename or drop all but one")
 
 
 def _unreadable_column(frame: Any) -> str:

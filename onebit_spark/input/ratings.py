@@ -35,7 +35,7 @@ Coding = Literal["signed", "binary", "boolean", "threshold"]
 
 INTEGRAL = ("tinyint", "smallint", "int", "bigint")  # as ids they interchange
 NUMBERS = (*INTEGRAL, "float", "double", "decimal")  # types as Spark names them, without their parameters
-OTHER_IDS = ("boolean", "string", "binary", "date", "timestamp", "timestamp_ntz", "time", "interval", "char", "varchar")
+OTHER_IDS = ("boolean", "string", "binary", "date", "timestamp", "timestamp_ntz", "char", "varchar")
 EXAMPLES = 3
 
 

@@ -5,12 +5,15 @@ import warnings
 from datetime import date
 from decimal import Decimal
 
+import idtypes
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import functions as F
 
+import onebit_spark
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
 from onebit_spark.core import user_data
 from onebit_spark.core.config import Terms
@@ -19,6 +22,7 @@ from onebit_spark.engines.spark_engine import load_ratings
 from onebit_spark.estimator import OneBitCompletion, fit_ratings
 from onebit_spark.input.ratings import BIT, LABEL, USER, Columns, SizeEstimate, count_labels, may_be_refused
 from onebit_spark.input.spark_ratings import estimate_size, flag_bits, unchecked_ratings
+from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform import frames
 from onebit_spark.platform.sessions import DriverLimits, is_connect
 
@@ -113,6 +117,38 @@ def test_ids_of_any_type(spark, user, item):
     for place, name in enumerate(("users", "items")):
         ids = [[line.id for line in getattr(model, name).orderBy("id").collect()] for model in (found, expected)]
         assert ids[0] == ids[1] == sorted({line[place] for line in lines})
+
+
+def of_spark(spark, ids, tmp_path):
+    """Ratings with such ids. Only files hold some of the types."""
+    ratings = idtypes.ratings_of(ids)
+    if pa.types.is_duration(ids.type) or pa.types.is_time(ids.type):
+        return spark.createDataFrame(ratings)
+    pq.write_table(ratings, tmp_path / "ratings.parquet")
+    return spark.read.parquet(str(tmp_path / "ratings.parquet"))
+
+
+REFUSED = [each for each in idtypes.cells("Spark") if each.values[1] == "no"]
+TAKEN = [each for each in idtypes.cells("Spark") if each.values[1] != "no"]
+
+
+@pytest.mark.classic
+@SLOW
+@pytest.mark.parametrize(("ids", "cell"), TAKEN)
+def test_the_guide_says_which_ids_spark_may_have(spark, ids, cell, tmp_path):
+    ratings = of_spark(spark, ids, tmp_path)
+    model = fit(ratings, rank=1, maxIter=1)
+    assert model.info.id_types["user"] == idtypes.named(ids, cell)
+    model.save(str(tmp_path / "model"))
+    found = OneBitCompletionModel.load(str(tmp_path / "model")).transform(ratings).toArrow()
+    expected = onebit_spark.load(tmp_path / "model").score(found["user"], found["item"])
+    np.testing.assert_array_equal(found["score"], expected)
+
+
+@pytest.mark.parametrize(("ids", "cell"), REFUSED)
+def test_the_guide_says_which_ids_spark_may_not_have(spark, ids, cell, tmp_path):
+    with pytest.raises((RequestError, PySparkException), match=r"cannot be an id: cast it|TIME|time64"):
+        fit(of_spark(spark, ids, tmp_path), rank=1, maxIter=1)
 
 
 def test_zero_is_one_id_whatever_its_sign(spark):

@@ -31,7 +31,7 @@ from onebit_spark.platform.sessions import is_connect
 EXCHANGES = ("driver", "broadcast", "mixed", "shuffle")
 SHAPE = (70, 40)
 BLOCKS = {"numUserBlocks": 3, "numItemBlocks": 2}
-SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest score, after 15 iterations (DESIGN.md)
+SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest score, after 15 iterations
 PARAMS = {
     "intercepts": "fitIntercept", "max_iter": "maxIter", "max_rank": "maxRank", "implicit_features": "implicitFeatures",
     "likelihood_weight": "likelihoodWeight",

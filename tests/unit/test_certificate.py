@@ -572,17 +572,29 @@ def test_the_limit_of_what_is_found_holds_at_all_thresholds_at_once(n):
     assert found_limit(0, 0, DELTA) == 0
 
 
+def test_a_request_that_is_repeated_counts_once():
+    held = called(20_000)
+    once, twice = (precise(held, *requests) for requests in ((0.8, 0.7), (0.8, "positive:0.80", 0.7)))
+    assert twice == once
+    assert [item.inputs["requests"] for item in twice] == [2, 2]
+
+
 def test_which_precision_a_column_has():
     entries = [
         {"name": "precision", "class": name, "group": None, "request": request, "threshold": threshold}
-        for name, request, threshold in (("positive", 0.9, 1.5), ("positive", 0.8, -0.5), ("negative", 0.99, None))
+        for name, request, threshold in (
+            ("positive", 0.9, 1.5),
+            ("positive", 0.8, -0.5),
+            ("positive", 0.9, 1.5),  # certified twice
+            ("negative", 0.99, None),
+        )
     ]
     certificate = {"certificates": entries}
     assert calling_threshold(certificate, "positive") == 1.5
     assert calling_threshold(certificate, "positive", min_precision="0.8,negative:0.99") == -0.5
     assert calling_threshold(certificate, "negative", min_precision="0.8") == math.inf
     for call, given, message in (
-        ("positive", "0.7", "minPrecision 0.7 was not certified for this model: choose one of 0.9, 0.8"),
+        ("positive", "0.7", "minPrecision 0.7 was not certified for this model: choose one of 0.9, 0.8$"),
         ("negative", "negative:0.5", "minPrecision negative:0.5 was not certified .*: choose one of negative:0.99"),
         ("positive", "high", "minPrecision must hold precisions strictly between 0 and 1"),
         (

@@ -193,8 +193,26 @@ BAD_FILES = {
     "ratings = 3": ["must be text, not 3"],
     'loss = "huber"': ["must be one of hinge, logistic, not 'huber'"],
     "option = 3": ["must be key=value"],
+    'max-iter = "many"': ["max-iter in", "must be an integer, not 'many'"],
+    'max_iter = "many"': ["max_iter in", "must be an integer, not 'many'"],
+    'no-report = "yes"': ["no-report in", "must be true or false, not 'yes'"],
+    "no-rank = true": ["unknown key 'no-rank'"],
     "rank = 0": ["--rank must be an integer of at least 1"],
 }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("no-report = true", False),
+        ("no_report = false", True),
+        ("report = true\nno-report = true", False),
+        ("no-report = true\nreport = true", True),
+    ],
+)
+def test_a_config_file_takes_the_opposite_of_a_flag_as_the_command_line_does(here, text, expected):
+    assert parse(FitRequest, "fit", [*GOOD["fit"], *config_file(here, text)]).report is expected
+    assert not parse(FitRequest, "fit", [*GOOD["fit"], *config_file(here, text), "--no-report"]).report
 
 
 @pytest.mark.parametrize("text", BAD_FILES)

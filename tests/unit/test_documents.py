@@ -32,6 +32,19 @@ def test_every_file_that_is_named_exists(document):
     assert not absent
 
 
+def test_documents_that_the_code_cites_exist():
+    """A path from the root of the project or from the file itself, or the name of a document in ``docs``."""
+    written = {"OUTPUT/REPRODUCTION.md"}  # by a job
+    absent = []
+    for folder in ("onebit_spark", "jobs", "tests", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            cited = set(re.findall(r"[\w./-]*\b[A-Za-z][\w-]*\.md\b", path.read_text("utf-8")))
+            places = ROOT, ROOT / "docs", path.parent
+            missing = [name for name in cited - written if not any((at / name).exists() for at in places)]
+            absent += [f"{path.name} cites {name}" for name in missing]
+    assert not absent
+
+
 @pytest.mark.parametrize("folder", ["core", "predictor", "engines/cuda"])
 def test_the_table_of_a_folder_names_its_files(folder):
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")

@@ -5,6 +5,7 @@ import pickle
 import re
 from functools import partial
 
+import idtypes
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
-from onebit_spark import FitConfig, FittedModel, RequestError, fit_table
+from onebit_spark import FitConfig, FittedModel, RequestError, fit_table, load
 from onebit_spark.sklearn import CellKFold, OneBitClassifier, id_columns
 
 pytestmark = pytest.mark.filterwarnings("ignore::onebit_spark.NotConverged")
@@ -189,6 +190,31 @@ def test_a_weight_of_two_counts_as_two_ratings(data):
     assert abs(one.predict_proba(X) - OneBitClassifier(**FEW).fit(X, y).predict_proba(X)).max() > 0.01
 
 
+def test_a_single_weight_is_that_of_all_ratings(data):
+    X, y = data
+    one = OneBitClassifier(**FEW).fit(X, y, sample_weight=2)
+    all_of_them = OneBitClassifier(**FEW).fit(X, y, sample_weight=np.full(len(y), 2.0))
+    np.testing.assert_array_equal(one.decision_function(X), all_of_them.decision_function(X))
+    for wrong in ([1.0, 2.0], np.ones((len(y), 2))):
+        with pytest.raises(ValueError, match="sample_weight must be a number, or an array of 600 numbers like y"):
+            OneBitClassifier(**FEW).fit(X, y, sample_weight=wrong)
+
+
+def test_columns_of_one_name_are_refused(data):
+    X, y = data
+    pandas = pytest.importorskip("pandas")
+    fitted = OneBitClassifier(**FEW).fit(X, y)
+    table = pa.Table.from_arrays([pa.array(X[:, place].tolist()) for place in (0, 1)], ["id", "id"])
+    frame = pandas.DataFrame(X, columns=["id", "id"])
+    new = OneBitClassifier(**FEW)
+    for pairs in (table, frame):
+        for asked in (lambda X: new.fit(X, y), fitted.predict, lambda X: next(CellKFold(2).split(X))):
+            with pytest.raises(RequestError, match=r"^X has several columns named 'id': rename or drop"):
+                asked(pairs)
+    with pytest.raises(RequestError, match=r"^the table has several columns named 'id'"):
+        fit_table(frame.assign(label=y == "yes"))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -214,6 +240,24 @@ def test_ids_of_another_type_are_refused(data):
     fitted = OneBitClassifier(**FEW).fit(X, y)
     with pytest.raises(RequestError, match="the item ids are of type string, but the model's are of type int64"):
         fitted.predict(X.astype(str))
+
+
+@pytest.mark.parametrize(("ids", "cell"), idtypes.cells("scikit-learn"))
+def test_the_guide_says_which_ids_it_takes(ids, cell, tmp_path):
+    ratings = idtypes.ratings_of(ids)
+    X, y = ratings.select(["user", "item"]), ratings["label"].to_numpy()
+    if cell == "no":
+        with pytest.raises(RequestError, match="cannot be an id"):
+            OneBitClassifier(**FEW).fit(X, y)
+        return
+    fitted = OneBitClassifier(**FEW).fit(X, y)
+    assert fitted.model_.info.id_types["user"] == idtypes.named(ids, cell)
+    fitted.model_.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    for pairs in (X, X.to_pandas()):
+        of_frame = OneBitClassifier(**FEW).fit(pairs, y)
+        for each in (fitted, of_frame, pickle.loads(pickle.dumps(fitted))):
+            np.testing.assert_array_equal(each.decision_function(pairs), loaded.score(*X.columns))
 
 
 # ---- cross-validation ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 
+import idtypes
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -639,6 +640,22 @@ def test_a_table_that_was_fitted_can_be_predicted(name):
     assert predicted["score"].to_pylist() == model.score(table["user"], table["item"]).tolist()
     assert len(model.fitted.hashes) == len(set(zip(SMALL, items, strict=True)))  # one per cell
     assert model.recommend(table["user"].slice(0, 1), 2).num_rows == 2
+
+
+@pytest.mark.parametrize(("ids", "cell"), idtypes.cells("fit_table"))
+def test_the_guide_says_which_ids_a_table_may_have(ids, cell, tmp_path):
+    ratings = idtypes.ratings_of(ids)
+    if cell == "no":
+        with pytest.raises(RequestError, match=r"column 'user' is of type .*, which cannot be an id: cast it"):
+            fit_table(ratings, QUICK)
+        return
+    model = fit_table(ratings, QUICK)
+    model.save(tmp_path / "model")
+    loaded = onebit_spark.load(tmp_path / "model")
+    assert model.info.id_types["user"] == idtypes.named(ids, cell)
+    assert (loaded.users.positions(loaded.asked("user", ids)) >= 0).all()
+    for asked in (ratings, ratings.to_pandas(), pl.from_arrow(ratings)):
+        np.testing.assert_array_equal(loaded.transform(asked)["score"], model.transform(ratings)["score"])
 
 
 def test_ids_that_no_column_can_hold():

@@ -3,30 +3,38 @@
 from dataclasses import replace
 from pathlib import Path
 
+import idtypes
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import onebit_spark
-from onebit_spark import RequestError
+from onebit_spark import FitConfig, RequestError, fit_table
 from onebit_spark.core.solver import Iteration
 
 MODEL = Path(__file__).parents[1] / "spark" / "folders" / "logistic-4"
 
 
 @pytest.fixture(scope="module")
-def logged(tmp_path_factory):
-    """A run with the curve of three iterations, and a model. MLflow takes long to import: only where this runs."""
-    mlflow = pytest.importorskip("mlflow")
-    from onebit_spark import tracking
-
+def mlflow(tmp_path_factory):
+    """MLflow takes long to import: only where this runs."""
+    found = pytest.importorskip("mlflow")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database would need more packages
-        mlflow.set_tracking_uri((tmp_path_factory.mktemp("mlflow") / "runs").as_uri())
-        with mlflow.start_run() as run:
-            for number in (1, 2, 3):
-                tracking.log_iteration(Iteration(number, 100.0 / number, 1.0, 0.1, 0.01 / number, 0.5))
-            tracking.log_model(MODEL, registered_model_name="films")
-        yield mlflow.tracking.MlflowClient(), run.info.run_id, mlflow.pyfunc.load_model("models:/films/1")
+        found.set_tracking_uri((tmp_path_factory.mktemp("mlflow") / "runs").as_uri())
+        yield found
+
+
+@pytest.fixture(scope="module")
+def logged(mlflow):
+    """A run with the curve of three iterations, and a model."""
+    from onebit_spark import tracking
+
+    with mlflow.start_run() as run:
+        for number in (1, 2, 3):
+            tracking.log_iteration(Iteration(number, 100.0 / number, 1.0, 0.1, 0.01 / number, 0.5))
+        tracking.log_model(MODEL, registered_model_name="films")
+    return mlflow.tracking.MlflowClient(), run.info.run_id, mlflow.pyfunc.load_model("models:/films/1")
 
 
 def test_the_curve_is_logged(logged):
@@ -85,3 +93,53 @@ def test_every_pair_has_a_line():
     assert len(model.predictions(pairs["user"], pairs["item"])) == 1
     found = tracking.ServedPairs(model).predict(pairs)
     assert found["probability"].isna().tolist() == [False, True]
+
+
+# ---- types of ids ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fitted_and_served(mlflow, tmp_path):
+    """The model of a table, and what MLflow loads after it was logged."""
+    from onebit_spark import tracking
+
+    def made(ratings):
+        model = fit_table(ratings, FitConfig(rank=1, max_iter=2, likelihood_weight=1.0))
+        model.save(tmp_path / "model", overwrite=True)
+        with mlflow.start_run():
+            logged = tracking.log_model(tmp_path / "model")
+        return model, mlflow.pyfunc.load_model(logged.model_uri)
+
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::onebit_spark.NotConverged")
+@pytest.mark.parametrize(("ids", "cell"), idtypes.cells("MLflow"))
+def test_the_guide_says_which_ids_a_logged_model_takes(fitted_and_served, ids, cell):
+    ratings = idtypes.ratings_of(ids)
+    if cell == "no":
+        with pytest.raises(RequestError, match="cannot be an id"):
+            fitted_and_served(ratings)
+        return
+    model, served = fitted_and_served(ratings)
+    example, n = served.input_example, len(served.input_example)
+    known = model.users.ids.slice(0, n)
+    answer = served.predict(example)
+    assert answer["score"].tolist() == model.score(known, model.items.ids.slice(0, n)).tolist()
+    assert answer["user"].tolist() == (known.cast(pa.string()) if cell == "text" else known).to_pylist()
+    pairs, scores = ratings.select(["user", "item"]).to_pandas(), model.score(ratings["user"], ratings["item"])
+    if not pa.types.is_dictionary(ids.type):  # MLflow takes no categories of pandas
+        assert served.predict(pairs)["score"].tolist() == scores.tolist()
+    if cell == "text":
+        assert served.predict(pairs.astype(str))["score"].tolist() == scores.tolist()
+
+
+@pytest.mark.filterwarnings("ignore::onebit_spark.NotConverged")
+def test_text_that_is_no_id_is_refused(fitted_and_served):
+    times, dates = (idtypes.ratings_of(idtypes.IDS[name][0])["user"] for name in ("times with a zone", "dates"))
+    labels = [place % 2 for place in range(len(times))]
+    _, served = fitted_and_served(pa.table({"user": times, "item": dates, "label": labels}))
+    with pytest.raises(RequestError, match=r"the user ids are no text of type timestamp: .* zone offset"):
+        served.predict(pd.DataFrame({"user": ["2024-02-29 01:02:03"], "item": ["2024-02-29"]}))
+    with pytest.raises(RequestError, match=r"the item ids are no text of type date: .*'tomorrow'"):
+        served.predict(pd.DataFrame({"user": ["2024-02-29 01:02:03Z"], "item": ["tomorrow"]}))

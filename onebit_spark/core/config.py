@@ -276,7 +276,8 @@ class FitConfig(Settings):
     max_iter: int = setting(100, "largest number of iterations", check=at_least(1))
     tol: float = setting(
         1e-5,
-        "stop when objective and scores change by less than this share; 0: never",
+        "stop when objective and scores change by less than this share; 0: never, so that {max_iter} ends the fit, or "
+        "the tenth of the ratings that chooses the settings",
         check=NOT_NEGATIVE,
         see="§7.4",
     )

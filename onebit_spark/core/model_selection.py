@@ -6,7 +6,7 @@
     all ratings               that state ─► some more iterations
 
 A slice has all ratings of some rows, or of some columns if there are more of these. A change is kept if it lowers the
-loss of the tenth by more than a tenth of that loss's standard error. The changes are a few more iterations; no implicit
+loss of the tenth by more than a tenth of that loss's standard error. The changes are a few more iterations; implicit
 features; a larger or a smaller κ; and, if all factors are in use, more of them, together with a κ for them. Each change
 begins at the best state so far, so nothing is fitted twice, and what a slice has clearly refused is not tried again.
 All ratings may need more factors than a slice: they try twice ``START_RANK`` where slices refused the first growth. At
@@ -21,8 +21,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -78,7 +78,7 @@ class Trial(Generic[P]):
         return len(self.start.history)
 
     def beats(self, other: Trial[P]) -> bool:
-        """Whether the loss is lower by at least ``LEAST_GAIN`` standard errors."""
+        """Whether the loss is lower by more than ``LEAST_GAIN`` of its standard errors."""
         return self.loss < other.loss - LEAST_GAIN * self.holdout.standard_error
 
     def as_dict(self, share: float, kept: bool) -> dict[str, Any]:
@@ -86,7 +86,8 @@ class Trial(Generic[P]):
         return {
             "share": share,
             "rank": config.factors, "weight": config.kappa, "implicit_features": config.implicit_features,
-            "iterations": self.iterations, "loss": self.loss, "kept": kept,
+            "iterations": self.iterations, "loss": self.loss, "standard_error": self.holdout.standard_error,
+            "kept": kept,
         }  # fmt: skip
 
 
@@ -197,6 +198,11 @@ def chose_rank(record: Mapping[str, Any] | None) -> bool:
 def sentences(record: Mapping[str, Any]) -> Iterator[str]:
     """How the settings were selected, from ``SelectedModel.as_dict``."""
     yield "The settings were selected by the loss of a held-out tenth of the ratings."
+    if any("standard_error" in entry for entry in record["trail"]):
+        yield (
+            "Gains are over the last line that was kept, in standard errors of the loss. "
+            f"A change is kept if it gains more than {LEAST_GAIN:g}, more iterations unless they lose."
+        )
     if noise := record["noise"]:
         silent = f"{noise['noise']:.1%} of the labels are random, and " if noise["noise"] else ""
         yield f"Probabilities are calibrated on that tenth: {silent}the temperature is {noise['temperature']:.3g}."
@@ -204,14 +210,27 @@ def sentences(record: Mapping[str, Any]) -> Iterator[str]:
 
 def trial_table(record: Mapping[str, Any]) -> Iterator[str]:
     """The trials as lines of a table, from ``SelectedModel.as_dict``."""
-    yield "share  rank  weight  implicit features  iterations    loss"
-    for entry in record["trail"]:
+    yield "share  rank  weight  implicit features  iterations    loss    gain"
+    for entry, gain in zip(record["trail"], gains(record["trail"]), strict=True):
         features, kept = "yes" if entry["implicit_features"] else "no", "  kept" if entry["kept"] else ""
         share = entry.get("share", 1.0)  # models of earlier versions have none
         yield (
             f"{share:5.3g}  {entry['rank']:4}  {entry['weight']:6.3g}  {features:>17}  {entry['iterations']:10}  "
-            f"{entry['loss']:.4f}{kept}"
+            f"{entry['loss']:.4f}  {'' if gain is None else f'{gain:+.3g}':>6}{kept}".rstrip()
         )
+
+
+def gains(trail: Iterable[Mapping[str, Any]]) -> Iterator[float | None]:
+    """How far the loss of every trial is below that of the last kept one before it, in its standard errors.
+
+    None for the first trial on a share of the ratings, and where a model of an earlier version has no standard error.
+    """
+    last: Mapping[str, Any] = {}
+    for entry in trail:
+        error = entry.get("standard_error", 0.0)
+        comparable = error > 0 and last.get("share") == entry["share"]
+        yield (last["loss"] - entry["loss"]) / error if comparable else None
+        last = entry if entry["kept"] else last
 
 
 def _final_start(trial: Trial[P], engine: Engine[P]) -> Start[P]:
@@ -243,6 +262,7 @@ class _Search(Generic[P]):
         self._too_large: set[int] = set()  # ranks for which there is too little memory
         self._refused: dict[tuple[int, float], bool] = {}  # rank and κ of what was tried: whether it is clearly worse
         self._new = _longer(engine)  # the side of which a level has more rows than that below
+        self._rival: Trial[P] | None = None  # the state that a group of changes must beat together
         self.trail: list[dict[str, Any]] = []
         self._began = time.perf_counter()
 
@@ -284,7 +304,7 @@ class _Search(Generic[P]):
 
     def _first_trial(self) -> Trial[P]:
         """The first fit, with or without implicit features, and with its best κ."""
-        config = self._given
+        config, refused = self._given, None
         trial = self._trial(config, None, FIRST_ITERATIONS)
         if config.implicit_features:
             plain = self._trial(replace(config, implicit_features=False), None, FIRST_ITERATIONS)
@@ -292,10 +312,14 @@ class _Search(Generic[P]):
             if not pays:
                 trial, plain = self._settled(trial), self._settled(plain)
                 pays = trial.beats(plain)
-            trial, refused = (trial, plain) if pays else (plain, trial)
-            self._record(refused, False)
+            if pays:
+                self._record(plain, True)
+            else:
+                trial, refused = plain, trial
         trial = self._settled(trial)
         self._record(trial, True)
+        if refused is not None:
+            self._record(refused, False)
         return self._with_best_kappa(trial)
 
     def _continued(self, below: Trial[P]) -> Trial[P]:
@@ -311,14 +335,14 @@ class _Search(Generic[P]):
         posteriors = self._part.placed(posteriors, self._below, below.start.scales)
         start = Start(posteriors, _final_start(below, self._part).scales, first=self._new)
         trial = self._settled(self._trial(below.config, start, FIRST_ITERATIONS))
+        self._record(trial, True)
         if 2 * len(self._in_use(trial)) < trial.config.factors:
-            tried, refused, self._refused = len(self.trail), self._refused, {}
-            fresh = self._first_trial()
+            refused, self._refused = self._refused, {}
+            with self._against(trial):
+                fresh = self._first_trial()
             if fresh.beats(trial):
                 return fresh
-            self._discard(tried)
             self._refused = refused
-        self._record(trial, True)
         return trial
 
     def _with_best_kappa(self, trial: Trial[P], steps: tuple[int, ...] = (1, -1)) -> Trial[P]:
@@ -347,7 +371,8 @@ class _Search(Generic[P]):
             if not trial.settled:
                 trial = self._settled(trial)
                 self._record(trial, True)
-            trial, before = self._grown(trial, wider), trial
+            with self._against(trial):
+                trial, before = self._grown(trial, wider), trial
             if trial is before:
                 break
         return trial
@@ -371,7 +396,7 @@ class _Search(Generic[P]):
 
     def _grown(self, trial: Trial[P], wider: FitConfig) -> Trial[P]:
         """The state with more factors and with the best κ for them, if it is better."""
-        old, tried = trial.config.factors, len(self.trail)
+        old = trial.config.factors
         self._part.start_from(trial.start.posteriors)
         posteriors = self._part.grown(wider, wider.make_loss())
         index = np.where(np.arange(wider.factors) < old, np.arange(wider.factors), -1)
@@ -390,7 +415,6 @@ class _Search(Generic[P]):
                 if rank == old and kappa < trial.config.kappa:
                     self._refused[wider.factors, kappa] = clearly
             return changed
-        self._discard(tried)
         return trial
 
     def _without_idle_factors(self, trial: Trial[P]) -> Trial[P]:
@@ -437,19 +461,22 @@ class _Search(Generic[P]):
             self._refused[changed.config.factors, changed.config.kappa] = clearly
         return kept
 
-    def _discard(self, first: int) -> None:
-        """Nothing that was tried from here on is kept."""
-        for entry in self.trail[first:]:
-            entry["kept"] = False
+    @contextmanager
+    def _against(self, trial: Trial[P]) -> Iterator[None]:
+        """Of changes that are tried together, those count as kept that beat the state before all of them."""
+        self._rival = trial
+        yield
+        self._rival = None
 
     def _record(self, trial: Trial[P], kept: bool) -> None:
+        kept = kept and (self._rival is None or trial.beats(self._rival))
         self.trail.append(trial.as_dict(self._share, kept))
-        config = trial.config
+        config, (*_, gain) = trial.config, gains(self.trail)
         log.info(
-            "choosing by a tenth of %s: rank %d, weight %g%s: loss %.4f after %d iterations, %s, %.3g s so far",
+            "choosing by a tenth of %s: rank %d, weight %g%s: loss %.4f after %d iterations%s, %s, %.3g s so far",
             "the ratings" if self._share == 1 else f"1/{1 / self._share:.0f} of the ratings", config.factors,
             config.kappa, "" if config.implicit_features else ", no implicit features", trial.loss, trial.iterations,
-            "kept" if kept else "not kept", self.seconds,
+            "" if gain is None else f", gain {gain:+.3g} standard errors", "kept" if kept else "not kept", self.seconds,
         )  # fmt: skip
 
     def _in_use(self, trial: Trial[P]) -> NDArray[np.int64]:

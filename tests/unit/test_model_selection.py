@@ -458,11 +458,11 @@ def test_flipped_labels_are_known_to_be_so():
 def test_the_table_of_trials():
     fit = fitted(data("B3"))
     header, *lines = trial_table(fit.info.choice)
-    assert header.split() == ["share", "rank", "weight", "implicit", "features", "iterations", "loss"]
+    assert header.split() == ["share", "rank", "weight", "implicit", "features", "iterations", "loss", "gain"]
     for line, entry in zip(lines, fit.info.choice["trail"], strict=True):
-        share, rank, kappa, features, iterations, loss, *kept = line.split()
+        share, rank, kappa, features, iterations, loss, *more = line.split()
         assert float(share) == entry["share"] == 1.0
-        assert (int(rank), int(iterations), kept == ["kept"]) == (entry["rank"], entry["iterations"], entry["kept"])
+        assert (int(rank), int(iterations), "kept" in more) == (entry["rank"], entry["iterations"], entry["kept"])
         assert (features == "yes", float(kappa)) == (
             entry["implicit_features"],
             pytest.approx(entry["weight"], rel=0.01),
@@ -471,6 +471,46 @@ def test_the_table_of_trials():
     summary = list(fit_summary(fit.info, fit.certificate))
     assert {f"    {line}" for line in (header, *lines)} <= set(summary)
     assert re.match(r"Converged after \d+ iterations: these used all ratings; \d+ before used nine tenths", summary[1])
+
+
+@pytest.mark.parametrize("kind", ["noise", "B2", "sliced", "grown"])
+def test_the_table_of_trials_shows_why_each_was_kept(kind, monkeypatch, caplog):
+    """A change that gains more than a tenth of a standard error is kept, and no other."""
+    caplog.set_level(logging.INFO, "onebit_spark")
+    if kind == "sliced":
+        monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 1000)
+        monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 300)
+    if kind == "grown":
+        monkeypatch.setattr(model_selection, "START_RANK", 2)
+        monkeypatch.setattr(model_selection, "GROWTH", 2)
+    fit = fitted(noise() if kind == "noise" else data("B2"))
+    _, *lines = trial_table(fit.info.choice)
+    logged = [line for line in caplog.messages if line.startswith("choosing by a tenth of ")]
+    shares, settings = set(), None
+    for line, said in zip(lines, logged, strict=True):
+        share, *tried = line.split()[:4]
+        gain = re.search(r" ([+-]\d\S*)(?:  kept)?$", line)
+        if share not in shares:
+            assert gain is None
+            assert line.endswith("kept")
+        elif tried != settings:
+            assert line.endswith("kept") is (float(gain[1]) > LEAST_GAIN)
+            assert f"gain {gain[1]} standard errors, {'kept' if line.endswith('kept') else 'not kept'}, " in said
+        else:  # more iterations
+            assert float(gain[1]) >= 0
+        shares, settings = shares | {share}, tried if line.endswith("kept") else settings
+    assert (len(shares) > 1) is (kind == "sliced")
+    assert (len({line.split()[1] for line in lines}) > 1) is (kind == "grown")
+    assert f"A change is kept if it gains more than {LEAST_GAIN}" in " ".join(sentences(fit.info.choice))
+
+
+def test_without_tolerance_the_tenth_ends_a_fit_that_chooses_its_settings():
+    """As the description of ``tol`` says."""
+    chosen = fitted(data("B2"), FitConfig(tol=0))
+    assert len(chosen.history) == model_selection.FINAL_ITERATIONS
+    given = fit_arrays(*data("B2"), FitConfig(tol=0, rank=2, likelihood_weight=1.0, max_iter=12), SHAPE)
+    assert len(given.history) == 12
+    assert "or the tenth of the ratings that chooses the settings" in " ".join(FitConfig.__doc__.split())
 
 
 def test_hinge_chooses_its_rank_alone():

@@ -251,7 +251,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """
         refuse(who_problems(who))
         given = NewRatings.of(self.factors, ratings, self.info.threshold if threshold is None else threshold)
-        return self._with_ratings(given, fold_in(self.factors, given, who, features)) if given.n else self
+        changes = fold_in(self.factors, given, who, features) if given.n else {}
+        return self._with_ratings(given, changes) if changes else self
 
     def update(
         self, ratings: DataFrame, threshold: float | None = None, userFeatures: DataFrame | None = None,

@@ -48,17 +48,20 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
     """The users (or items) of new ratings added, or replaced if they are known. The other side does not change.
 
     Few ratings are folded in on the driver. Otherwise the factors are computed once and kept by the executors. If an
-    executor is lost, its factors are computed again. ``features`` are side features of the new ids.
+    executor is lost, its factors are computed again. ``features`` are side features of the new ids. If none of the
+    ratings has a known partner, nothing changes.
     """
     means = None if features is None else explained_means(factors, features, who)
     if not factors.fit_driver(given.n):
         united = _with_new(factors, given, who, means)
-        return _change(who, united, united.count())
+        return {} if united is None else _change(who, united, united.count())
     model, table, weighted = factors.on_driver(), given.table(), given.columns.weight is not None
     own, partners = model.side(who), model.side(PARTNER[who])
     ids = one_array(table[COLUMN_OF[who]].cast(own.ids.type))
     others, weights = partners.positions(table[COLUMN_OF[PARTNER[who]]]), table[WEIGHT].to_numpy() if weighted else None
     folded = model.folded_rows(who, ids, others, table[LABEL].to_numpy(), weights, means)
+    if not len(folded[0]):
+        return {}
     side = own.with_rows(*folded)
     return _change(who, side_frame(factors, who, side.table), len(side.ids))
 
@@ -123,8 +126,8 @@ def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
     )
 
 
-def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
-    """The factor table with the new rows, computed and kept by the executors."""
+def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame | None:
+    """The factor table with the new rows, computed and kept by the executors; None if there is no new row."""
     info, ratings = factors.info, spark_ratings.rating_lines(given.frame, given.columns)
     new, needed = COLUMN_OF[who], model_info.factor_columns(*info.table_form)
     plain = model_info.plain_columns(info, factors.of(who).columns)
@@ -159,7 +162,10 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
 
     schema = factor_schema(replace(info, draw_narrowing=None), who, plain)
     folded = computed_once(placed.repartition(tasks, "id").mapInArrow(rows_of, schema))
-    warn_left_out(who, ratings.select(new).distinct().count(), folded.count())
+    n_folded = folded.count()
+    warn_left_out(who, ratings.select(new).distinct().count(), n_folded)
+    if not n_folded:
+        return None
     return factors.of(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
 
 

@@ -679,8 +679,8 @@ class FittedModel:
 
         ``users``, ``items`` and ``labels`` are all ratings of the new ids; or ``users`` is one table with the columns
         of the fit. Ratings of unknown partners are ignored; a warning counts the ids that have no others and are not
-        folded in. Without ratings the model stays as it is. An id that the model already knows is replaced. The new
-        model has no certificates.
+        folded in. If no id is folded in, the model stays as it is. An id that the model already knows is replaced. The
+        new model has no certificates.
 
         Labels are ±1, 0/1 or booleans; with a ``threshold`` (default: that of the fit) any numbers, and those strictly
         above it are positive. ``features`` are side features of the new ids, if the model was fitted with such
@@ -694,6 +694,8 @@ class FittedModel:
         means = None if features is None else self._explained(features, who)
         folded = self.folded_rows(who, new_ids.cast(own.ids.type), partners, given.positive, given.weights, means)
         ids, rows, measured = folded
+        if not len(ids) and not only_new:
+            return self
         side = ModelSide(ids, rows, own.prior, measured=measured) if only_new else own.with_rows(*folded)
         fitted = merged_sketch(None if only_new else self.fitted, self._sketch(given))
         return replace(self._with_sides({who: side}), fitted=fitted)

@@ -438,6 +438,20 @@ def test_the_weights_of_a_table_count(likes, method):
         getattr(model, method)({**given, "w": [1.0, -1.0, 1.0]})
 
 
+@pytest.mark.parametrize("who", ["user", "item"])
+def test_ratings_of_unknown_partners_alone_change_nothing(model, who, caplog):
+    given = ["eve", "eve"], ["nothing", "nowhere"], [1, -1]
+    users, items, labels = given if who == "user" else (given[1], given[0], given[2])
+    assert model.fold_in(users, items, labels, who) is model
+    assert f"1 of 1 {who}s are not folded in: all their ratings are with" in caplog.text
+    partners = (model.items if who == "user" else model.users).ids
+    pairs = ("eve", partners) if who == "user" else (partners, "eve")
+    for ratings in ((users, items, labels), ([], [], [])):
+        nobody = model.fold_in(*ratings, who, only_new=True)
+        assert len(nobody.side(who).ids) == 0
+        np.testing.assert_array_equal(nobody.score(*pairs), model.score(*pairs))  # the prior remains
+
+
 def test_features_of_new_ids(likes):
     """Without ratings of its own, or with them, a new id is nearer to those with its features."""
     users = sorted(set(likes["user"].to_pylist()))

@@ -337,7 +337,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         the groups. The thresholds of groups are reported but not applied.
         """
         request = CertificateRequest.of(maxError, delta, by, certificateGrid, minPrecision)
-        return self.withCertificates(self._certified(ratings, request), OF_PREDICTIONS)
+        return self.withCertificates(self._certified(ratings, request))
 
     def certifySelective(
         self, ratings: DataFrame, maxError: float | Sequence[float] = 0.05, delta: float = 0.05, by: str | None = None,
@@ -367,8 +367,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         scoring.check_request(self.factors, ratings, request)
         return scoring.certify(self.factors, self.fitted, scoring.checked_ratings(self.factors, ratings), request)[1]
 
-    def withCertificates(self, certificates: Sequence[Certificate], insteadOf: Sequence[str] = ()) -> Self:
-        """This model with more certificates, without those of some names; and then without those of groups."""
+    def withCertificates(self, certificates: Sequence[Certificate], insteadOf: Sequence[str] = OF_PREDICTIONS) -> Self:
+        """This model with other certificates: see ``FittedModel.with_certificates``."""
         model = self.changed()
         model.certificate = with_certificates(self.certificate, certificates, insteadOf)
         return model

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import (
+    OF_PREDICTIONS,
     Certificate,
     calling_threshold,
     certificate_document,
@@ -554,8 +555,13 @@ class FittedModel:
         scored = self.scored(given.rows, given.cols, given.positive, text)
         return self.certified(scored, request, fresh_to(self.fitted, self._sketch(given)))[1]
 
-    def with_certificates(self, certificates: Sequence[Certificate], instead_of: Sequence[str] = ()) -> FittedModel:
-        """This model with more certificates, such as those of ``certify``, and without those of some names."""
+    def with_certificates(
+        self, certificates: Sequence[Certificate], instead_of: Sequence[str] = OF_PREDICTIONS
+    ) -> FittedModel:
+        """This model with the certificates of ``certify``, which replace earlier ones; those of the fit remain.
+
+        ``instead_of`` are the names of those that are replaced.
+        """
         return replace(self, certificate=with_certificates(self.certificate, certificates, instead_of))
 
     def _sketch(self, given: _Ratings) -> CellSketch:

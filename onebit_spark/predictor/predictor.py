@@ -25,6 +25,7 @@ from scipy.special import ndtri
 
 from onebit_spark.certificate.certificates import (
     MOST_GROUPS,
+    OF_PREDICTIONS,
     CallRequest,
     Certificate,
     Group,
@@ -628,10 +629,11 @@ def certificates_of(
 
 
 def with_certificates(
-    before: Mapping[str, Any], certificates: Sequence[Certificate], instead_of: Collection[str] = ()
+    before: Mapping[str, Any], certificates: Sequence[Certificate], instead_of: Collection[str] = OF_PREDICTIONS
 ) -> dict[str, Any]:
-    """The content of ``certificate.json`` with more certificates, ``instead_of`` those of some names and of groups."""
-    kept = before["certificates"]
-    if instead_of:
-        kept = [item for item in kept if item["name"] not in instead_of and not item.get("group")]
+    """The content of ``certificate.json`` with more certificates, ``instead_of`` those of some names and of groups.
+
+    By default these are all about the predictions, so the certificates of a fit remain.
+    """
+    kept = [item for item in before["certificates"] if item["name"] not in instead_of and not item.get("group")]
     return certificate_document([*kept, *(item.as_dict() for item in certificates)])

@@ -153,7 +153,7 @@ def test_its_own_ratings_certify_nothing(likes, tmp_path):
     certified = model.with_certificates([limit, *others])
     assert model.headline != certified.headline
     assert certified.headline.startswith(limit.statement)
-    assert certified.with_certificates([limit], instead_of=["holdout", "selective"]).certificates[-1] == limit
+    assert certified.with_certificates([limit], instead_of=["selective"]).certificates == [limit, limit]
     table = certified.transform(held_out)
     assert table["answered"].to_pylist() == certified.answered(held_out["user"], held_out["item"]).tolist()
 
@@ -355,6 +355,27 @@ def test_ratings_that_are_held_out_certify(likes):
     assert limit.inputs["freshness"]["checked"]
     with pytest.raises(RequestError, match="holdout must be a number between 0 and 1, not 2"):
         fit_table(likes, QUICK, holdout=2)
+
+
+def test_later_certificates_replace_earlier_ones(likes):
+    """As on Spark: those of the predictions. The certificates of draws are about the fit, and remain."""
+    config = replace(QUICK, implicit_features=False)
+    model = fit_table(likes.slice(100), config, holdout=0.2, certify=Terms(delta=0.1))
+    of_fit = [item.name for item in model.certificates if item.name != "holdout"]
+    assert "seeger" in of_fit
+    fresh = {"user": ["new"] * 60, "item": names("i", range(18)).to_pylist() * 3 + ["i00"] * 6, "label": [1] * 60}
+    given = model.certify(fresh, max_error=[0.3])
+    first = model.with_certificates(given)
+    assert [item.name for item in first.certificates] == [*of_fit, "holdout", "selective"]
+    assert first.headline == given[0].statement
+    later = first.with_certificates(first.certify(fresh, terms=Terms(delta=0.5), max_error=[0.4]))
+    assert [item.name for item in later.certificates] == [*of_fit, "holdout", "selective"]
+    (answering,) = [item for item in later.certificates if item.name == "selective"]
+    assert answering.inputs["request"] == 0.4
+    pairs = fresh["user"], fresh["item"]
+    np.testing.assert_array_equal(later.answered(*pairs), later.answered(*pairs, answering))
+    plain = later.with_certificates(first.certify(fresh))
+    assert "answered" not in plain.predictions(*pairs).column_names
 
 
 def test_a_calibrated_model(model, likes):

@@ -58,6 +58,7 @@ from onebit_spark.platform.files import MODEL, VECTORS, Location, explained, rep
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.fitted_model import who_problems
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
+from onebit_spark.predictor.new_ratings import warn_dropped
 from onebit_spark.predictor.predictor import (
     CALIBRATING,
     OUTPUTS,
@@ -276,9 +277,13 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
         """A model that also knows these users (or items): see ``FittedModel.fold_in_features``."""
         refuse(who_problems(who))
-        new, learnt = fold_in_features(self.factors, features, who), self.info.side_features or {}
-        newcomers = learnt[who]["newcomers"] + new[f"n_{who}s"] - self.info.count(who)
-        return self.changed(**new, side_features={**learnt, who: {**learnt[who], "newcomers": newcomers}})
+        changes, added = fold_in_features(self.factors, features, who)
+        if not added:
+            return self
+        warn_dropped(self.certificate, who, added)
+        learnt = self.info.side_features or {}
+        newcomers = learnt[who]["newcomers"] + added
+        return self.changed(**changes, side_features={**learnt, who: {**learnt[who], "newcomers": newcomers}})
 
     @property
     def userFeatureWeights(self) -> DataFrame:

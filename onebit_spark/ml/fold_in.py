@@ -66,8 +66,8 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
     return _change(who, side_frame(factors, who, side.table), len(side.ids))
 
 
-def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Changes:
-    """The ids that the model does not know added, predicted from their side features alone."""
+def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> tuple[Changes, int]:
+    """The ids that the model does not know added, predicted from their side features alone; and their number."""
     info, means = factors.info, explained_means(factors, features, who)
     rows = model_info.newcomer_rows(model_info.prior_row(info.scales, SIDE_OF[who], *info.table_form), means.lines)
     if factors.fit_driver(0):
@@ -76,12 +76,13 @@ def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Ch
         rows = rows.take(new)
         measured = unrated_spreads(info, who, rows)
         side = side.with_rows(means.ids.take(pa.array(new)).cast(side.ids.type), rows, measured)
-        return _change(who, side_frame(factors, who, side.table), len(side.ids))
+        return _change(who, side_frame(factors, who, side.table), len(side.ids)), len(new)
     old = factors.of(who)
     plain = ["id", *model_info.plain_columns(info, old.columns)]
     lines = side_frame(factors, who, model_info.factor_table(means.ids, rows, unrated_spreads(info, who, rows)))
     united = old.select(*plain).unionByName(lines.join(old.select("id"), "id", "left_anti").select(*plain))
-    return _change(who, united, united.count())
+    n = united.count()
+    return _change(who, united, n), n - info.count(who)
 
 
 def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdLines:

@@ -42,7 +42,7 @@ from onebit_spark.map import MOST_POINTS, REPORTED, coloured, drawing
 from onebit_spark.map import page as map_page
 from onebit_spark.platform.files import MODEL
 from onebit_spark.predictor.model_folder import local_path, read_model, replaced_folder, write_into, write_vectors
-from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_left_out
+from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_dropped, warn_left_out
 from onebit_spark.predictor.predictor import (
     SAMPLE,
     CertificateRequest,
@@ -741,10 +741,14 @@ class FittedModel:
         """A model that also knows these users (or items), from their side features alone.
 
         ``features`` has one line per id: the column of the ids, and those that the model was fitted with. Ids that the
-        model already knows do not change. The new model has no certificates.
+        model already knows do not change; if there are no others, the model stays as it is. Else the new model has no
+        certificates, because they are about predictions without these features; a warning names those that it drops.
         """
         info, own, means = self.info, self.side(who), self._explained(features, who)
         new = np.flatnonzero(own.positions(means.ids) < 0)
+        if not len(new):
+            return self
+        warn_dropped(self.certificate, who, len(new))
         rows = model_info.newcomer_rows(own.prior, means.lines[new])
         learnt = dict(info.side_features or {})
         learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}

@@ -10,10 +10,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 
 import onebit_spark
 from onebit_spark import FitConfig, FitFailed, FittedModel, RequestError, Terms, fit_arrays, fit_table, in_process
+from onebit_spark.__main__ import main
 from onebit_spark.core import config as core_config
 from onebit_spark.core.config import Execution
 from onebit_spark.core.model_info import feature_effects
@@ -182,6 +184,34 @@ def test_side_features(likes, caplog):
         fit_table(likes, QUICK, user_features=pa.concat_tables([ages, ages.slice(0, 2)]))
     with pytest.raises(RequestError, match="column 'user' is of type bigint, but user ids are of type string"):
         fit_table(likes, QUICK, user_features=pa.table({"user": [1], "age": [1]}))
+
+
+def test_features_of_known_ids_keep_the_certificates_and_new_ids_drop_them_in_one_line(likes, tmp_path, caplog):
+    ages = pa.table({"user": names("u", range(30)), "age": [float(n % 7) for n in range(30)]})
+    model = fit_table(likes, QUICK, user_features=ages)
+    given = {"user": ["u01"] * 60, "item": ["i99"] * 60, "label": [1] * 59 + [-1]}
+    model = model.with_certificates(model.certify(given, max_error=[0.3], min_precision=[0.6]))
+    assert model.fold_in_features(ages) is model
+    new, n_said = pa.table({"user": ["new", "u01", "newer"], "age": [3.0, 1.0, 2.0]}), len(caplog.messages)
+    grown = model.fold_in_features(new)
+    dropped = (
+        "the model predicts 2 more users from features. Its certificates were about predictions without these "
+        "features, so it drops them (holdout, selective, precision) and the columns answered, positive: certify it on "
+        "fresh ratings"
+    )
+    assert caplog.messages[n_said:] == [dropped]
+    assert grown.certificates == []
+    grown.fold_in_features(pa.table({"user": ["newest"], "age": [3.0]}))
+    assert caplog.messages[n_said:] == [dropped]
+
+    model.save(tmp_path / "model")
+    for name, table in {"pairs": likes.select(["user", "item"]).slice(0, 5), "known": ages, "new": new}.items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    for name, calls, said in (("known", ["answered", "positive"], 1), ("new", [], 2)):
+        flags = f"--model {{0}}/model --pairs {{0}}/pairs.parquet --user-features {{0}}/{name}.parquet"
+        assert main(f"predict {flags} --output {{0}}/{name}.csv --quiet".format(tmp_path).split()) == 0
+        assert pacsv.read_csv(tmp_path / f"{name}.csv").column_names[6:] == calls
+        assert caplog.messages.count(dropped) == said
 
 
 @pytest.mark.parametrize(

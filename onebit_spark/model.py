@@ -46,7 +46,7 @@ from onebit_spark.core.model_info import METADATA, ModelInfo, Who, feature_effec
 from onebit_spark.core.prediction import TOWARDS, Call
 from onebit_spark.engines.spark_engine import collected_factors, factor_schema
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.ratings import RatingCounts
+from onebit_spark.input.ratings import NoRatings, RatingCounts
 from onebit_spark.input.spark_ratings import case_folding
 from onebit_spark.ml import scoring
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
@@ -61,6 +61,7 @@ from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certi
 from onebit_spark.predictor.new_ratings import warn_dropped
 from onebit_spark.predictor.predictor import (
     CALIBRATING,
+    NOTHING_SEEN,
     OUTPUTS,
     SAMPLE,
     CertificateRequest,
@@ -355,7 +356,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         first. If a rate cannot be met, nothing is answered. The other parameters are those of ``certify``.
         """
         request = CertificateRequest.of(maxError, delta, by, certificateGrid)
-        if not request.max_error:
+        if not request.rates:
             raise RequestError("maxError must hold at least one error rate")
         _, *selective = self._certified(ratings, request)
         return self.withCertificates(selective, [SELECTIVE])
@@ -365,8 +366,13 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
         ``ratings`` were not fitted, and have the columns of the fit. ``excludeSeen`` are the ratings that were fitted.
         """
-        on, *seen = (scoring.checked_ratings(self.factors, each) for each in (ratings, excludeSeen) if each is not None)
-        return ranking(self.factors, on, n, seen[0] if seen else None)
+        on, seen = scoring.checked_ratings(self.factors, ratings), None
+        if excludeSeen is not None:
+            try:
+                seen = scoring.checked_ratings(self.factors, excludeSeen)
+            except NoRatings:
+                raise RequestError(NOTHING_SEEN.format("excludeSeen")) from None
+        return ranking(self.factors, on, n, seen)
 
     def _certified(self, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
         scoring.check_request(self.factors, ratings, request)

@@ -42,6 +42,7 @@ def recommend(
     are left out. The columns are those of ``OneBitCompletionModel.recommendForAllUsers``.
     """
     refuse(ranking_problems(n, z))
+    n = int(n)  # py4j takes no integers of numpy
     predictor, partner = Predictor.of(factors.info), PARTNER[who]
     rank = _Rank(n, predictor, predictor.ranking(z, floor))
     entry = f"key: double, partner: {factors.info.id_types[partner]}, rating: float, std: float, probability: float"
@@ -93,6 +94,7 @@ def _ranked(
 def ranking(factors: SparkFactors, on: CheckedRatings, n: int, seen: CheckedRatings | None) -> dict[str, Any]:
     """How many positive ratings the lists of ``recommend`` find: see ``FittedModel.ranking``."""
     refuse(ranking_problems(n, None))
+    n = int(n)
     columns, cells = factors.columns, partial(_cells, factors)
     wanted = cells(on, positives=True)
     if seen is not None:

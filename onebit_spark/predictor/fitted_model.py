@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import (
+    IN_ARGUMENTS,
     OF_PREDICTIONS,
     Certificate,
     calling_threshold,
@@ -25,7 +26,7 @@ from onebit_spark.certificate.certificates import (
 )
 from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, Terms, available_cores
+from onebit_spark.core.config import FitConfig, Terms, available_cores, is_integer
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.core.hyper_posterior import HyperPosterior
@@ -44,6 +45,7 @@ from onebit_spark.platform.files import MODEL
 from onebit_spark.predictor.model_folder import local_path, read_model, replaced_folder, write_into, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_dropped, warn_left_out
 from onebit_spark.predictor.predictor import (
+    NOTHING_SEEN,
     SAMPLE,
     CertificateRequest,
     ModelSide,
@@ -71,7 +73,7 @@ log = logging.getLogger("onebit_spark")
 COLD_START = ("prior", "drop", "nan")
 
 
-IdLabels = tuple[Any, Any, NDArray[np.bool_]]  # of ratings: ids of users and items, whether they are positive
+IdLabels = tuple[Any, Any, NDArray[np.bool_] | None]  # of ratings: ids of users and items, whether they are positive
 
 
 class _Ratings(NamedTuple):
@@ -246,7 +248,7 @@ class FittedModel:
 
     def _columns_of(self, given: Any, what: str, roles: Sequence[str]) -> list[pa.ChunkedArray]:
         """The columns of users, items or labels in a table. Upper and lower case do not differ, as in Spark."""
-        table = pa.table(dict(given)) if isinstance(given, Mapping) else arrow_table(given, what)
+        table = arrow_table(given, what)
         found = []
         for name in (self.info.columns[role] for role in roles):
             matching = [each for each in table.column_names if each.lower() == name.lower()]
@@ -266,7 +268,7 @@ class FittedModel:
         """
         weights, weight = None, self.info.columns.get("weight")
         if items is None and labels is None:
-            table = pa.table(dict(users)) if isinstance(users, Mapping) else arrow_table(users, "the ratings")
+            table = arrow_table(users, "the ratings")
             if weight is not None and weight.lower() in map(str.lower, table.column_names):
                 weights = self._columns_of(table, "the ratings", ("weight",))[0].to_numpy()
             users, items, given = self._columns_of(table, "the ratings", ("user", "item", "label"))
@@ -336,7 +338,7 @@ class FittedModel:
         return self.predictor.calls(call, np.inf if threshold is None else threshold, score, outputs["std"])
 
     def _threshold(self, call: Call) -> float:
-        return calling_threshold(self.certificate, call, self.max_error, self.min_precision)
+        return calling_threshold(self.certificate, call, self.max_error, self.min_precision, IN_ARGUMENTS)
 
     def sample(self, users: Any, items: Any, seed: int = 0) -> DoubleArray:
         """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
@@ -369,8 +371,7 @@ class FittedModel:
 
     def _seen(self, seen: Any) -> tuple[list[pa.Array], Numbers, Numbers]:
         """``pairs`` of (user ids, item ids), or of a table."""
-        is_pair = isinstance(seen, tuple | list) and len(seen) == 2
-        return self.pairs(*(seen if is_pair else self._columns_of(seen, "the seen pairs", ("user", "item"))))
+        return self.pairs(*(seen if is_pair(seen) else self._columns_of(seen, "the seen pairs", ("user", "item"))))
 
     def asked(self, who: Who, values: Any) -> pa.Array:
         return asked_ids(values, self.side(who).ids.type, f"the {who} ids")
@@ -530,7 +531,7 @@ class FittedModel:
 
     def certify(
         self, users: Any, items: Any = None, labels: ArrayLike | None = None, terms: Terms | None = None,
-        max_error: Sequence[float] = (), groups: ArrayLike | None = None, min_precision: Any = (),
+        max_error: float | Sequence[float] = (), groups: ArrayLike | None = None, min_precision: Any = (),
     ) -> list[Certificate]:  # fmt: skip
         """Certify the model on ratings that were not fitted: ``holdout``, and one certificate for each request.
 
@@ -544,14 +545,19 @@ class FittedModel:
         well; the groups share δ.
         """
         by, terms = None if groups is None else "group", terms or Terms()
-        request = CertificateRequest(terms, tuple(max_error), by, min_precision)
+        request = CertificateRequest(terms, max_error, by, min_precision)
         refuse(request.problems(self.info, {}))
         given = self._ratings(users, items, labels, "certify")
         if not len(given.rows):
             raise RequestError("cannot certify: there is no rating")
         text = None
         if groups is not None:
-            text = pa.chunked_array([pa.array([str(value) for value in np.asarray(groups)[given.kept]])])
+            values = np.asarray(groups)
+            if values.shape != given.kept.shape:
+                raise RequestError(
+                    f"groups must be {len(given.kept):,} values, one per rating, not of shape {values.shape}"
+                )
+            text = pa.chunked_array([pa.array([str(value) for value in values[given.kept]])])
         scored = self.scored(given.rows, given.cols, given.positive, text)
         return self.certified(scored, request, fresh_to(self.fitted, self._sketch(given)))[1]
 
@@ -618,32 +624,49 @@ class FittedModel:
         """How many positive ratings the lists of ``recommend`` find: see ``core.prediction.ranking_figures``.
 
         The ratings, users, items and labels or one table with the columns of the fit, were not fitted. The positive
-        ones are relevant. ``seen`` are the ratings that were fitted, in the same form: the model does not keep them.
-        Their pairs are neither listed nor relevant. Without them, lists consist largely of fitted items, so the figures
-        are too low.
+        ones are relevant. ``seen`` are the ratings that were fitted, (users, items, labels) or a table, or their pairs,
+        (users, items): the model does not keep them. They are neither listed nor relevant. Without them, lists consist
+        largely of fitted items, so the figures are too low.
 
         Returns
         -------
         dict
-            ``model``, and with ``seen`` also ``popularity``: the items with the most positive ratings in ``seen``. Each
+            ``model``, and with ratings in ``seen`` also ``popularity``: the items with their most positive ones. Each
             has precisionAtK, recallAtK, ndcgAtK and meanAveragePrecisionAtK. Also ``n``, ``n_users``, the users with
             relevant items over whom these are means, and ``n_unknown_user``, which are left out. Unknown items count
             as not found.
         """
         given = self._ratings(users, items, labels, "rank")
-        before = None
-        if seen is not None:
-            own, partner, label = seen if isinstance(seen, tuple | list) else (seen, None, None)
-            before = self._ratings(own, partner, label, "exclude what was seen")
-        return self.ranked((*given.ids, given.positive), n, None if before is None else (*before.ids, before.positive))
+        if seen is None:
+            return self.ranked((*given.ids, given.positive), n)
+        before = self._seen_ratings(seen)
+        if not len(before[0]):
+            raise RequestError(NOTHING_SEEN.format("seen"))
+        return self.ranked((*given.ids, given.positive), n, before)
+
+    def _seen_ratings(self, seen: Any) -> IdLabels:
+        """Ratings of (users, items, labels) or of a table, or the pairs of (users, items)."""
+        if is_pair(seen):
+            return (*self.pairs(*seen)[0], None)
+        users, items, labels = seen, None, None
+        if isinstance(seen, tuple | list):
+            if len(seen) != 3:
+                raise RequestError("seen must be (users, items), (users, items, labels) or a table")
+            users, items, labels = seen
+        given = self._ratings(users, items, labels, "exclude what was seen")
+        return (*given.ids, given.positive)
 
     def ranked(self, given: IdLabels, n: int, seen: IdLabels | None = None) -> dict[str, Any]:
-        """``ranking`` of ratings that were checked: ids of users and items, and whether they are positive."""
+        """``ranking`` of ratings that were checked: ids of users and items, and whether they are positive.
+
+        Without the labels of what was ``seen`` there is no popularity.
+        """
         refuse(ranking_problems(n, None))
         parts = [given] if seen is None else [given, seen]
         users, items = (one_array([self.asked(who, part[at]) for part in parts]) for at, who in enumerate(SIDE_OF))
         rows, cols, known = self.users.positions(users), self.items.positions(items), len(self.items.ids)
-        positive, new = np.concatenate([part[2] for part in parts]), np.arange(len(users)) < len(given[2])
+        positive = np.concatenate([np.zeros(len(part[0]), bool) if part[2] is None else part[2] for part in parts])
+        new = np.arange(len(users)) < len(given[0])
         codes = items.dictionary_encode().indices.to_numpy()  # unknown items come after the others
         width = known + len(codes)
         cells = rows * width + np.where(cols < 0, known + codes, cols)
@@ -652,7 +675,7 @@ class FittedModel:
         if not len(asking):
             raise RequestError("cannot rank: no user that the model knows has a positive rating that was not seen")
         lists = {"model": (self.users.known, self.items.known, self.predictor.ranking(None, None))}
-        if seen is not None:
+        if seen is not None and seen[2] is not None:
             counts = np.bincount(cols[~new & positive & (cols >= 0)], minlength=known)
             equal, popular = (
                 RowPosterior.isotropic(values.astype(np.float32)[:, None], 0.0, "spread", True)
@@ -660,7 +683,7 @@ class FittedModel:
             )
             lists["popularity"] = equal, popular, Ranking(1.0)
         unknown = users.filter(pa.array(new & positive & (rows < 0)))
-        figures: dict[str, Any] = {"n": n, "n_users": len(asking), "n_unknown_user": len(unknown.unique())}
+        figures: dict[str, Any] = {"n": int(n), "n_users": len(asking), "n_unknown_user": len(unknown.unique())}
         for name, (own, others, order) in lists.items():
             best = best_of(own, asking, others, n, order, (rows[~new], cols[~new]))
             hits = np.isin(asking[:, None] * width + best.partner, wanted) & best.present
@@ -812,6 +835,10 @@ class FittedModel:
         write_vectors(path, self.users, self.items, overwrite)
 
 
+def is_pair(given: Any) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2
+
+
 def _posterior(side: ModelSide, n: int | None) -> RowPosterior:
     """The posterior of the ids of a side, or of the ids 0, …, n − 1."""
     return side.known if n is None else side.at(side.positions(pa.array(np.arange(n))), implicit=True)
@@ -833,7 +860,7 @@ def position_problems(axes: Axes, dimensions: int, anchors: Mapping[Any, int] | 
 
 
 def question_problems(info: ModelInfo, n: int) -> list[str]:
-    problems = [] if isinstance(n, int) and n >= 1 else [f"n must be an integer of at least 1, not {n!r}"]
+    problems = [] if is_integer(n) and n >= 1 else [f"n must be an integer of at least 1, not {n!r}"]
     if info.config.loss != "logistic":
         problems.append("questions need the logistic loss, whose scores have probabilities; this model has the hinge")
     return problems

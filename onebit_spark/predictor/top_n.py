@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.compiled import inner, jit
-from onebit_spark.core.config import available_cores
+from onebit_spark.core.config import available_cores, is_integer
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 
 Numbers = NDArray[np.int64]
@@ -43,7 +43,7 @@ class Ranking(NamedTuple):
 
 def ranking_problems(n: int, z: float | None) -> list[str]:
     problems = []
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+    if not is_integer(n) or n < 1:
         problems.append(f"the number of recommendations must be an integer of at least 1, not {n!r}")
     if z is not None and not 0 <= z < np.inf:
         problems.append(f"z must be a number of at least 0, not {z!r}")

@@ -408,6 +408,112 @@ def test_later_certificates_replace_earlier_ones(likes):
     assert "answered" not in plain.predictions(*pairs).column_names
 
 
+def test_one_error_rate_may_be_a_number_and_groups_have_one_value_per_rating(model):
+    fresh = {"user": ["new"] * 60, "item": ["i00"] * 60, "label": [1] * 60}
+    expected = model.certify(fresh, max_error=[0.2], min_precision=[0.9])
+    for rate in (0.2, np.float64(0.2), (0.2,)):
+        assert model.certify(fresh, max_error=rate, min_precision=0.9) == expected
+    json.dumps(model.certify(fresh, max_error=np.float32(0.2))[1].as_dict())
+    for given, message in (
+        ({"max_error": "0.2"}, r"max_error must hold error rates strictly between 0 and 0.5, not '0.2'"),
+        ({"max_error": None}, r"max_error must hold error rates .*, not None"),
+        ({"groups": ["a"]}, r"groups must be 60 values, one per rating, not of shape \(1,\)"),
+        ({"groups": "a"}, r"groups must be 60 values, one per rating, not of shape \(\)"),
+        ({"terms": 0.1}, r"terms must be Terms, such as Terms\(delta=0.1\), not 0.1"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            model.certify(fresh, **given)
+
+
+def test_the_job_says_where_the_certificates_of_further_groups_are(model, tmp_path, capsys):
+    model.save(tmp_path / "model")
+    pq.write_table(
+        pa.table({"user": ["new"] * 45, "item": names("x", range(45)), "label": [1] * 45}), tmp_path / "r.parquet"
+    )
+    job = f"evaluate --model {tmp_path}/model --ratings {tmp_path}/r.parquet --certify --certify-by item".split()
+    assert main(job) == 0
+    assert "5 more certificates of groups, which --output metrics.json writes to a file" in capsys.readouterr().out
+    assert main([*job, "--output", str(tmp_path / "metrics.json")]) == 0
+    assert "5 more certificates of groups, in the file of --output" in capsys.readouterr().out
+
+
+def test_what_was_not_certified_is_named_by_the_words_of_python(model):
+    for ask, message in (
+        (lambda: model.recommend("u03", answered_only=True), r"certify\(…, max_error=0.1\) to with_certificates first"),
+        (lambda: model.called("positive", "u03", "i01"), r"certify\(…, min_precision=0.9\) to with_certificates first"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            ask()
+
+
+def test_a_share_that_leaves_nothing_to_fit(likes):
+    with pytest.raises(RequestError, match=r"^holdout=0.9999 holds all 500 ratings out: choose a smaller share$"):
+        fit_table(likes, QUICK, holdout=0.9999)
+    labels = pa.array([1, *[-1] * 499])
+    with pytest.raises(
+        RequestError, match=r"^holdout=0.9 leaves \d+ negative ratings to fit, and both classes are need"
+    ):
+        fit_table(likes.set_column(2, "label", labels), QUICK, holdout=0.9)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"config": {"rank": 3}}, r"config must be a FitConfig, such as FitConfig\(rank=3\), not {'rank': 3}"),
+        ({"certify": 0.1}, r"certify must be Terms, such as Terms\(delta=0.1\), not 0.1"),
+    ],
+)
+def test_settings_of_another_type(likes, ratings, given, message):
+    for fit in (partial(fit_table, likes), partial(fit_arrays, *ratings)):
+        with pytest.raises(RequestError, match=message):
+            fit(**given)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [(3e38, r"1e\+30"), (1e-300, r"there is no rating of positive weight.* below 7e-46")],
+)
+def test_weights_that_no_sum_can_hold(likes, ratings, weight, message):
+    weights = np.full(len(likes), weight)
+    with pytest.raises(RequestError, match=message):
+        fit_table(likes.append_column("w", pa.array(weights)), QUICK, weight_col="w")
+    with pytest.raises(RequestError, match=message):
+        fit_arrays(*ratings, QUICK, weights=weights)
+
+
+def test_the_largest_weight_can_be_fitted(likes):
+    model = fit_table(likes.append_column("w", pa.array(np.full(len(likes), 1e30))), QUICK, weight_col="w")
+    assert np.isfinite(model.probability("u03", model.items.ids)).all()
+
+
+def test_numbers_of_numpy_are_numbers(model):
+    two = np.int64(2)
+    assert model.recommend("u03", two).equals(model.recommend("u03", 2))
+    assert model.next_questions("u03", two).equals(model.next_questions("u03", 2))
+    given = {"user": ["u03"] * 3, "item": ["i01", "i02", "i03"], "label": [1, 1, 1]}
+    assert json.dumps(model.ranking(given, n=two)) == json.dumps(model.ranking(given, n=2))
+
+
+@pytest.mark.parametrize("large", [2**63, 2**64 - 9])
+def test_ids_of_unsigned_integers_may_be_those_of_python(likes, large):
+    codes = likes["user"].combine_chunks().dictionary_encode().indices.to_numpy()
+    ids = np.arange(codes.max() + 1, dtype=np.uint64) + np.uint64(large - 20)
+    model = fit_table(likes.set_column(0, "user", pa.array(ids[codes])), QUICK)
+    plain = [int(each) for each in ids]  # some of them are below 2⁶³
+    assert (plain[0] < 2**63 <= plain[-1]) or large > 2**63
+    np.testing.assert_array_equal(model.score(plain, "i01"), model.score(ids, "i01"))
+    np.testing.assert_array_equal(model.score(plain[-1], "i01"), model.score(ids[-1:], "i01"))
+    assert model.recommend(plain[-1], 3).equals(model.recommend(ids[-1:], 3))
+    new = {"user": [large + 8] * 2, "item": ["i01", "i02"], "label": [1, -1]}
+    np.testing.assert_array_equal(
+        model.fold_in(new).score(large + 8, "i01"), model.fold_in(*new.values()).score([large + 8], "i01")
+    )
+    with pytest.raises(RequestError, match="user ids cannot be read: the integers have no common type of 64 bits"):
+        model.score(2**64, "i01")
+    with pytest.raises(RequestError, match="the ratings cannot be read: the integers have no common type of 64 bits"):
+        model.fold_in({**new, "user": [-1, 2**63]})
+
+
 def test_a_calibrated_model(model, likes):
     calibrated = model.calibrate(likes)
     assert calibrated.info.calibration is not None
@@ -485,7 +591,7 @@ def test_the_weights_of_a_table_count(likes, method):
     ]
     np.testing.assert_array_equal(scores[0], scores[1])
     assert np.abs(scores[1] - scores[2]).max() > 1e-3
-    with pytest.raises(RequestError, match="weights must be positive and finite"):
+    with pytest.raises(RequestError, match=r"weights must be numbers from 0 to 1e\+30"):
         getattr(model, method)({**given, "w": [1.0, -1.0, 1.0]})
 
 
@@ -537,6 +643,7 @@ def test_numbers_of_threads(likes, ratings, threads):
         fit_table(likes, QUICK, threads=threads)
     with pytest.raises(RequestError, match="threads must be an integer of at least 1, not"):
         fit_arrays(*ratings, QUICK, threads=threads)
+    assert fit_table(likes, QUICK, threads=np.int64(1)).info.iterations == QUICK.max_iter
 
 
 def polars_categories(values):

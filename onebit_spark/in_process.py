@@ -22,7 +22,16 @@ from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, ce
 from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import compile_kernels
-from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, available_cores, device_problems
+from onebit_spark.core.config import (
+    Execution,
+    FitConfig,
+    Labels,
+    Problem,
+    Terms,
+    available_cores,
+    device_problems,
+    is_integer,
+)
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.features import SideFeatures
 from onebit_spark.core.hashes import CellSketch, merged_sketch
@@ -35,7 +44,7 @@ from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.core.user_data import checked_arrays, spark_name
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.threads import ThreadRunner, local_engine
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.ratings import (
     ArrowRatings,
     Coding,
@@ -103,6 +112,7 @@ def fit_arrays(
     >>> fit.predict([0, 1], [0, 0]).tolist()
     [1.0, 1.0]
     """
+    check_settings(config, certify)
     config = config or FitConfig()
     execution = Execution(device=device)
     settings = [*execution.problems(), *config.problems(), *(certify.problems() if certify else [])]
@@ -295,6 +305,7 @@ def fit_table(
     >>> model.predict("eve", "rum").tolist()
     [0.0]
     """
+    check_settings(config, certify)
     timer, config = PhaseTimer(), config or FitConfig()
     labels = Labels(label_col=label_col, threshold=threshold, weight_col=weight_col)
     execution = Execution(device=device)
@@ -311,8 +322,8 @@ def fit_table(
     opened = {who: _opened(each, f"the {who} features", options) for who, each in given.items() if each is not None}
     ids, types = columns.ids, source.id_types
     features = {who: checked_features(table, ids[who], types[who], who) for who, table in opened.items()}
-    nothing = f"holdout={holdout} holds no rating out: give more ratings, or choose a larger share"
-    to_fit, kept = source.divided(None if holdout is None else Holdout(holdout, config.seed), nothing)
+    part = None if holdout is None else Holdout(holdout, config.seed, f"holdout={holdout}")
+    to_fit, kept = source.divided(part)
     freshness: Mapping[str, Any] = KEPT_OUT
     if kept is not None and initial_model is not None:
         kept, freshness = unseen_by(initial_model, kept)
@@ -328,8 +339,18 @@ def fit_table(
     return model.with_figures(scored, "held-out ratings", fitted=False).with_certificates(certificates)
 
 
+def check_settings(config: object, certify: object) -> None:
+    """Refuse settings that are no objects of their classes, such as dicts."""
+    problems = []
+    if not isinstance(config, FitConfig | None):
+        problems.append(f"config must be a FitConfig, such as FitConfig(rank=3), not {config!r}")
+    if not isinstance(certify, Terms | None):
+        problems.append(f"certify must be Terms, such as Terms(delta=0.1), not {certify!r}")
+    refuse(problems)
+
+
 def thread_problems(threads: int | None) -> list[Problem]:
-    if threads is None or (isinstance(threads, int) and threads >= 1):
+    if threads is None or (is_integer(threads) and threads >= 1):
         return []
     return [Problem("threads", f"must be an integer of at least 1, not {threads!r}")]
 

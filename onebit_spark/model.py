@@ -47,7 +47,7 @@ from onebit_spark.core.model_info import METADATA, ModelInfo, Who, feature_effec
 from onebit_spark.core.prediction import TOWARDS, Call
 from onebit_spark.engines.spark_engine import collected_factors, factor_schema
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.ratings import RatingCounts
+from onebit_spark.input.ratings import NoRatings, RatingCounts
 from onebit_spark.input.spark_ratings import case_folding
 from onebit_spark.ml import scoring
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
@@ -59,8 +59,10 @@ from onebit_spark.platform.files import MODEL, VECTORS, Location, explained, rep
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.fitted_model import who_problems
 from onebit_spark.predictor.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
+from onebit_spark.predictor.new_ratings import warn_dropped
 from onebit_spark.predictor.predictor import (
     CALIBRATING,
+    NOTHING_SEEN,
     OUTPUTS,
     SAMPLE,
     CertificateRequest,
@@ -255,7 +257,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """
         refuse(who_problems(who))
         given = NewRatings.of(self.factors, ratings, self.info.threshold if threshold is None else threshold)
-        return self._with_ratings(given, fold_in(self.factors, given, who, features)) if given.n else self
+        changes = fold_in(self.factors, given, who, features) if given.n else {}
+        return self._with_ratings(given, changes) if changes else self
 
     def update(
         self, ratings: DataFrame, threshold: float | None = None, userFeatures: DataFrame | None = None,
@@ -279,9 +282,13 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
         """A model that also knows these users (or items): see ``FittedModel.fold_in_features``."""
         refuse(who_problems(who))
-        new, learnt = fold_in_features(self.factors, features, who), self.info.side_features or {}
-        newcomers = learnt[who]["newcomers"] + new[f"n_{who}s"] - self.info.count(who)
-        return self.changed(**new, side_features={**learnt, who: {**learnt[who], "newcomers": newcomers}})
+        changes, added = fold_in_features(self.factors, features, who)
+        if not added:
+            return self
+        warn_dropped(self.certificate, who, added)
+        learnt = self.info.side_features or {}
+        newcomers = learnt[who]["newcomers"] + added
+        return self.changed(**changes, side_features={**learnt, who: {**learnt[who], "newcomers": newcomers}})
 
     @property
     def userFeatureWeights(self) -> DataFrame:
@@ -341,7 +348,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         the groups. The thresholds of groups are reported but not applied.
         """
         request = CertificateRequest.of(maxError, delta, by, certificateGrid, minPrecision)
-        return self.withCertificates(self._certified(ratings, request), OF_PREDICTIONS)
+        return self.withCertificates(self._certified(ratings, request))
 
     def certifySelective(
         self, ratings: DataFrame, maxError: float | Sequence[float] = 0.05, delta: float = 0.05, by: str | None = None,
@@ -354,7 +361,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         first. If a rate cannot be met, nothing is answered. The other parameters are those of ``certify``.
         """
         request = CertificateRequest.of(maxError, delta, by, certificateGrid)
-        if not request.max_error:
+        if not request.rates:
             raise RequestError("maxError must hold at least one error rate")
         _, *selective = self._certified(ratings, request)
         return self.withCertificates(selective, [SELECTIVE])
@@ -364,16 +371,21 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
         ``ratings`` were not fitted, and have the columns of the fit. ``excludeSeen`` are the ratings that were fitted.
         """
-        on, *seen = (scoring.checked_ratings(self.factors, each) for each in (ratings, excludeSeen) if each is not None)
-        return ranking(self.factors, on, n, seen[0] if seen else None)
+        on, seen = scoring.checked_ratings(self.factors, ratings), None
+        if excludeSeen is not None:
+            try:
+                seen = scoring.checked_ratings(self.factors, excludeSeen)
+            except NoRatings:
+                raise RequestError(NOTHING_SEEN.format("excludeSeen")) from None
+        return ranking(self.factors, on, n, seen)
 
     def _certified(self, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
         refuse(self.coldStartProblems())
         scoring.check_request(self.factors, ratings, request)
         return scoring.certify(self.factors, self.fitted, scoring.checked_ratings(self.factors, ratings), request)[1]
 
-    def withCertificates(self, certificates: Sequence[Certificate], insteadOf: Sequence[str] = ()) -> Self:
-        """This model with more certificates, without those of some names; and then without those of groups."""
+    def withCertificates(self, certificates: Sequence[Certificate], insteadOf: Sequence[str] = OF_PREDICTIONS) -> Self:
+        """This model with other certificates: see ``FittedModel.with_certificates``."""
         model = self.changed()
         model.certificate = with_certificates(self.certificate, certificates, insteadOf)
         return model

@@ -11,14 +11,14 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
 from onebit_spark.certificate import bounds
-from onebit_spark.core.config import Terms
+from onebit_spark.core.config import Terms, is_number
 from onebit_spark.core.prediction import Call, ConfidenceThresholds, Thresholds
 from onebit_spark.core.randomness import Draws, GibbsErrors
 from onebit_spark.core.solver import Iteration
@@ -344,7 +344,7 @@ def request_problems(requests: Iterable[Any]) -> list[str]:
     return [
         f"must hold error rates strictly between 0 and 0.5, not {request!r}"
         for request in requests
-        if not (isinstance(request, (int, float)) and not isinstance(request, bool) and 0 < request < 0.5)
+        if not (is_number(request) and 0 < request < 0.5)
     ]
 
 
@@ -504,7 +504,27 @@ def _percent(share: float) -> str:
 # ---- which pairs a model calls, by its certificate.json --------------------------------------------------------------
 
 
-def ungrouped_certificates(certificate: dict[str, Any], call: Call = "answered") -> list[dict[str, Any]]:
+class Wording(NamedTuple):
+    """How messages name the requests, and what certifies them."""
+
+    max_error: str
+    min_precision: str
+    how_to_answer: str
+    how_to_call: str
+
+
+IN_PARAMS = Wording(
+    "maxError", "minPrecision", "call certifySelective with fresh ratings", "call certify with minPrecision"
+)
+IN_ARGUMENTS = Wording(
+    "max_error",
+    "min_precision",
+    "give the certificates of certify(…, max_error=0.1) to with_certificates",
+    "give the certificates of certify(…, min_precision=0.9) to with_certificates",
+)
+
+
+def ungrouped_certificates(certificate: Mapping[str, Any], call: Call = "answered") -> list[dict[str, Any]]:
     """The certificates of a call that are not about a group, in the order of the requests."""
     name = SELECTIVE if call == "answered" else PRECISION
     found = (item for item in certificate["certificates"] if item["name"] == name and not item["group"])
@@ -517,27 +537,28 @@ def calls_unknown(certificate: dict[str, Any], call: Call) -> bool:
 
 
 def calling_threshold(
-    certificate: dict[str, Any], call: Call, max_error: float | None = None, min_precision: str | None = None
-) -> float:
+    certificate: Mapping[str, Any], call: Call, max_error: float | None = None, min_precision: str | None = None,
+    words: Wording = IN_PARAMS,
+) -> float:  # fmt: skip
     """The confidence from which on the model makes a call, by its ``certificate.json``. ∞ if the request was not met.
 
     ``max_error`` and ``min_precision`` (such as "0.8,negative:0.99") say which of the requests is meant. Default: the
     first of the call.
     """
     items = ungrouped_certificates(certificate, call)
-    param, what, how = "minPrecision", "precision", "certify with minPrecision"
+    own, what, how = words.min_precision, "precision", words.how_to_call
     wanted = [one for one in precision_requests(min_precision or ()) if one.call == call]
     if call == "answered":
-        param, what, how = "maxError", "error rate", "certifySelective with fresh ratings"
+        own, what, how = words.max_error, "error rate", words.how_to_answer
         wanted = [] if max_error is None else [CallRequest(call, max_error)]
     if not items:
-        raise RequestError(f"no {what} was certified for this model: call {how} first")
-    refuse([f"minPrecision {problem}" for problem in precision_problems(min_precision or ())])
+        raise RequestError(f"no {what} was certified for this model: {how} first")
+    refuse([f"{words.min_precision} {problem}" for problem in precision_problems(min_precision or ())])
     for one in wanted[:1]:
         certified = ", ".join(dict.fromkeys(str(CallRequest(call, item["request"])) for item in items))
         items = [item for item in items if math.isclose(item["request"], one.value, rel_tol=1e-9)]
         if not items:
-            raise RequestError(f"{param} {one} was not certified for this model: choose one of {certified}")
+            raise RequestError(f"{own} {one} was not certified for this model: choose one of {certified}")
     threshold = items[0]["threshold"]
     return math.inf if threshold is None else float(threshold)
 

@@ -285,12 +285,14 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
             f"No certificate, because the prior depends on {' and '.join(used)}: --holdout 0.1 keeps some ratings out "
             "of the fit and certifies the model on them."
         )
-    yield from further_statements(item for item in certificate["certificates"] if item not in certified)
+    further = (item for item in certificate["certificates"] if item not in certified)
+    yield from further_statements(further, "in the model's certificate.json")
 
 
-def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def further_statements(certificates: Iterable[Mapping[str, Any]], where: str) -> Iterator[str]:
+    """The first of the certificates beside the headline; ``where`` says where the others are."""
     further = [item for item in certificates if item["name"] in (SELECTIVE, PRECISION) or item.get("group")]
     for item in further[:MOST_STATEMENTS]:
         yield f"Certificate ({item['name']}): {item['statement']}"
     if len(further) > MOST_STATEMENTS:
-        yield f"… and {len(further) - MOST_STATEMENTS} more certificates of groups, in the output."
+        yield f"… and {len(further) - MOST_STATEMENTS} more certificates of groups, {where}."

@@ -122,8 +122,8 @@ class LocalRuntime:
 
     def ratings(self, table: ArrowTable, columns: Columns, request: FitRequest) -> LocalRatings:
         timer, source = PhaseTimer(), ArrowRatings(table, columns, request.certify_by)
-        part = None if request.holdout is None else Holdout(request.holdout, request.fit_config.seed)
-        divided = source.divided(part, request.nothing_held_out)
+        seed, name = request.fit_config.seed, request.holdout_flag
+        divided = source.divided(None if request.holdout is None else Holdout(request.holdout, seed, name))
         timer.end("survey")
         return LocalRatings(*divided, source.id_types, timer)
 

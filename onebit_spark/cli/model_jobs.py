@@ -14,9 +14,10 @@ from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PositionsRequest, PredictRequest, Target
 from onebit_spark.core.model_info import Who
 from onebit_spark.errors import RequestError, counted
+from onebit_spark.input.ratings import NoRatings
 from onebit_spark.map import COLOURS, page
 from onebit_spark.platform.files import Location
-from onebit_spark.predictor.predictor import CertificateRequest, arrow_type, asked_ids
+from onebit_spark.predictor.predictor import NOTHING_SEEN, CertificateRequest, arrow_type, asked_ids
 from onebit_spark.report import rare_class
 
 
@@ -88,7 +89,10 @@ def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
         ratings = _judged_by(runtime, request, model, "ratings", wanted)
         seen = None
         if request.exclude_seen is not None:
-            seen = _judged_by(runtime, request, model, "exclude_seen", CertificateRequest(request.terms))
+            try:
+                seen = _judged_by(runtime, request, model, "exclude_seen", CertificateRequest(request.terms))
+            except NoRatings:
+                raise RequestError(NOTHING_SEEN.format(f"--exclude-seen {request.exclude_seen}")) from None
     with clock("evaluating"):
         if request.certify:
             figures, certificates = runtime.certify(model, ratings, wanted)
@@ -101,7 +105,8 @@ def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
     if request.output:
         text = json.dumps(figures, indent=2, allow_nan=False) + "\n"
         Location(runtime.session, request.output).write_text(text)
-    print_summary(evaluation_summary(figures), clock, request.quiet, {"metrics": request.output})
+    more = "in the file of --output" if request.output else "which --output metrics.json writes to a file"
+    print_summary(evaluation_summary(figures, more), clock, request.quiet, {"metrics": request.output})
 
 
 def _judged_by(
@@ -116,7 +121,8 @@ def _judged_by(
     return runtime.judged_by(model, table, request.labels.threshold, wanted)
 
 
-def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
+def evaluation_summary(figures: dict[str, Any], more: str) -> Iterator[str]:
+    """``more`` says where all certificates are, if not all are printed."""
     if figures.get("warning"):
         yield f"Warning: {figures['warning']}."
     yield f"{counted(figures['n'], 'rating')}, {figures['n_positive'] / figures['n']:.1%} positive"
@@ -140,7 +146,7 @@ def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
         yield from ranking_summary(figures["ranking"])
     if "certificate" in figures:
         yield figures["certificate"]["statement"]
-        yield from fit_job.further_statements(figures["certificates"])
+        yield from fit_job.further_statements(figures["certificates"], more)
 
 
 def ranking_summary(figures: dict[str, Any]) -> Iterator[str]:

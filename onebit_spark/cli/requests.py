@@ -519,9 +519,9 @@ class FitRequest(CallsRequest, RatingsRequest):
     outputs: ClassVar = {"output": "model", "predictions": "predictions"}
 
     @property
-    def nothing_held_out(self) -> str:
-        share = f"--holdout {self.holdout or 0.0:g}"
-        return f"{share} holds no rating out: the data are too few to certify on. Choose a larger share"
+    def holdout_flag(self) -> str:
+        """Its name in messages."""
+        return f"--holdout {self.holdout or 0.0:g}"
 
     def problems(self) -> Iterator[str]:
         for table in (self.fit_config, self.execution, self.terms):
@@ -642,7 +642,11 @@ class EvaluateRequest(CallsRequest):
             yield f"--ranking must be an integer of at least 1, not {self.ranking}"
         if self.exclude_seen is not None and self.ranking is None:
             yield "--exclude-seen belongs to --ranking N"
-        yield from self.calls_problems(None if self.certify else "a certificate: add --certify")
+        missing = None if self.certify else "a certificate: add --certify"
+        yield from self.calls_problems(missing)
+        for name, item in declared(Terms).items():
+            if missing and getattr(self.terms, name) != item.default:
+                yield f"{as_flag(item.key or name)} needs {missing}"
         yield from super().problems()
 
 

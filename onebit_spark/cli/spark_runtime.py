@@ -20,7 +20,15 @@ from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
 from onebit_spark.input import tables
-from onebit_spark.input.ratings import Columns, RatingCounts, check_pairs, checked_lines, not_deterministic, total_of
+from onebit_spark.input.ratings import (
+    Columns,
+    RatingCounts,
+    check_division,
+    check_pairs,
+    checked_lines,
+    not_deterministic,
+    total_of,
+)
 from onebit_spark.input.spark_ratings import SplitCounts, check_split, matching, missing, quoted, split_off, with_weight
 from onebit_spark.map import groups_of
 from onebit_spark.ml import scoring
@@ -147,8 +155,7 @@ class SparkRuntime:
         if holdout is None:
             return SparkRatings(ratings)
         counted = check_split(ratings, columns, holdout, seed)
-        if not counted.held_out.n:
-            raise RequestError(request.nothing_held_out)
+        check_division(request.holdout_flag, counted.whole, counted.held_out)
         to_fit, held_out = split_off(ratings, columns, holdout, seed)
         return SparkRatings(to_fit, CheckedRatings(held_out, columns, counted.held_out), counted)
 

@@ -318,7 +318,7 @@ class Measure:
             block.over_rows(lambda lo, hi: self.loss.update_rows(ratings, lo, hi, lines, rows, step))
         counts = ratings.row_counts
         parts = block.over_rows(lambda lo, hi: self.table(counts[lo:hi], rows.take(slice(lo, hi))), False)
-        return np.concatenate(parts), NO_SUMS
+        return np.concatenate(parts) if parts else self.table(counts, rows), NO_SUMS
 
     @property
     def half_step(self) -> HalfStep:

@@ -6,14 +6,14 @@ A table that Arrow reads gets the types that Spark would give it. So ids, hashes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.core.blocks import MAX_COLUMNS
+from onebit_spark.core.blocks import LARGEST_WEIGHT, MAX_COLUMNS, ZERO_WEIGHT
 from onebit_spark.errors import RequestError
 
 # ---- arrays ----------------------------------------------------------------------------------------------------------
@@ -53,7 +53,8 @@ def checked_arrays(
         arrays = {name: array[kept] for name, array in arrays.items()}
         lengths = {name: array.size for name, array in arrays.items()}
     if min(lengths.values()) == 0:
-        problems.append("there is no rating" + (" of positive weight" if weights is not None else ""))
+        lacking = "" if weights is None else f" of positive weight; weights below {ZERO_WEIGHT:.0e} count as 0"
+        problems.append(f"there is no rating{lacking}")
     declared: tuple[int | None, int | None] = None, None
     if shape is not None:
         pair = np.asarray(shape)
@@ -115,13 +116,13 @@ def label_problems(labels: NDArray[Any]) -> list[str]:
 
 
 def weight_problems(weights: NDArray[Any]) -> list[str]:
-    """The problems of an array of weights. They are held as float32, where 1e39 is infinite."""
+    """The problems of an array of weights, which are held as float32."""
     if weights.dtype.kind not in "biuf":
         return [f"weights must be numbers, not {weights.dtype}"]
     with np.errstate(over="ignore"):
         held = weights.ravel().astype(np.float32)
-    wrong = weights.ravel()[~((held >= 0) & (held < np.inf))]
-    return [f"weights must be positive and finite, or 0: {_examples(wrong)}"] if wrong.size else []
+    wrong = weights.ravel()[~((held >= 0) & (held <= LARGEST_WEIGHT))]
+    return [f"weights must be numbers from 0 to {LARGEST_WEIGHT:g}: {_examples(wrong)}"] if wrong.size else []
 
 
 def _examples(values: NDArray[Any]) -> str:
@@ -144,18 +145,34 @@ AS_SPARK = {
 MOST_TEXT = 2**31 - 1  # bytes of one array of text, whose offsets have 32 bits
 
 
+def column_of(values: Any) -> pa.Array:
+    """The values as an Arrow array. Python integers from 2⁶³ on become uint64, as in numpy."""
+    try:
+        return pa.array(values)
+    except OverflowError:
+        pass
+    try:
+        return pa.array(values, pa.uint64())
+    except OverflowError:
+        raise pa.ArrowInvalid("the integers have no common type of 64 bits") from None
+
+
 def arrow_table(given: Any, what: str = "the table") -> pa.Table:
-    """An Arrow table, or a DataFrame of pandas or polars, as an Arrow table; ``what`` names it in messages."""
+    """An Arrow table, a DataFrame of pandas or polars, or a dict, as an Arrow table; ``what`` names it in messages."""
     if isinstance(given, pa.Table):
         return given
     if type(given).__name__ == "LazyFrame" and hasattr(given, "collect"):  # of polars
         given = given.collect()
     try:
+        if isinstance(given, Mapping):
+            return pa.table({name: column_of(values) for name, values in given.items()})
         if hasattr(given, "__arrow_c_stream__") and not hasattr(given, "iloc"):  # pandas would add its index
             return pa.table(given)
         return pa.Table.from_pandas(given, preserve_index=False)
     except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())
+        if isinstance(given, Mapping):
+            raise RequestError(f"{what} cannot be read: {reason}") from error
         if hasattr(given, "columns"):
             refuse_repeated_columns(list(given.columns), what)
             raise RequestError(f"{what} has {_unreadable_column(given)}: {reason}") from error

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.blocks import LARGEST_WEIGHT, ZERO_WEIGHT, RatingBlock
 from onebit_spark.core.hashes import HASH_PARTS, CellSketch, cell_hashes, coin_drawn, hash_sums, limit_for
 from onebit_spark.core.id_index import IdColumn, is_incomplete, sum_by_id
 from onebit_spark.core.model_info import Who
@@ -72,6 +72,10 @@ class RatingCounts:
     def majority(self) -> int:
         """The more frequent label, +1 in a tie."""
         return 1 if 2 * self.positives >= self.n else -1
+
+
+class NoRatings(RequestError):
+    """There is no rating."""
 
 
 def total_of(*parts: RatingCounts) -> tuple[int, str]:
@@ -150,16 +154,17 @@ def may_be_refused(columns: Columns, present: Mapping[str, int]) -> bool:
 def counts_if_sound(
     columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]
 ) -> RatingCounts:
-    """The counts, or a RequestError with every defect, its count and three examples.
+    """The counts, or a RequestError with every defect, its count and three examples; NoRatings if there is none.
 
     ``totals`` are ``n``, how many ratings have each flag of ``BIT``, and the sums of HASH_PARTS. ``boolean`` is true if
     the labels are booleans. ``examples`` makes a text of three ratings that have a flag.
     """
     if totals["n"] == 0:
-        kind = "" if columns.weight is None else " of positive weight"
-        raise RequestError(
-            f"there is no rating{kind}: the input is empty; check the path and any filter before the fit"
-        )
+        kind, cause = "", "the input is empty"
+        if columns.weight is not None:
+            kind = " of positive weight"
+            cause += f", or all weights in column {columns.weight!r} are 0 or below {ZERO_WEIGHT:.0e}"
+        raise NoRatings(f"there is no rating{kind}: {cause}; check the path and any filter")
     refuse(_defects(columns, totals, boolean, examples))
     coding: Coding = "signed" if totals["minus"] else "binary"
     if boolean or columns.threshold is not None:
@@ -178,6 +183,18 @@ def of_both_classes(counts: RatingCounts, columns: Columns) -> RatingCounts:
     )
 
 
+def check_division(holdout: str, whole: RatingCounts, held_out: RatingCounts) -> None:
+    """Refuse a division that holds nothing out, or leaves nothing or a single class of both to fit."""
+    n, positives = whole.n - held_out.n, whole.positives - held_out.positives
+    if not held_out.n:
+        raise RequestError(f"{holdout} holds no rating out: give more ratings, or choose a larger share")
+    if not n:
+        raise RequestError(f"{holdout} holds all {counted(whole.n, 'rating')} out: choose a smaller share")
+    if positives in (0, n) and whole.positives not in (0, whole.n):
+        left = counted(n, "positive rating" if positives else "negative rating")
+        raise RequestError(f"{holdout} leaves {left} to fit, and both classes are needed: choose a smaller share")
+
+
 def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]) -> list[str]:
     defects = {  # flag ─► what it means, what to do
         "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
@@ -188,7 +205,7 @@ def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, example
             "labels are −1/1, 0/1, true/false, or numbers with a threshold; convert other text first",
         ),
         "bad_weight": (
-            f"a negative or infinite weight, null, NaN or no number in column {columns.weight!r}",
+            f"a weight that is negative, above {LARGEST_WEIGHT:g}, null, NaN or no number in column {columns.weight!r}",
             "give positive weights, or 0 to leave a rating out",
         ),
     }
@@ -296,7 +313,7 @@ def read_batch(table: pa.Table, threshold: float | None) -> RatingBatch:
     weights = None
     if WEIGHT in table.schema.names:
         weights = np.array(table[WEIGHT].to_numpy(), np.float32)  # a copy: a view would keep the whole table
-        facts["bad_weight"] = int(np.count_nonzero(~((weights > 0) & (weights < np.inf))))
+        facts["bad_weight"] = int(np.count_nonzero(~((weights > 0) & (weights <= LARGEST_WEIGHT))))
         facts["weight"] = float(np.sum(weights, dtype=np.float64, where=np.isfinite(weights)))
     if table[LABEL].null_count:
         facts["absent"] = 1
@@ -423,6 +440,7 @@ class Holdout:
 
     share: float
     seed: int
+    name: str = "holdout"  # in messages
 
     def drawn(self, table: pa.Table) -> Mask:
         return coin_drawn(table[USER], table[ITEM], self.seed) < np.uint64(round(self.share * 2**32))
@@ -469,8 +487,8 @@ class ArrowRatings:
         self.id_types: dict[Who, str] = {"user": types["user"], "item": types["item"]}
         self._boolean = types["label"] == "boolean"
 
-    def divided(self, holdout: Holdout | None = None, nothing: str = "no rating is held out") -> DividedRatings:
-        """Read all ratings: those to fit, and held-out ones. ``nothing`` is the error if no rating is held out."""
+    def divided(self, holdout: Holdout | None = None) -> DividedRatings:
+        """Read all ratings: those to fit, and held-out ones."""
         fit, kept, defects = RatingCollector(limit_for(0)), _Keeping(), Defects(self.columns)
         for given, plain, absent in self._tables():
             out = None if holdout is None or absent else holdout.drawn(plain)
@@ -481,9 +499,8 @@ class ArrowRatings:
             defects.see(given, plain, [self._taken(part, taker) for part, taker in parts], absent)
         whole, held_out = self._counts(defects.facts, defects), None
         if holdout is not None:
-            if not kept.facts["n"]:
-                raise RequestError(nothing)
             counts = RatingCounts(kept.facts["n"], kept.facts["above"], whole.coding, fingerprint_of(kept.facts))
+            check_division(holdout.name, whole, counts)
             held_out = kept.ratings(counts, self.columns.threshold)
         to_fit = fit.ratings(of_both_classes(self._counts(fit.facts, defects), self.columns))
         return DividedRatings(to_fit, held_out)
@@ -611,7 +628,7 @@ class Defects:
         }
         if WEIGHT in plain.schema.names:
             weights = plain[WEIGHT].to_numpy()
-            defects["bad_weight"] = ~((weights > 0) & (weights < np.inf))
+            defects["bad_weight"] = ~((weights > 0) & (weights <= LARGEST_WEIGHT))
         return defects
 
     def examples(self, name: str) -> str:

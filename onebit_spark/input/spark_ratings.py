@@ -45,6 +45,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from onebit_spark.core.blocks import LARGEST_WEIGHT
 from onebit_spark.core.config import FitConfig, declared
 from onebit_spark.core.hashes import HASH_PARTS, PART_BITS, SALT, CellSketch, limit_for
 from onebit_spark.core.id_index import hashes_of, sum_by_id
@@ -293,7 +294,8 @@ def _flags(df: DataFrame, columns: Columns) -> dict[str, Column]:
     }
     if columns.weight is not None:
         weight = weight_number(columns.weight)
-        flags["bad_weight"] = weight.isNull() | (weight < 0) | (weight >= F.lit(float("inf")))  # NaN is above infinity
+        largest = F.lit(LARGEST_WEIGHT).cast("float")
+        flags["bad_weight"] = weight.isNull() | (weight < 0) | (weight > largest)  # NaN is above all numbers
     return {name: F.coalesce(flags[name], F.lit(False)).alias(name) for name in BIT}
 
 

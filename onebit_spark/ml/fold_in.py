@@ -48,23 +48,26 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
     """The users (or items) of new ratings added, or replaced if they are known. The other side does not change.
 
     Few ratings are folded in on the driver. Otherwise the factors are computed once and kept by the executors. If an
-    executor is lost, its factors are computed again. ``features`` are side features of the new ids.
+    executor is lost, its factors are computed again. ``features`` are side features of the new ids. If none of the
+    ratings has a known partner, nothing changes.
     """
     means = None if features is None else explained_means(factors, features, who)
     if not factors.fit_driver(given.n):
         united = _with_new(factors, given, who, means)
-        return _change(who, united, united.count())
+        return {} if united is None else _change(who, united, united.count())
     model, table, weighted = factors.on_driver(), given.table(), given.columns.weight is not None
     own, partners = model.side(who), model.side(PARTNER[who])
     ids = one_array(table[COLUMN_OF[who]].cast(own.ids.type))
     others, weights = partners.positions(table[COLUMN_OF[PARTNER[who]]]), table[WEIGHT].to_numpy() if weighted else None
     folded = model.folded_rows(who, ids, others, table[LABEL].to_numpy(), weights, means)
+    if not len(folded[0]):
+        return {}
     side = own.with_rows(*folded)
     return _change(who, side_frame(factors, who, side.table), len(side.ids))
 
 
-def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Changes:
-    """The ids that the model does not know added, predicted from their side features alone."""
+def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> tuple[Changes, int]:
+    """The ids that the model does not know added, predicted from their side features alone; and their number."""
     info, means = factors.info, explained_means(factors, features, who)
     rows = model_info.newcomer_rows(model_info.prior_row(info.scales, SIDE_OF[who], *info.table_form), means.lines)
     if factors.fit_driver(0):
@@ -73,12 +76,13 @@ def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> Ch
         rows = rows.take(new)
         measured = unrated_spreads(info, who, rows)
         side = side.with_rows(means.ids.take(pa.array(new)).cast(side.ids.type), rows, measured)
-        return _change(who, side_frame(factors, who, side.table), len(side.ids))
+        return _change(who, side_frame(factors, who, side.table), len(side.ids)), len(new)
     old = factors.of(who)
     plain = ["id", *model_info.plain_columns(info, old.columns)]
     lines = side_frame(factors, who, model_info.factor_table(means.ids, rows, unrated_spreads(info, who, rows)))
     united = old.select(*plain).unionByName(lines.join(old.select("id"), "id", "left_anti").select(*plain))
-    return _change(who, united, united.count())
+    n = united.count()
+    return _change(who, united, n), n - info.count(who)
 
 
 def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdLines:
@@ -120,8 +124,8 @@ def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
     return factor_frame(factors.spark, table, factor_schema(factors.info, who, table.column_names))
 
 
-def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
-    """The factor table with the new rows, computed and kept by the executors."""
+def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame | None:
+    """The factor table with the new rows, computed and kept by the executors; None if there is no new row."""
     info, ratings = factors.info, spark_ratings.rating_lines(given.frame, given.columns)
     new, needed = COLUMN_OF[who], model_info.factor_columns(*info.table_form)
     plain = model_info.plain_columns(info, factors.of(who).columns)
@@ -156,7 +160,10 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
 
     schema = factor_schema(info, who, plain)
     folded = computed_once(placed.repartition(tasks, "id").mapInArrow(rows_of, schema))
-    warn_left_out(who, ratings.select(new).distinct().count(), folded.count())
+    n_folded = folded.count()
+    warn_left_out(who, ratings.select(new).distinct().count(), n_folded)
+    if not n_folded:
+        return None
     return factors.of(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
 
 

@@ -16,6 +16,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import (
+    IN_ARGUMENTS,
+    OF_PREDICTIONS,
     UNKNOWN,
     Certificate,
     calling_threshold,
@@ -43,8 +45,9 @@ from onebit_spark.map import MOST_POINTS, REPORTED, coloured, drawing
 from onebit_spark.map import page as map_page
 from onebit_spark.platform.files import MAP, MODEL, PAGE
 from onebit_spark.predictor.model_folder import read_model, replaced_folder, write_into, write_page, write_vectors
-from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_left_out
+from onebit_spark.predictor.new_ratings import FoldIn, updated_rows, warn_dropped, warn_left_out
 from onebit_spark.predictor.predictor import (
+    NOTHING_SEEN,
     SAMPLE,
     CertificateRequest,
     ModelSide,
@@ -72,7 +75,7 @@ log = logging.getLogger("onebit_spark")
 COLD_START = ("prior", "drop", "nan")
 
 
-IdLabels = tuple[Any, Any, NDArray[np.bool_]]  # of ratings: ids of users and items, whether they are positive
+IdLabels = tuple[Any, Any, NDArray[np.bool_] | None]  # of ratings: ids of users and items, whether they are positive
 
 
 class _Ratings(NamedTuple):
@@ -247,7 +250,7 @@ class FittedModel:
 
     def _columns_of(self, given: Any, what: str, roles: Sequence[str]) -> list[pa.ChunkedArray]:
         """The columns of users, items or labels in a table. Upper and lower case do not differ, as in Spark."""
-        table = pa.table(dict(given)) if isinstance(given, Mapping) else arrow_table(given, what)
+        table = arrow_table(given, what)
         found = []
         for name in (self.info.columns[role] for role in roles):
             matching = [each for each in table.column_names if each.lower() == name.lower()]
@@ -267,7 +270,7 @@ class FittedModel:
         """
         weights, weight = None, self.info.columns.get("weight")
         if items is None and labels is None:
-            table = pa.table(dict(users)) if isinstance(users, Mapping) else arrow_table(users, "the ratings")
+            table = arrow_table(users, "the ratings")
             if weight is not None and weight.lower() in map(str.lower, table.column_names):
                 weights = self._columns_of(table, "the ratings", ("weight",))[0].to_numpy()
             users, items, given = self._columns_of(table, "the ratings", ("user", "item", "label"))
@@ -341,7 +344,7 @@ class FittedModel:
         return made & (unknown | ((rows >= 0) & (cols >= 0)))
 
     def _threshold(self, call: Call) -> float:
-        return calling_threshold(self.certificate, call, self.max_error, self.min_precision)
+        return calling_threshold(self.certificate, call, self.max_error, self.min_precision, IN_ARGUMENTS)
 
     def sample(self, users: Any, items: Any, seed: int = 0) -> DoubleArray:
         """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
@@ -374,8 +377,7 @@ class FittedModel:
 
     def _seen(self, seen: Any) -> tuple[list[pa.Array], Numbers, Numbers]:
         """``pairs`` of (user ids, item ids), or of a table."""
-        is_pair = isinstance(seen, tuple | list) and len(seen) == 2
-        return self.pairs(*(seen if is_pair else self._columns_of(seen, "the seen pairs", ("user", "item"))))
+        return self.pairs(*(seen if is_pair(seen) else self._columns_of(seen, "the seen pairs", ("user", "item"))))
 
     def asked(self, who: Who, values: Any) -> pa.Array:
         return asked_ids(values, self.side(who).ids.type, f"the {who} ids")
@@ -547,7 +549,7 @@ class FittedModel:
 
     def certify(
         self, users: Any, items: Any = None, labels: ArrayLike | None = None, terms: Terms | None = None,
-        max_error: Sequence[float] = (), groups: ArrayLike | None = None, min_precision: Any = (),
+        max_error: float | Sequence[float] = (), groups: ArrayLike | None = None, min_precision: Any = (),
     ) -> list[Certificate]:  # fmt: skip
         """Certify the model on ratings that were not fitted: ``holdout``, and one certificate for each request.
 
@@ -563,19 +565,29 @@ class FittedModel:
         well; the groups share δ.
         """
         by, terms = None if groups is None else "group", terms or Terms()
-        request = CertificateRequest(terms, tuple(max_error), by, min_precision)
+        request = CertificateRequest(terms, max_error, by, min_precision)
         refuse(request.problems(self.info, {}))
         given = self._ratings(users, items, labels, "certify")
         if not len(given.rows):
             raise RequestError("cannot certify: there is no rating")
         text = None
         if groups is not None:
-            text = pa.chunked_array([pa.array([str(value) for value in np.asarray(groups)[given.kept]])])
+            values = np.asarray(groups)
+            if values.shape != given.kept.shape:
+                raise RequestError(
+                    f"groups must be {len(given.kept):,} values, one per rating, not of shape {values.shape}"
+                )
+            text = pa.chunked_array([pa.array([str(value) for value in values[given.kept]])])
         scored = self.scored(given.rows, given.cols, given.positive, text)
         return self.certified(scored, request, fresh_to(self.fitted, self._sketch(given)))[1]
 
-    def with_certificates(self, certificates: Sequence[Certificate], instead_of: Sequence[str] = ()) -> FittedModel:
-        """This model with more certificates, such as those of ``certify``, and without those of some names."""
+    def with_certificates(
+        self, certificates: Sequence[Certificate], instead_of: Sequence[str] = OF_PREDICTIONS
+    ) -> FittedModel:
+        """This model with the certificates of ``certify``, which replace earlier ones; those of the fit remain.
+
+        ``instead_of`` are the names of those that are replaced.
+        """
         return replace(self, certificate=with_certificates(self.certificate, certificates, instead_of))
 
     def _sketch(self, given: _Ratings) -> CellSketch:
@@ -633,32 +645,49 @@ class FittedModel:
         """How many positive ratings the lists of ``recommend`` find: see ``core.prediction.ranking_figures``.
 
         The ratings, users, items and labels or one table with the columns of the fit, were not fitted. The positive
-        ones are relevant. ``seen`` are the ratings that were fitted, in the same form: the model does not keep them.
-        Their pairs are neither listed nor relevant. Without them, lists consist largely of fitted items, so the figures
-        are too low.
+        ones are relevant. ``seen`` are the ratings that were fitted, (users, items, labels) or a table, or their pairs,
+        (users, items): the model does not keep them. They are neither listed nor relevant. Without them, lists consist
+        largely of fitted items, so the figures are too low.
 
         Returns
         -------
         dict
-            ``model``, and with ``seen`` also ``popularity``: the items with the most positive ratings in ``seen``. Each
+            ``model``, and with ratings in ``seen`` also ``popularity``: the items with their most positive ones. Each
             has precisionAtK, recallAtK, ndcgAtK and meanAveragePrecisionAtK. Also ``n``, ``n_users``, the users with
             relevant items over whom these are means, and ``n_unknown_user``, which are left out. Unknown items count
             as not found.
         """
         given = self._ratings(users, items, labels, "rank")
-        before = None
-        if seen is not None:
-            own, partner, label = seen if isinstance(seen, tuple | list) else (seen, None, None)
-            before = self._ratings(own, partner, label, "exclude what was seen")
-        return self.ranked((*given.ids, given.positive), n, None if before is None else (*before.ids, before.positive))
+        if seen is None:
+            return self.ranked((*given.ids, given.positive), n)
+        before = self._seen_ratings(seen)
+        if not len(before[0]):
+            raise RequestError(NOTHING_SEEN.format("seen"))
+        return self.ranked((*given.ids, given.positive), n, before)
+
+    def _seen_ratings(self, seen: Any) -> IdLabels:
+        """Ratings of (users, items, labels) or of a table, or the pairs of (users, items)."""
+        if is_pair(seen):
+            return (*self.pairs(*seen)[0], None)
+        users, items, labels = seen, None, None
+        if isinstance(seen, tuple | list):
+            if len(seen) != 3:
+                raise RequestError("seen must be (users, items), (users, items, labels) or a table")
+            users, items, labels = seen
+        given = self._ratings(users, items, labels, "exclude what was seen")
+        return (*given.ids, given.positive)
 
     def ranked(self, given: IdLabels, n: int, seen: IdLabels | None = None) -> dict[str, Any]:
-        """``ranking`` of ratings that were checked: ids of users and items, and whether they are positive."""
+        """``ranking`` of ratings that were checked: ids of users and items, and whether they are positive.
+
+        Without the labels of what was ``seen`` there is no popularity.
+        """
         refuse(ranking_problems(n, None))
         parts = [given] if seen is None else [given, seen]
         users, items = (one_array([self.asked(who, part[at]) for part in parts]) for at, who in enumerate(SIDE_OF))
         rows, cols, known = self.users.positions(users), self.items.positions(items), len(self.items.ids)
-        positive, new = np.concatenate([part[2] for part in parts]), np.arange(len(users)) < len(given[2])
+        positive = np.concatenate([np.zeros(len(part[0]), bool) if part[2] is None else part[2] for part in parts])
+        new = np.arange(len(users)) < len(given[0])
         codes = items.dictionary_encode().indices.to_numpy()  # unknown items come after the others
         width = known + len(codes)
         cells = rows * width + np.where(cols < 0, known + codes, cols)
@@ -667,7 +696,7 @@ class FittedModel:
         if not len(asking):
             raise RequestError("cannot rank: no user that the model knows has a positive rating that was not seen")
         lists = {"model": (self.users.known, self.items.known, self.predictor.ranking(None, None))}
-        if seen is not None:
+        if seen is not None and seen[2] is not None:
             counts = np.bincount(cols[~new & positive & (cols >= 0)], minlength=known)
             equal, popular = (
                 RowPosterior.isotropic(values.astype(np.float32)[:, None], 0.0, "spread", True)
@@ -700,8 +729,8 @@ class FittedModel:
 
         ``users``, ``items`` and ``labels`` are all ratings of the new ids; or ``users`` is one table with the columns
         of the fit. Ratings of unknown partners are ignored; a warning counts the ids that have no others and are not
-        folded in. Without ratings the model stays as it is. An id that the model already knows is replaced. The new
-        model has no certificates.
+        folded in. If no id is folded in, the model stays as it is. An id that the model already knows is replaced. The
+        new model has no certificates.
 
         Labels are ±1, 0/1 or booleans; with a ``threshold`` (default: that of the fit) any numbers, and those strictly
         above it are positive. ``features`` are side features of the new ids, if the model was fitted with such
@@ -715,6 +744,8 @@ class FittedModel:
         means = None if features is None else self._explained(features, who)
         folded = self.folded_rows(who, new_ids.cast(own.ids.type), partners, given.positive, given.weights, means)
         ids, rows, measured = folded
+        if not len(ids) and not only_new:
+            return self
         side = ModelSide(ids, rows, own.prior, measured=measured) if only_new else own.with_rows(*folded)
         fitted = merged_sketch(None if only_new else self.fitted, self._sketch(given))
         return replace(self._with_sides({who: side}), fitted=fitted)
@@ -754,10 +785,14 @@ class FittedModel:
         """A model that also knows these users (or items), from their side features alone.
 
         ``features`` has one line per id: the column of the ids, and those that the model was fitted with. Ids that the
-        model already knows do not change. The new model has no certificates.
+        model already knows do not change; if there are no others, the model stays as it is. Else the new model has no
+        certificates, because they are about predictions without these features; a warning names those that it drops.
         """
         info, own, means = self.info, self.side(who), self._explained(features, who)
         new = np.flatnonzero(own.positions(means.ids) < 0)
+        if not len(new):
+            return self
+        warn_dropped(self.certificate, who, len(new))
         rows = model_info.newcomer_rows(own.prior, means.lines[new])
         learnt = dict(info.side_features or {})
         learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
@@ -819,6 +854,10 @@ class FittedModel:
         a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all.
         """
         write_vectors(path, self.users, self.items, overwrite)
+
+
+def is_pair(given: Any) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2
 
 
 def _posterior(side: ModelSide, n: int | None) -> RowPosterior:

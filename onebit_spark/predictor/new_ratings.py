@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from onebit_spark.certificate.certificates import ungrouped_certificates
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.engine import Measure, PlacedBlock
 from onebit_spark.core.features import newcomer_means, prior_means
@@ -27,6 +28,8 @@ from onebit_spark.core.losses.base import OtherLines
 from onebit_spark.core.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo, Who
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.prediction import TOWARDS
+from onebit_spark.errors import counted
 from onebit_spark.predictor.predictor import ModelSide
 
 log = logging.getLogger("onebit_spark")
@@ -120,6 +123,18 @@ def warn_left_out(who: Who, given: int, folded: int) -> None:
             f"{given - folded:,} of {given:,} {who}s are not folded in: all their ratings are with {PARTNER[who]}s "
             "that the model does not know"
         )
+
+
+def warn_dropped(certificate: Mapping[str, Any], who: Who, added: int) -> None:
+    """Warn if a model with these certificates loses them, because ids are added that it predicted from the prior."""
+    if not (names := dict.fromkeys(item["name"] for item in certificate["certificates"])):
+        return
+    calls = [call for call in TOWARDS if ungrouped_certificates(certificate, call)]
+    columns = f" and the column{'s' if len(calls) > 1 else ''} {', '.join(calls)}" if calls else ""
+    log.warning(
+        f"the model predicts {counted(added, f'more {who}')} from features. Its certificates were about predictions "
+        f"without these features, so it drops them ({', '.join(names)}){columns}: certify it on fresh ratings"
+    )
 
 
 # ---- update ----------------------------------------------------------------------------------------------------------

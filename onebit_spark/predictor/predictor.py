@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +25,7 @@ from scipy.special import ndtri
 
 from onebit_spark.certificate.certificates import (
     MOST_GROUPS,
+    OF_PREDICTIONS,
     CallRequest,
     Certificate,
     Group,
@@ -57,7 +58,7 @@ from onebit_spark.core.model_info import (
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.prediction import TOWARDS, Calibration, Call
 from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
-from onebit_spark.core.user_data import SIMPLE, as_spark, in_spark_type, one_array
+from onebit_spark.core.user_data import SIMPLE, as_spark, column_of, in_spark_type, one_array
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.top_n import Numbers, Ranking
 
@@ -330,7 +331,7 @@ def asked_ids(values: Any, expected: pa.DataType | None, what: str) -> pa.Array:
     elif isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         values = [values]
     try:
-        array = one_array(values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values))
+        array = one_array(values if isinstance(values, pa.Array | pa.ChunkedArray) else column_of(values))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RequestError(f"{what} cannot be read: {str(error).splitlines()[0]}") from None
     if pa.types.is_dictionary(array.type):
@@ -534,9 +535,12 @@ def calibrated(scored: pa.Table) -> Calibration:
 
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
+NOTHING_SEEN = "{} has no rating: leave it out, or give the ratings that were fitted"
 KEPT_OUT = {
-    "checked": True, "by_coin": True, "reason": "a coin for every cell kept these ratings out of this very fit",
-}  # fmt: skip
+    "checked": True,
+    "by_coin": True,
+    "reason": "a coin for every cell kept these ratings out of this very fit",
+}
 NOT_KNOWN = {"checked": False, "reason": "the model does not record which ratings it was fitted on"}
 
 
@@ -579,7 +583,7 @@ def seen_in_fit(known: CellSketch | None, asked: CellSketch) -> str | None:
 @dataclass(frozen=True)
 class CertificateRequest:
     terms: Terms
-    max_error: Sequence[float] = ()  # requested error rates among the answered pairs
+    max_error: float | Sequence[float] = ()  # requested error rates among the answered pairs
     by: str | None = None  # a column of the ratings: certify within each of its groups as well
     min_precision: Any = ()  # requested precisions of calls: see ``precision_requests``
 
@@ -587,12 +591,16 @@ class CertificateRequest:
     def of(
         cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int, minPrecision: Any = ()
     ) -> CertificateRequest:
-        rates = [maxError] if isinstance(maxError, int | float) else list(maxError)
-        return cls(Terms(delta=delta, grid=grid), rates, by, minPrecision)
+        return cls(Terms(delta=delta, grid=grid), maxError, by, minPrecision)
+
+    @property
+    def rates(self) -> list[Any]:
+        given = self.max_error
+        return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
     @property
     def calls(self) -> list[CallRequest]:
-        return [*(CallRequest("answered", rate) for rate in self.max_error), *precision_requests(self.min_precision)]
+        return [*(CallRequest("answered", float(rate)) for rate in self.rates), *precision_requests(self.min_precision)]
 
     def problems(self, info: ModelInfo, names: Mapping[str, str] | None = None) -> list[str]:
         """Why a model cannot be certified like this, before any rating is scored.
@@ -601,9 +609,11 @@ class CertificateRequest:
         """
         own = {"max_error": "maxError", "min_precision": "minPrecision"}
         names = {**param_names(Terms), **own} if names is None else names
+        if not isinstance(self.terms, Terms):
+            return [f"terms must be Terms, such as Terms(delta=0.1), not {self.terms!r}"]
         problems = [problem.in_words(names) for problem in self.terms.problems()]
-        for name, check in (("max_error", request_problems), ("min_precision", precision_problems)):
-            problems += [f"{names.get(name, name)} {problem}" for problem in check(getattr(self, name))]
+        asked = {"max_error": request_problems(self.rates), "min_precision": precision_problems(self.min_precision)}
+        problems += [f"{names.get(name, name)} {problem}" for name, found in asked.items() for problem in found]
         if not problems and any(info.confidences is None or asked.call not in info.thresholds for asked in self.calls):
             problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
         return problems
@@ -621,10 +631,11 @@ def certificates_of(
 
 
 def with_certificates(
-    before: Mapping[str, Any], certificates: Sequence[Certificate], instead_of: Collection[str] = ()
+    before: Mapping[str, Any], certificates: Sequence[Certificate], instead_of: Collection[str] = OF_PREDICTIONS
 ) -> dict[str, Any]:
-    """The content of ``certificate.json`` with more certificates, ``instead_of`` those of some names and of groups."""
-    kept = before["certificates"]
-    if instead_of:
-        kept = [item for item in kept if item["name"] not in instead_of and not item.get("group")]
+    """The content of ``certificate.json`` with more certificates, ``instead_of`` those of some names and of groups.
+
+    By default these are all about the predictions, so the certificates of a fit remain.
+    """
+    kept = [item for item in before["certificates"] if item["name"] not in instead_of and not item.get("group")]
     return certificate_document([*kept, *(item.as_dict() for item in certificates)])

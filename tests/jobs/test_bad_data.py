@@ -89,11 +89,11 @@ CASES = {
     "NaN labels": ("fit --ratings {}/nan_labels", "2 ratings with null or NaN in column 'label'"),
     "bad weights": (
         "fit --ratings {}/bad_weights --weight-col w",
-        "3 ratings with a negative or infinite weight, null, NaN or no number in column 'w'…(a, y, -1, -2.0)",
+        "3 ratings with a weight that is negative, above 1e+30, null, NaN or no number in column 'w'…(a, y, -1, -2.0)",
     ),
     "bad weights, with a holdout": (
         "fit --ratings {}/bad_weights --weight-col w --holdout 0.3",
-        "3 ratings with a negative or infinite weight",
+        "3 ratings with a weight that is negative, above 1e+30",
     ),
     "missing weights": ("fit --ratings {}/good --weight-col w", "no column 'w'…--weight-col"),
     "labels outside": ("fit --ratings {}/outside", "2 ratings with label outside…(a, y, 2)…(b, x, 3)…threshold"),
@@ -139,6 +139,11 @@ CASES = {
     "no label to compare": ("evaluate --model {}/model --ratings {}/other_names", "no column 'user'"),
     "bad labels to compare": ("evaluate --model {}/model --ratings {}/outside", "2 ratings with label"),
     "nothing held out": ("fit --ratings {}/good --holdout 1e-9", "--holdout 1e-09 holds no rating out"),
+    "nothing left to fit": ("fit --ratings {}/good --holdout 0.99999", "--holdout 0.99999 holds all 4 ratings out"),
+    "nothing seen": (
+        "evaluate --model {}/model --ratings {}/good --ranking 1 --exclude-seen {}/empty",
+        "--exclude-seen…empty has no rating: leave it out",
+    ),
     "bad labels, some held out": ("fit --ratings {}/outside --holdout 0.5", "2 ratings with label"),
     "certified on its own ratings": (
         "evaluate --model {}/model --ratings {}/good --certify",

@@ -102,6 +102,21 @@ def test_later_ids_and_fold_in(spark, ratings, user_features, model, numbers, tm
     assert grown.users.filter("id = '7'").select(*loaded.users.columns).first() == old
 
 
+@pytest.mark.usefixtures("both_ways")
+def test_features_of_known_ids_keep_the_certificates_and_new_ids_drop_them_in_one_line(
+    spark, model, user_features, caplog
+):
+    fresh = spark.createDataFrame([("0", f"new {i}", 1) for i in range(60)], "user string, item string, label int")
+    certified = model.certify(fresh, maxError=0.4)
+    assert certified.foldInFeatures(user_features) is certified
+    grown = certified.foldInFeatures(spark.createDataFrame([("new", 1.0, 2.0)], user_features.schema))
+    assert caplog.messages == [
+        "the model predicts 1 more user from features. Its certificates were about predictions without these "
+        "features, so it drops them (holdout, selective) and the column answered: certify it on fresh ratings"
+    ]
+    assert grown.certificate["certificates"] == []
+
+
 def test_what_was_learnt_is_readable(ratings, spark, data):
     """The feature decides the labels: its effect is large, that of noise is not."""
     rng = np.random.default_rng(1)

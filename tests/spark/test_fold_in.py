@@ -60,6 +60,14 @@ def test_who_rated_only_the_unknown_is_left_out_with_a_warning(spark, fitted, ca
     assert [record.getMessage() for record in caplog.records] == [warning]
 
 
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize(("who", "line"), [("user", (100, 999, 1)), ("item", (999, 100, 1))])
+def test_ratings_of_unknown_partners_alone_change_nothing(spark, fitted, caplog, who, line):
+    strangers = spark.createDataFrame([line], "user bigint, item bigint, label int")
+    assert fitted.foldIn(strangers, who) is fitted
+    assert f"1 of 1 {who}s are not folded in" in caplog.text
+
+
 def test_what_cannot_be_folded_in(spark, fitted):
     with pytest.raises(RequestError, match="must be 'user' or 'item'"):
         fitted.foldIn(spark.createDataFrame([(1, 2, 1)], "user bigint, item bigint, label int"), "film")

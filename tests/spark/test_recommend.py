@@ -62,6 +62,14 @@ def test_for_all_items_by_a_lower_limit_over_many_blocks(make_fit, make_model, m
     assert_same(table_of(found, "what", "user"), expected(make_fit(), 4, by="item", z=1.5))
 
 
+@pytest.mark.usefixtures("on_executors")
+def test_numbers_of_numpy_are_numbers(make_model, monkeypatch):
+    monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)
+    model = make_model()
+    found, expected = (model.recommendForAllUsers(n).orderBy("user").collect() for n in (np.int64(2), 2))
+    assert found == expected
+
+
 def test_seen_pairs_are_left_out(spark, make_fit, make_model, monkeypatch):
     monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)
     without = {(u, i) for u, i in zip(ALL_USERS, ALL_ITEMS, strict=True) if (u + i) % 3 == 0 or (u == 4 and i > 0)}
@@ -141,3 +149,5 @@ def test_rankings_without_the_seen_ratings(spark, make_fit, make_model):
     assert found["model"] == pytest.approx(make_fit().ranking(ratings, n=4)["model"])
     with pytest.raises(RequestError, match="no user that the model knows has a positive rating that was not seen"):
         make_model().ranking(frame, 4, excludeSeen=frame)
+    with pytest.raises(RequestError, match="excludeSeen has no rating: leave it out"):
+        make_model().ranking(frame, 4, excludeSeen=frame.limit(0))

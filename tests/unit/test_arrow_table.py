@@ -547,8 +547,8 @@ def test_what_is_wrong_is_counted_with_examples(name, size, monkeypatch):
 
 
 def test_a_holdout_that_keeps_nothing():
-    with pytest.raises(RequestError, match="nothing is kept"):
-        read(table_of([1, 2], ["x", "y"], [1, 0]), holdout=Holdout(1e-9, 0), nothing="nothing is kept")
+    with pytest.raises(RequestError, match="holdout holds no rating out: give more ratings, or choose a larger share"):
+        read(table_of([1, 2], ["x", "y"], [1, 0]), holdout=Holdout(1e-9, 0))
 
 
 def test_many_ratings_have_a_sketch_of_bounded_size(monkeypatch):

@@ -262,9 +262,10 @@ def test_bad_arguments_are_refused(capsys, arguments):
     assert BAD_VALUES[arguments] in refusal(capsys, "fit", [*GOOD["fit"], *arguments])
 
 
-def test_error_rates_of_an_evaluation_need_a_certificate(capsys):
-    line = refusal(capsys, "evaluate", [*GOOD["evaluate"], "--max-error", "0.1"])
-    assert "--max-error needs a certificate: add --certify" in line
+@pytest.mark.parametrize(("flag", "value"), [("max-error", "0.1"), ("delta", "0.1"), ("certificate-grid", "3")])
+def test_terms_and_error_rates_of_an_evaluation_need_a_certificate(capsys, flag, value):
+    line = refusal(capsys, "evaluate", [*GOOD["evaluate"], f"--{flag}", value])
+    assert f"--{flag} needs a certificate: add --certify" in line
 
 
 @pytest.mark.parametrize("name", REMOVED)

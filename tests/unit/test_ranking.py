@@ -104,8 +104,25 @@ def test_without_the_seen_ratings_nothing_is_left_out(make_model, rated):
     assert found["model"] == pytest.approx(expected(model, held_out, [])[1]["model"])
 
 
+def test_the_seen_ratings_may_be_pairs(make_model, rated):
+    """As those of ``recommend``. Pairs have no positive ratings, so there is no popularity."""
+    model, (seen, held_out) = make_model(), rated
+    users, items, labels = map(list, zip(*seen, strict=True))
+    whole = model.ranking(as_table(held_out), n=N, seen=(users, items, labels))
+    del whole["popularity"]
+    for pairs in ((users, items), [np.array(users), np.array(items)]):
+        assert model.ranking(as_table(held_out), n=N, seen=pairs) == whole
+
+
 def test_what_is_refused(make_model, rated):
     model, (seen, held_out) = make_model(), rated
+    for nothing in (as_table(seen).slice(0, 0), ([], []), ([], [], [])):
+        with pytest.raises(
+            RequestError, match="seen has no rating: leave it out, or give the ratings that were fitted"
+        ):
+            model.ranking(as_table(held_out), seen=nothing)
+    with pytest.raises(RequestError, match=r"seen must be \(users, items\), \(users, items, labels\) or a table"):
+        model.ranking(as_table(held_out), seen=(["u01"],))
     with pytest.raises(RequestError, match="must be an integer of at least 1, not 0"):
         model.ranking(as_table(held_out), n=0)
     with pytest.raises(RequestError, match="no user that the model knows has a positive rating that was not seen"):
@@ -131,3 +148,7 @@ def test_the_job_evaluates_lists(make_folder, rated, tmp_path, capsys):
     assert "give the fitted ratings as --exclude-seen" in capsys.readouterr().out
     assert main([*asked[:-2], "--exclude-seen", str(tmp_path / "seen.parquet")]) == 2
     assert "--exclude-seen belongs to --ranking N" in capsys.readouterr().err
+    pq.write_table(as_table(seen).slice(0, 0), tmp_path / "empty.parquet")
+    assert main([*asked, "--exclude-seen", str(tmp_path / "empty.parquet")]) == 2
+    line = "empty.parquet has no rating: leave it out, or give the ratings that were fitted\n"
+    assert capsys.readouterr().err.endswith(line)

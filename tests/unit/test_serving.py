@@ -138,7 +138,7 @@ def test_a_calibrated_model_answers_some_pairs(make_fit, make_model):
     lists = model.recommend(n=20, answered_only=True)
     assert 0 < len(lists) < 28 * 18
     other = dataclasses.replace(model, max_error=0.2)
-    with pytest.raises(RequestError, match=r"maxError 0.2 was not certified .*: choose one of 0.1"):
+    with pytest.raises(RequestError, match=r"^max_error 0.2 was not certified .*: choose one of 0.1"):
         other.predictions("u01", 10)
 
 
@@ -168,7 +168,7 @@ def test_pairs_are_called_positive_and_negative(make_fit, make_model, tmp_path):
     unknown = dataclasses.replace(other, cold_start="nan").predictions("nobody", 10)
     assert unknown["positive"].to_pylist() == [False]
     assert "positive" not in model.fold_in(["new"], [10], [1]).predictions("new", 10).column_names
-    with pytest.raises(RequestError, match=r"minPrecision 0.8 was not certified .*: choose one of 0.9, 0.7"):
+    with pytest.raises(RequestError, match=r"^min_precision 0.8 was not certified .*: choose one of 0.9, 0.7"):
         dataclasses.replace(model, min_precision="0.8").predictions(*ids_of())
 
 

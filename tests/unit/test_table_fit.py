@@ -159,7 +159,7 @@ def test_its_own_ratings_certify_nothing(likes, tmp_path):
     certified = model.with_certificates([limit, *others])
     assert model.headline != certified.headline
     assert certified.headline.startswith(limit.statement)
-    assert certified.with_certificates([limit], instead_of=["holdout", "selective"]).certificates[-1] == limit
+    assert certified.with_certificates([limit], instead_of=["selective"]).certificates == [limit, limit]
     table = certified.transform(held_out)
     assert table["answered"].to_pylist() == certified.answered(held_out["user"], held_out["item"]).tolist()
 
@@ -269,6 +269,34 @@ def test_side_features(likes, caplog):
         fit_table(likes, QUICK, user_features=pa.concat_tables([ages, ages.slice(0, 2)]))
     with pytest.raises(RequestError, match="column 'user' is of type bigint, but user ids are of type string"):
         fit_table(likes, QUICK, user_features=pa.table({"user": [1], "age": [1]}))
+
+
+def test_features_of_known_ids_keep_the_certificates_and_new_ids_drop_them_in_one_line(likes, tmp_path, caplog):
+    ages = pa.table({"user": names("u", range(30)), "age": [float(n % 7) for n in range(30)]})
+    model = fit_table(likes, QUICK, user_features=ages)
+    given = {"user": ["u01"] * 60, "item": ["i99"] * 60, "label": [1] * 59 + [-1]}
+    model = model.with_certificates(model.certify(given, max_error=[0.3], min_precision=[0.6]))
+    assert model.fold_in_features(ages) is model
+    new, n_said = pa.table({"user": ["new", "u01", "newer"], "age": [3.0, 1.0, 2.0]}), len(caplog.messages)
+    grown = model.fold_in_features(new)
+    dropped = (
+        "the model predicts 2 more users from features. Its certificates were about predictions without these "
+        "features, so it drops them (holdout, selective, precision) and the columns answered, positive: certify it on "
+        "fresh ratings"
+    )
+    assert caplog.messages[n_said:] == [dropped]
+    assert grown.certificates == []
+    grown.fold_in_features(pa.table({"user": ["newest"], "age": [3.0]}))
+    assert caplog.messages[n_said:] == [dropped]
+
+    model.save(tmp_path / "model")
+    for name, table in {"pairs": likes.select(["user", "item"]).slice(0, 5), "known": ages, "new": new}.items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    for name, calls, said in (("known", ["answered", "positive"], 1), ("new", [], 2)):
+        flags = f"--model {{0}}/model --pairs {{0}}/pairs.parquet --user-features {{0}}/{name}.parquet"
+        assert main(f"predict {flags} --output {{0}}/{name}.csv --quiet".format(tmp_path).split()) == 0
+        assert pacsv.read_csv(tmp_path / f"{name}.csv").column_names[6:] == calls
+        assert caplog.messages.count(dropped) == said
 
 
 @pytest.mark.parametrize(
@@ -450,6 +478,133 @@ def test_ratings_that_are_held_out_certify(likes):
         fit_table(likes, QUICK, holdout=2)
 
 
+def test_later_certificates_replace_earlier_ones(likes):
+    """As on Spark: those of the predictions. The certificates of draws are about the fit, and remain."""
+    config = replace(QUICK, implicit_features=False)
+    model = fit_table(likes.slice(100), config, holdout=0.2, certify=Terms(delta=0.1))
+    of_fit = [item.name for item in model.certificates if item.name != "holdout"]
+    assert "seeger" in of_fit
+    fresh = {"user": ["new"] * 60, "item": names("i", range(18)).to_pylist() * 3 + ["i00"] * 6, "label": [1] * 60}
+    given = model.certify(fresh, max_error=[0.3])
+    first = model.with_certificates(given)
+    assert [item.name for item in first.certificates] == [*of_fit, "holdout", "selective"]
+    assert first.headline == given[0].statement
+    later = first.with_certificates(first.certify(fresh, terms=Terms(delta=0.5), max_error=[0.4]))
+    assert [item.name for item in later.certificates] == [*of_fit, "holdout", "selective"]
+    (answering,) = [item for item in later.certificates if item.name == "selective"]
+    assert answering.inputs["request"] == 0.4
+    pairs = fresh["user"], fresh["item"]
+    np.testing.assert_array_equal(later.answered(*pairs), later.answered(*pairs, answering))
+    plain = later.with_certificates(first.certify(fresh))
+    assert "answered" not in plain.predictions(*pairs).column_names
+
+
+def test_one_error_rate_may_be_a_number_and_groups_have_one_value_per_rating(model):
+    fresh = {"user": ["new"] * 60, "item": ["i00"] * 60, "label": [1] * 60}
+    expected = model.certify(fresh, max_error=[0.2], min_precision=[0.9])
+    for rate in (0.2, np.float64(0.2), (0.2,)):
+        assert model.certify(fresh, max_error=rate, min_precision=0.9) == expected
+    json.dumps(model.certify(fresh, max_error=np.float32(0.2))[1].as_dict())
+    for given, message in (
+        ({"max_error": "0.2"}, r"max_error must hold error rates strictly between 0 and 0.5, not '0.2'"),
+        ({"max_error": None}, r"max_error must hold error rates .*, not None"),
+        ({"groups": ["a"]}, r"groups must be 60 values, one per rating, not of shape \(1,\)"),
+        ({"groups": "a"}, r"groups must be 60 values, one per rating, not of shape \(\)"),
+        ({"terms": 0.1}, r"terms must be Terms, such as Terms\(delta=0.1\), not 0.1"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            model.certify(fresh, **given)
+
+
+def test_the_job_says_where_the_certificates_of_further_groups_are(model, tmp_path, capsys):
+    model.save(tmp_path / "model")
+    pq.write_table(
+        pa.table({"user": ["new"] * 45, "item": names("x", range(45)), "label": [1] * 45}), tmp_path / "r.parquet"
+    )
+    job = f"evaluate --model {tmp_path}/model --ratings {tmp_path}/r.parquet --certify --certify-by item".split()
+    assert main(job) == 0
+    assert "5 more certificates of groups, which --output metrics.json writes to a file" in capsys.readouterr().out
+    assert main([*job, "--output", str(tmp_path / "metrics.json")]) == 0
+    assert "5 more certificates of groups, in the file of --output" in capsys.readouterr().out
+
+
+def test_what_was_not_certified_is_named_by_the_words_of_python(model):
+    for ask, message in (
+        (lambda: model.recommend("u03", answered_only=True), r"certify\(…, max_error=0.1\) to with_certificates first"),
+        (lambda: model.called("positive", "u03", "i01"), r"certify\(…, min_precision=0.9\) to with_certificates first"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            ask()
+
+
+def test_a_share_that_leaves_nothing_to_fit(likes):
+    with pytest.raises(RequestError, match=r"^holdout=0.9999 holds all 500 ratings out: choose a smaller share$"):
+        fit_table(likes, QUICK, holdout=0.9999)
+    labels = pa.array([1, *[-1] * 499])
+    with pytest.raises(
+        RequestError, match=r"^holdout=0.9 leaves \d+ negative ratings to fit, and both classes are need"
+    ):
+        fit_table(likes.set_column(2, "label", labels), QUICK, holdout=0.9)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"config": {"rank": 3}}, r"config must be a FitConfig, such as FitConfig\(rank=3\), not {'rank': 3}"),
+        ({"certify": 0.1}, r"certify must be Terms, such as Terms\(delta=0.1\), not 0.1"),
+    ],
+)
+def test_settings_of_another_type(likes, ratings, given, message):
+    for fit in (partial(fit_table, likes), partial(fit_arrays, *ratings)):
+        with pytest.raises(RequestError, match=message):
+            fit(**given)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [(3e38, r"1e\+30"), (1e-300, r"there is no rating of positive weight.* below 7e-46")],
+)
+def test_weights_that_no_sum_can_hold(likes, ratings, weight, message):
+    weights = np.full(len(likes), weight)
+    with pytest.raises(RequestError, match=message):
+        fit_table(likes.append_column("w", pa.array(weights)), QUICK, weight_col="w")
+    with pytest.raises(RequestError, match=message):
+        fit_arrays(*ratings, QUICK, weights=weights)
+
+
+def test_the_largest_weight_can_be_fitted(likes):
+    model = fit_table(likes.append_column("w", pa.array(np.full(len(likes), 1e30))), QUICK, weight_col="w")
+    assert np.isfinite(model.probability("u03", model.items.ids)).all()
+
+
+def test_numbers_of_numpy_are_numbers(model):
+    two = np.int64(2)
+    assert model.recommend("u03", two).equals(model.recommend("u03", 2))
+    assert model.next_questions("u03", two).equals(model.next_questions("u03", 2))
+    given = {"user": ["u03"] * 3, "item": ["i01", "i02", "i03"], "label": [1, 1, 1]}
+    assert json.dumps(model.ranking(given, n=two)) == json.dumps(model.ranking(given, n=2))
+
+
+@pytest.mark.parametrize("large", [2**63, 2**64 - 9])
+def test_ids_of_unsigned_integers_may_be_those_of_python(likes, large):
+    codes = likes["user"].combine_chunks().dictionary_encode().indices.to_numpy()
+    ids = np.arange(codes.max() + 1, dtype=np.uint64) + np.uint64(large - 20)
+    model = fit_table(likes.set_column(0, "user", pa.array(ids[codes])), QUICK)
+    plain = [int(each) for each in ids]  # some of them are below 2⁶³
+    assert (plain[0] < 2**63 <= plain[-1]) or large > 2**63
+    np.testing.assert_array_equal(model.score(plain, "i01"), model.score(ids, "i01"))
+    np.testing.assert_array_equal(model.score(plain[-1], "i01"), model.score(ids[-1:], "i01"))
+    assert model.recommend(plain[-1], 3).equals(model.recommend(ids[-1:], 3))
+    new = {"user": [large + 8] * 2, "item": ["i01", "i02"], "label": [1, -1]}
+    np.testing.assert_array_equal(
+        model.fold_in(new).score(large + 8, "i01"), model.fold_in(*new.values()).score([large + 8], "i01")
+    )
+    with pytest.raises(RequestError, match="user ids cannot be read: the integers have no common type of 64 bits"):
+        model.score(2**64, "i01")
+    with pytest.raises(RequestError, match="the ratings cannot be read: the integers have no common type of 64 bits"):
+        model.fold_in({**new, "user": [-1, 2**63]})
+
+
 def test_a_calibrated_model(model, likes):
     calibrated = model.calibrate(likes)
     assert calibrated.info.calibration is not None
@@ -573,8 +728,22 @@ def test_the_weights_of_a_table_count(likes, method):
     ]
     np.testing.assert_array_equal(scores[0], scores[1])
     assert np.abs(scores[1] - scores[2]).max() > 1e-3
-    with pytest.raises(RequestError, match="weights must be positive and finite"):
+    with pytest.raises(RequestError, match=r"weights must be numbers from 0 to 1e\+30"):
         getattr(model, method)({**given, "w": [1.0, -1.0, 1.0]})
+
+
+@pytest.mark.parametrize("who", ["user", "item"])
+def test_ratings_of_unknown_partners_alone_change_nothing(model, who, caplog):
+    given = ["eve", "eve"], ["nothing", "nowhere"], [1, -1]
+    users, items, labels = given if who == "user" else (given[1], given[0], given[2])
+    assert model.fold_in(users, items, labels, who) is model
+    assert f"1 of 1 {who}s are not folded in: all their ratings are with" in caplog.text
+    partners = (model.items if who == "user" else model.users).ids
+    pairs = ("eve", partners) if who == "user" else (partners, "eve")
+    for ratings in ((users, items, labels), ([], [], [])):
+        nobody = model.fold_in(*ratings, who, only_new=True)
+        assert len(nobody.side(who).ids) == 0
+        np.testing.assert_array_equal(nobody.score(*pairs), model.score(*pairs))  # the prior remains
 
 
 def test_features_of_new_ids(likes):
@@ -611,6 +780,7 @@ def test_numbers_of_threads(likes, ratings, threads):
         fit_table(likes, QUICK, threads=threads)
     with pytest.raises(RequestError, match="threads must be an integer of at least 1, not"):
         fit_arrays(*ratings, QUICK, threads=threads)
+    assert fit_table(likes, QUICK, threads=np.int64(1)).info.iterations == QUICK.max_iter
 
 
 def polars_categories(values):

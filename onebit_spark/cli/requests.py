@@ -414,7 +414,7 @@ class JobRequest(SessionRequest):
         from onebit_spark.input.tables import separator_in
 
         named = "name them with --user-col, --item-col, --label-col, --weight-col"
-        cure = named if isinstance(self, RatingsRequest) else "rename them"
+        cure = named if isinstance(self, FitRequest) else "rename them"
         separator = separator_in(columns)
         if csv and separator is not None:
             cure = f"they look separated by {separator!r}: add --option 'sep={separator}'"
@@ -457,25 +457,13 @@ class CallsRequest(JobRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatingsRequest(JobRequest):
-    """The flags of the jobs that fit ratings: where the ratings are, and their columns."""
+class FitRequest(CallsRequest):
+    """Fit a model to ratings of users on items, each positive or negative."""
 
     ratings: str = flag("path of the ratings")
     user_col: str = flag("column of the user ids", default="user", group=INPUT)
     item_col: str = flag("column of the item ids", default="item", group=INPUT)
     labels: Labels = settings(Labels, INPUT)
-
-    def problems(self) -> Iterator[str]:
-        yield from in_flags(Labels, self.labels.problems())
-        if len({self.user_col, self.item_col, self.labels.label_col}) < 3:
-            yield "--user-col, --item-col and --label-col must name three different columns"
-        yield from super().problems()
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitRequest(CallsRequest, RatingsRequest):
-    """Fit a model to ratings of users on items, each positive or negative."""
-
     output: str = flag("folder for the model", metavar="FOLDER")
     fit_config: FitConfig = settings(FitConfig, MODEL)
     execution: Execution = settings(Execution, SPARK)
@@ -503,9 +491,11 @@ class FitRequest(CallsRequest, RatingsRequest):
         return f"{share} holds no rating out: the data are too few to certify on. Choose a larger share"
 
     def problems(self) -> Iterator[str]:
-        for table in (self.fit_config, self.execution, self.terms):
+        for table in (self.labels, self.fit_config, self.execution, self.terms):
             yield from in_flags(type(table), table.problems())
         yield from in_flags(Execution, device_problems(self.fit_config, self.execution))
+        if len({self.user_col, self.item_col, self.labels.label_col}) < 3:
+            yield "--user-col, --item-col and --label-col must name three different columns"
         unseen = "ratings that are not fitted: add --holdout 0.1, for example"
         if self.calibrate and self.holdout is None:
             yield f"--calibrate needs {unseen}"
@@ -622,43 +612,6 @@ class EvaluateRequest(CallsRequest):
         if self.exclude_seen is not None and self.ranking is None:
             yield "--exclude-seen belongs to --ranking N"
         yield from self.calls_problems(None if self.certify else "a certificate: add --certify")
-        yield from super().problems()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneRequest(RatingsRequest):
-    """Choose the settings by cross-validation, and fit all ratings with them. A killed run continues where it was."""
-
-    output: str = flag("folder for results, plot and model", metavar="FOLDER")
-    grid: str | None = flag("TOML file with lists of settings to combine (default: see conf/grid.toml)")
-    folds: int = flag("number of folds; each is held out once", default=5)
-    fit_config: FitConfig = settings(
-        FitConfig,
-        MODEL,
-        "max_iter",
-        "tol",
-        "seed",
-        max_iter="largest number of iterations of a fit",
-        seed="seed of the folds and of the fits",
-    )
-    worker_limit: int = flag("most ratings that one worker fits alone; all workers fit more", default=5_000_000)
-
-    main = ("ratings", "output", "grid", "folds", "user_col", "item_col", "label_col", "threshold", "worker_limit",
-            "overwrite")  # fmt: skip
-    inputs = ("ratings", "grid")
-
-    def problems(self) -> Iterator[str]:
-        if self.folds < 2:
-            yield f"--folds must be an integer of at least 2, not {self.folds}"
-        if self.worker_limit < 0:
-            yield f"--worker-limit must be 0 or above, not {self.worker_limit}"
-        yield from in_flags(FitConfig, self.fit_config.problems())
-        for name, path in self.paths(self.inputs).items():
-            if self.output and _holds(self.output, path):
-                yield f"{name} {path} lies in --output {self.output}: choose another path"
-        local = local_path(self.output) if self.output else None
-        if local is not None and (local / "model").exists() and not self.overwrite:
-            yield exists_already("--output", self.output)
         yield from super().problems()
 
 

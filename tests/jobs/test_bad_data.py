@@ -184,10 +184,6 @@ CASES = {
         "evaluate --model {}/model --ratings {}/good --output {}/taken/keep --overwrite",
         "--output …/taken/keep is not a file of figures",
     ),
-    "overwriting a folder that is not tuned": (
-        "tune --ratings {}/good --output {}/taken --overwrite",
-        "--output …/taken is not a result of tuning",
-    ),
     "overwriting a folder without experiments": (
         "reproduce tables --output {}/taken --overwrite",
         "--output …/taken is not a folder of experiments",
@@ -196,7 +192,6 @@ CASES = {
         "evaluate --model {}/model --ratings {}/good --output {}/good/metrics.json",
         "--output …cannot be made: …/good is not a folder that you can write to",
     ),
-    "tuned below a file": ("tune --ratings {}/good --output {}/good/tuned", "--output…cannot be made"),
     "experiments below a file": ("reproduce tables --output {}/good/all", "--output…cannot be made"),
     "checkpoints in a file": (
         "fit --ratings {}/good --checkpoint-dir {}/good",

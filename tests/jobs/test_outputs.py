@@ -100,47 +100,6 @@ def content(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture
-def tuned(tmp_path):
-    """A tuned model of an earlier run."""
-    folder = tmp_path / "tuned"
-    shutil.copytree(FOLDERS / "logistic-1", folder / "model")
-    (folder / "best.toml").write_text("rank = 2\n")
-    (folder / "tasks" / "code-0").mkdir(parents=True)
-    users, items = [i % 7 for i in range(60)], [i % 11 for i in range(60)]
-    labels = [1 if user < 4 else -1 for user in users]
-    write(tmp_path / "ratings", {"user": users, "item": items, "label": labels})
-    (tmp_path / "grid.toml").write_text("rank = [2]\nlikelihood-weight = [1.0]\n")
-    return folder
-
-
-def tune(tuned, *flags):
-    paths = ["--ratings", tuned.parent / "ratings", "--grid", tuned.parent / "grid.toml", "--output", tuned]
-    return run_here("tune", *paths, "--folds", "2", "--max-iter", "2", "--tol", "0", "--overwrite", *flags)
-
-
-def test_a_tuned_model_outlives_a_wrong_column(spark, tuned):
-    before = content(tuned)
-    code, _, err = tune(tuned, "--label-col", "stars")
-    assert code == 2
-    assert "no column 'stars'" in err.splitlines()[-1]
-    assert content(tuned) == before
-    assert sorted(path.name for path in tuned.parent.iterdir()) == ["grid.toml", "ratings", "tuned"]
-
-
-def test_a_tuned_model_is_replaced_at_the_end(spark, tuned, monkeypatch):
-    before = content(tuned)
-    with monkeypatch.context() as patch:
-        patch.setattr("onebit_spark.cli.tune_job._write_results", full_disk)
-        code, _, err = tune(tuned)
-    assert (code, err.splitlines()[-1]) == (1, FULL)
-    assert content(tuned) == before
-    assert tune(tuned)[0] == 0
-    assert json.loads((tuned / "model" / "metadata.json").read_text())["n_ratings"] == 60
-    assert not (tuned / "tasks" / "code-0").exists()
-    assert sorted(path.name for path in tuned.parent.iterdir()) == ["grid.toml", "ratings", "tuned"]
-
-
 def full_disk(*args, **kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
 

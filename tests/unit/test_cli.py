@@ -420,11 +420,6 @@ def test_a_connect_server_that_does_not_answer(capsys, monkeypatch, good_argumen
     assert "secret" not in message
 
 
-def test_what_needs_a_classic_session(capsys, good_arguments):
-    grid = [*good_arguments, "--remote", "sc://host"]
-    assert "this job needs a classic session" in refusal(capsys, "tune", grid)
-
-
 JAVA = """An error occurred while calling o31.parquet.
 : org.apache.spark.SparkException: [SOME_CONDITION] Something broke in file:/x.
 And more of it. SQLSTATE: KD001

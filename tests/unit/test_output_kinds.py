@@ -60,12 +60,9 @@ CASES = {
     "part files of another format": ({"part-0.csv": "score,std,probability"}, set()),
     "vectors": ({"users/part-0.parquet": "", "items/part-0.parquet": "", "_SUCCESS": ""}, {"VECTORS"}),
     "a foreign users and items": ({"users/part-0.parquet": "", "items/part-0.parquet": ""}, set()),
-    "a tuned model": ({"best.toml": "rank = 3", "model/metadata.json": INFO}, {"TUNING"}),
-    "a killed tuning": ({"tasks/code-1a2b/x.jsonl": "{}"}, {"TUNING"}),
-    "a killed tuning of version 1": ({"tasks/x.jsonl": "{}"}, {"TUNING"}),
-    "a foreign tasks": ({"tasks/todo.txt": "mine", "best.toml": "mine"}, set()),
-    "a ledger": ({"code-1a2b/x.jsonl": "{}"}, {"LEDGER"}),
-    "experiments": ({"tasks/noise/code-1a2b/x.jsonl": "{}", "noise.csv": ""}, {"REPRODUCTION"}),
+    "a foreign tasks": ({"tasks/todo.txt": "mine"}, set()),
+    "a ledger": ({"code-1a2b/x.json": "{}"}, {"LEDGER"}),
+    "experiments": ({"tasks/noise/code-1a2b/x.json": "{}", "noise.csv": ""}, {"REPRODUCTION"}),
 }
 
 

@@ -23,13 +23,12 @@ from paper.methods import METHODS
 from paper.movielens import download_movielens, read_movielens
 from paper.planning import Setup, corollary1, corollary2, plan, theorem2
 from paper.published import PUBLISHED_ERRORS
-from paper.samples import split
+from paper.samples import Sample, split
 from scipy.special import expit, gammaln
 
 from onebit_spark import RequestError
 from onebit_spark.cli import running as jobrun
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning import Sample
 
 META = {
     "date": "2024-01-01", "commit": "abc", "machine": "m, 2 cores", "versions": "v", "draws": 2, "seeds": "0 to 1",
@@ -242,6 +241,11 @@ def test_bad_requests_end_before_spark_starts(capsys, monkeypatch, tmp_path, arg
     monkeypatch.chdir(tmp_path)
     assert words in refusal(capsys, arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_experiments_need_a_classic_session(capsys, tmp_path):
+    arguments = ["noise", "--output", str(tmp_path / "out"), "--remote", "sc://host"]
+    assert "this job needs a classic session" in refusal(capsys, arguments)
 
 
 PROBLEM = {"m1": 100, "m2": 60, "rank": 3, "max_entry": 1.5, "budget": 5}

@@ -1,6 +1,7 @@
 """A setting is declared once: its flag, config key, Param and the words for what is wrong follow from there."""
 
 import inspect
+import json
 import re
 import tomllib
 from dataclasses import fields, replace
@@ -10,15 +11,12 @@ from pyspark.ml.param import Param
 
 from onebit_spark import FitConfig, RequestError, Terms
 from onebit_spark.cli.requests import FitRequest, as_flag, parse
-from onebit_spark.cli.tune_job import as_toml
-from onebit_spark.core.config import Execution, Problem, by_param, declared
+from onebit_spark.core.config import Execution, Problem, declared, param_names
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.spectral import STARTS
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.ratings import Columns
 from onebit_spark.ml.params import REMOVED, TABLES, FitParams, PredictionParams, settings_with_params
-from onebit_spark.tuning import estimator_of
 
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
 
@@ -95,19 +93,16 @@ def test_arguments_are_keywords_and_known():
 
 def test_params_hand_every_setting_on():
     config, execution, terms = (unlike_the_default(table) for table in (FitConfig, Execution, Terms))
-    estimator = OneBitCompletion(**by_param(config), **by_param(execution), **by_param(terms))
+    estimator = OneBitCompletion(
+        **{
+            param: getattr(table, name)
+            for table in (config, execution, terms)
+            for name, param in param_names(type(table)).items()
+        }
+    )
     assert (estimator.fitConfig(), estimator.execution(), estimator.certificateTerms()) == (config, execution, terms)
     plain = OneBitCompletion()
     assert (plain.fitConfig(), plain.execution(), plain.certificateTerms()) == (FitConfig(), Execution(), Terms())
-
-
-def test_cross_validation_hands_every_setting_on():
-    """Also solver and covariance, which no grid varies."""
-    config = unlike_the_default(FitConfig)
-    estimator = estimator_of(config, Columns("u", "i", "y", 3.5, "w"), settings=7)
-    assert estimator.fitConfig() == config
-    assert estimator.certificateTerms() == Terms(grid=7)
-    assert estimator.columns() == Columns("u", "i", "y", 3.5, "w")
 
 
 @pytest.fixture
@@ -149,11 +144,13 @@ def test_the_example_config_shows_every_key_and_its_default(request):
         assert value == item.default or item.optional
 
 
-def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
+def test_a_config_file_hands_every_setting_on(arguments, tmp_path):
     config = unlike_the_default(FitConfig)
-    (tmp_path / "best.toml").write_text(as_toml(config, settings=5))
-    request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "best.toml")])
-    assert (request.fit_config, request.terms.grid) == (config, 5)
+    values = {item.key: getattr(config, name) for name, item in declared(FitConfig).items() if item.key}
+    lines = [f"{key.replace('_', '-')} = {json.dumps(value)}\n" for key, value in values.items()]
+    (tmp_path / "chosen.toml").write_text("".join(lines))
+    request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "chosen.toml")])
+    assert request.fit_config == config
 
 
 def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):

@@ -44,11 +44,6 @@ from onebit_spark.errors import RequestError
 if TYPE_CHECKING:
     from onebit_spark.platform.files import OutputKind
 
-REMOVED = {
-    "blocks": "every fit reads the ratings; keep them as Parquet, which is read fastest",
-    "no_calibrate": "the fit calibrates its probabilities where that pays; --calibrate uses held-out ratings instead",
-}  # flag or key of an earlier version, and what to do instead
-
 MAIN = "the flags that most people need"
 INPUT, MODEL, CERTIFICATES, OUTPUT, SPARK = (
     "input", "model", "certificates and probabilities", "output", "Spark and devices"
@@ -183,6 +178,7 @@ class Flag:
 
 
 def flags_of(request: type) -> dict[str, Flag]:
+    """The flags of a request by their names: first those that most people need."""
     hints = get_type_hints(request)
     flags = {}
     for item in fields(request):
@@ -205,7 +201,8 @@ def flags_of(request: type) -> dict[str, Flag]:
         required = item.default is None and NoneType not in get_args(hint)
         metavar = about["metavar"] or _metavar(item.name, kind, choices)
         flags[item.name] = Flag(kind, item.default, required, about["help"], choices, metavar, about["group"], words)
-    return flags
+    main: tuple[str, ...] = request.main  # type: ignore[attr-defined]
+    return {name: flags[name] for name in sorted(flags, key=lambda name: (*main, name).index(name))}
 
 
 def _flag_names(table: type) -> dict[str, str]:
@@ -252,14 +249,11 @@ def _from_command_line(
     )
     groups = {title: parser.add_argument_group(title) for title in (*GROUPS, RARE)}
     main: tuple[str, ...] = request.main  # type: ignore[attr-defined]
-    for name in sorted(flags, key=lambda name: (*main, name).index(name)):
-        item = flags[name]
+    for name, item in flags.items():
         _add(groups[MAIN if name in main else item.group], name, item)
     parser.add_argument_group("help").add_argument("-h", "--help", action="help", help="show this text")
-    for name in REMOVED.keys() - flags.keys():
-        parser.add_argument(as_flag(name), nargs="?", help=argparse.SUPPRESS)
     found, extra = parser.parse_known_args(argv)
-    problems = [f"{as_flag(name)} was removed: {REMOVED[name]}" for name in vars(found) if name not in flags]
+    problems = []
     for argument in extra:
         near = get_close_matches(argument.partition("=")[0], map(as_flag, flags), 1)
         if not argument.startswith("-"):
@@ -267,7 +261,7 @@ def _from_command_line(
         else:
             hint = f": did you mean {near[0]}?" if near else "; --help lists all flags"
             problems.append(f"unknown flag {argument}{hint}")
-    return {name: value for name, value in vars(found).items() if name in flags}, problems
+    return vars(found), problems
 
 
 def _add(group: Any, name: str, item: Flag) -> None:
@@ -279,8 +273,8 @@ def _add(group: Any, name: str, item: Flag) -> None:
         group.add_argument(as_flag(name), action=argparse.BooleanOptionalAction, help=help)
     else:
         group.add_argument(as_flag(name), action="store_true", help=help)
-        if f"no_{name}" not in REMOVED:  # for a key of the config file
-            group.add_argument(as_flag(f"no_{name}"), action="store_false", dest=name, help=argparse.SUPPRESS)
+        # for a key of the config file
+        group.add_argument(as_flag(f"no_{name}"), action="store_false", dest=name, help=argparse.SUPPRESS)
 
 
 def _metavar(name: str, kind: type, choices: Sequence[str], words: Sequence[str] = ()) -> str:
@@ -299,10 +293,9 @@ def _from_file(flags: Mapping[str, Flag], path: str) -> tuple[dict[str, Any], li
         return {}, [f"--config {path} is not TOML: {error}"]
     allowed = [name for name in flags if name != "config"]
     keys = {key: key.replace("-", "_") for key in table}
-    gone = [key for key, name in keys.items() if name in REMOVED and name not in allowed]
-    unknown = [key for key, name in keys.items() if name not in allowed and key not in gone]
+    unknown = [key for key, name in keys.items() if name not in allowed]
     listed = ", ".join(name.replace("_", "-") for name in allowed)
-    problems = [f"{key} in {path} was removed: {REMOVED[keys[key]]}" for key in gone]
+    problems = []
     if unknown:
         problems.append(f"unknown key {', '.join(map(repr, unknown))} in {path}; allowed keys: {listed}")
     return {name: table[key] for key, name in keys.items() if name in allowed}, problems

@@ -207,10 +207,9 @@ def trial_table(record: Mapping[str, Any]) -> Iterator[str]:
     yield "share  rank  weight  implicit features  iterations    loss"
     for entry in record["trail"]:
         features, kept = "yes" if entry["implicit_features"] else "no", "  kept" if entry["kept"] else ""
-        share = entry.get("share", 1.0)  # models of earlier versions have none
         yield (
-            f"{share:5.3g}  {entry['rank']:4}  {entry['weight']:6.3g}  {features:>17}  {entry['iterations']:10}  "
-            f"{entry['loss']:.4f}{kept}"
+            f"{entry['share']:5.3g}  {entry['rank']:4}  {entry['weight']:6.3g}  {features:>17}  "
+            f"{entry['iterations']:10}  {entry['loss']:.4f}{kept}"
         )
 
 

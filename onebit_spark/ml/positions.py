@@ -39,7 +39,7 @@ def positions(factors: SparkFactors, who: Who, dimensions: int, anchors: Mapping
         table = factors.on_driver().positions(who, dimensions, anchors).replace_schema_metadata()
         return factors.spark.createDataFrame(table.rename_columns({who: factors.columns[who]}))
     if (axes := info.position_axes) is None:
-        raise RequestError("an earlier version saved this model: fit it again, or load it without Spark")
+        raise RequestError("a checkpoint has no axes of positions: use the finished model, or load it without Spark")
     if model_info.N_RATINGS not in frame.columns:
         log.warning(fitted_model.NOT_MEASURED)
     refuse(fitted_model.position_problems(axes, dimensions, anchors))

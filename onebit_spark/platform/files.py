@@ -263,7 +263,7 @@ UNFINISHED = {"_SUCCESS", "._SUCCESS.crc", "_temporary"}  # what Spark leaves in
 
 @dataclass(frozen=True)
 class OutputKind:
-    """A kind of output, which replaces outputs of the same kind, also of all earlier versions, and nothing else.
+    """A kind of output, which replaces outputs of the same kind and nothing else.
 
     Any kind may replace an empty folder, or an empty file where a file is written.
     """

@@ -156,10 +156,6 @@ CASES = {
         "evaluate --model {}/integer_model --ratings {}/half_of_integers --certify",
         "100.0% of them are of cells that the model was fitted on",
     ),
-    "a flag that was removed": (
-        "fit --ratings {}/good --blocks {}/prepared",
-        "--blocks was removed: every fit reads the ratings",
-    ),
     "metrics taken": (
         "evaluate --model {}/model --ratings {}/good --output {}/taken/keep",
         "--output…add --overwrite",

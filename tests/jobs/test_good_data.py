@@ -1,7 +1,6 @@
 """Good data in every coding and format, and what the jobs write about them: without Spark; on Spark it is slow."""
 
 import json
-import shutil
 import subprocess
 import sys
 
@@ -9,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import FOLDERS
+from modelfolders import save_small_model
 from running import NO_HEADER, TABLES, run_here, run_job, table, write
 
 import onebit_spark
@@ -110,8 +109,8 @@ def folder(runtime, tmp_path_factory):
     pyarrow.csv.write_csv(GOOD_TABLES["weighted"], folder / "weighted.csv")
     options = pyarrow.csv.WriteOptions(delimiter=";", quoting_style="none")
     pyarrow.csv.write_csv(HUNDREDS, folder / "seen.csv", options)
-    shutil.copytree(FOLDERS / "logistic-1", folder / "old")
-    (folder / "old" / "keep").write_text("a note in a model of version 1")
+    save_small_model(folder / "old")
+    (folder / "old" / "keep").write_text("a note in a model")
     for name, lines in (("numbers.jsonl", HUNDREDS), ("few.jsonl", HUNDREDS.slice(0, 3))):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines.to_pylist()))
     return folder

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import FOLDERS
+from modelfolders import save_small_model
 from running import FAST, TABLES, run_here, write
 
+from onebit_spark import load
 from onebit_spark.platform.files import Location
 
 SLOW = pytest.mark.slow
@@ -130,14 +131,24 @@ def open_on_full_disk(location, path):
     location._files = FullDisk(location._files)
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A folder with a model and its predictions."""
+    folder = tmp_path_factory.mktemp("small")
+    save_small_model(folder / "model")
+    (folder / "predictions").mkdir()
+    pq.write_table(load(folder / "model").predictions(["u1", "u2", "u3"], [4, 5, 6]), folder / "predictions" / "part-0")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("job", "runtime"),
     [pytest.param("predict", "spark", marks=SLOW), pytest.param("evaluate", "spark", marks=SLOW), ("predict", "local")],
 )
-def test_a_full_disk_leaves_the_old_output(request, tmp_path, monkeypatch, job, runtime):
+def test_a_full_disk_leaves_the_old_output(request, small, tmp_path, monkeypatch, job, runtime):
     if runtime == "spark":
         request.getfixturevalue("spark")
-    pairs = FOLDERS / "logistic-1-predictions"
+    pairs = small / "predictions"
     table = pq.read_table(pairs).replace_schema_metadata(None)  # Spark would read the columns from there
     ratings = write(tmp_path / "ratings", table.select(["user", "item"]).append_column("label", table["prediction"]))
     output = tmp_path / "output"
@@ -145,7 +156,7 @@ def test_a_full_disk_leaves_the_old_output(request, tmp_path, monkeypatch, job, 
         shutil.copytree(pairs, output)
     else:
         output.write_text(json.dumps({"n": 1, "error": 0, "majority_error": 1}))
-    arguments = ["--model", FOLDERS / "logistic-1", "--pairs" if job == "predict" else "--ratings", ratings]
+    arguments = ["--model", small / "model", "--pairs" if job == "predict" else "--ratings", ratings]
     before = content(output) or output.read_text()
     with monkeypatch.context() as patch:
         if runtime == "local":

@@ -1,17 +1,12 @@
 """`sample`: draws of the certified predictor, through the model that a user has."""
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from onebit_spark import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
-
-FOLDERS = Path(__file__).with_name("folders")
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +56,3 @@ def test_a_plain_fit_draws_as_widely_as_std_says(once_rated, spark):
 def test_alpha_after_a_split_is_the_one_that_was_used(split):
     """m is counted on the ratings that the prior was learnt from, here all 50 users and 40 items."""
     assert split.info.parameters["alpha"] == pytest.approx(0.1 * (split.info.scale_moments["rows"] + 40))
-
-
-def test_an_old_folder_cannot_draw(spark):
-    model = OneBitCompletionModel.load(str(FOLDERS / "hinge-split-1"))
-    pairs = spark.createDataFrame([("u1", 2)], "user string, item long")
-    with pytest.raises(RequestError, match="fit it again"):
-        model.sample(pairs)

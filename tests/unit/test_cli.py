@@ -18,7 +18,6 @@ from onebit_spark.certificate.certificates import precision_requests
 from onebit_spark.cli import running as jobrun
 from onebit_spark.cli.requests import (
     GROUPS,
-    REMOVED,
     EvaluateRequest,
     FitRequest,
     PositionsRequest,
@@ -247,16 +246,6 @@ def test_bad_arguments_are_refused(capsys, arguments):
 def test_error_rates_of_an_evaluation_need_a_certificate(capsys):
     line = refusal(capsys, "evaluate", [*GOOD["evaluate"], "--max-error", "0.1"])
     assert "--max-error needs a certificate: add --certify" in line
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_a_removed_flag_says_what_to_do_instead(capsys, here, name):
-    flag = as_flag(name)
-    assert f"{flag} was removed: {REMOVED[name]}" in refusal(capsys, "fit", [*GOOD["fit"], flag])
-    assert "unexpected" not in refusal(capsys, "fit", [*GOOD["fit"], flag, "value"])
-    key = name.replace("_", "-")
-    line = refusal(capsys, "fit", [*GOOD["fit"], *config_file(here, f'{key} = "x"')])
-    assert f"{key} in {here / 'job.toml'} was removed: {REMOVED[name]}" in line
 
 
 @pytest.mark.parametrize("arguments", [[], ["--runtime", "spark"]])

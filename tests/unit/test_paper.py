@@ -312,11 +312,6 @@ def test_wrong_plans_are_refused(wrong):
         plan(10, 10, 3, 1.0, **wrong)
 
 
-def test_the_package_says_where_plan_went():
-    with pytest.raises(ImportError, match=r"onebit_spark\.plan is no longer .*benchmarks/paper/planning\.py"):
-        from onebit_spark import plan as _  # noqa: F401
-
-
 def nuclear(x):
     return np.linalg.svd(x, compute_uv=False).sum()
 

@@ -9,14 +9,14 @@ from dataclasses import fields, replace
 import pytest
 from pyspark.ml.param import Param
 
-from onebit_spark import FitConfig, RequestError, Terms
+from onebit_spark import FitConfig, Terms
 from onebit_spark.cli.requests import FitRequest, as_flag, parse
 from onebit_spark.core.config import Execution, Problem, declared, param_names
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.spectral import STARTS
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.ml.params import REMOVED, TABLES, FitParams, PredictionParams, settings_with_params
+from onebit_spark.ml.params import TABLES, FitParams, PredictionParams, settings_with_params
 
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
 
@@ -66,22 +66,6 @@ def test_the_constructor_takes_every_param_with_its_default():
     expected = {**settings, **{param.name: shared.getOrDefault(param) for param in shared.params}}
     assert {name: item.default for name, item in taken.items() if name != "self"} == expected
     assert {param.name for param in OneBitCompletion().params} == set(expected)
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_a_removed_param_says_what_to_do_instead(name):
-    assert not OneBitCompletion().hasParam(name)
-    with pytest.raises(RequestError, match=f"^{name} was removed: .{{20,}}"):
-        OneBitCompletion(rank=2, **{name: None})
-    with pytest.raises(RequestError, match=f"^{name} was removed: "):
-        OneBitCompletion().setParams(**{name: 3})
-    with pytest.raises(RequestError, match=f"^{name} was removed: "):
-        getattr(OneBitCompletion(), f"set{name[0].upper()}{name[1:]}")(3)
-
-
-def test_a_removed_method_says_what_to_do_instead():
-    with pytest.raises(RequestError, match=r"^prepare was removed: .*Parquet"):
-        OneBitCompletion().prepare(None, "blocks")
 
 
 def test_arguments_are_keywords_and_known():

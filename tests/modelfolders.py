@@ -75,6 +75,7 @@ def info_of(fit, id_types):
         columns={"user": "user", "item": "item", "label": "label"},
         id_types=id_types,
         seconds={"fit": 0.5},
+        repeats={"repeated_cells": 0, "repeated": 0, "conflicting": 0},
     )
 
 

@@ -116,7 +116,7 @@ def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clo
         with clock("certifying"):
             wanted = CertificateRequest(request.terms, request.max_error, request.certify_by, request.min_precision)
             _, certificates = runtime.certify(model, held_out, wanted, KEPT_OUT)
-            repeated = bool(model.info.repeats.get("repeated"))
+            repeated = bool(model.info.repeats["repeated"])
             model = runtime.certified(model, [kept_by_coin(item, repeated) for item in certificates])
     with clock("measuring"):
         source = "training ratings" if held_out is None else "held-out ratings"

@@ -84,7 +84,7 @@ class ModelInfo:
     id_types: dict[str, str]  # spark's types of the ids of ``user`` and ``item``, such as bigint
     seconds: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the fit
     n_positive: int = 0  # number of positive ratings
-    repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``core.blocks``
+    repeats: dict[str, int]  # repeated ratings of a cell: see ``core.blocks``
     fingerprint: str = ""  # hash of the set of ratings: see ``input.ratings``
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen
     calibration: dict[str, Any] | None = None  # see ``prediction.Calibration``

@@ -109,7 +109,7 @@ class SelectedModel(Generic[P]):
         """The last loss of every κ that was tried with the selected rank and features."""
         kept = [entry for entry in self.trail if entry["kept"]]
         same = ("share", "rank", "implicit_features")
-        alike = [entry for entry in self.trail if kept and all(entry.get(k) == kept[-1].get(k) for k in same)]
+        alike = [entry for entry in self.trail if kept and all(entry[k] == kept[-1][k] for k in same)]
         return {entry["weight"]: entry["loss"] for entry in sorted(alike, key=lambda entry: bool(entry["kept"]))}
 
     def as_dict(self) -> dict[str, Any] | None:

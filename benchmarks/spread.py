@@ -27,7 +27,7 @@ from record import provenance, save
 from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
-from onebit_spark import Fit, FitConfig, NotConverged, fit_arrays
+from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import SIDES, HalfStep
@@ -57,7 +57,7 @@ def drawn(seed: int) -> tuple[Ratings, NDArray[np.float64]]:
     return Ratings(rows, cols, np.where(positive, 1, -1).astype(np.int8)), truth
 
 
-def in_use(fit: Fit) -> NDArray[np.bool_]:
+def in_use(fit: FittedModel) -> NDArray[np.bool_]:
     """Which coordinates are in use: the intercept, and the factors of the effective rank."""
     strength = fit.rows.column_norms * fit.cols.column_norms / np.sqrt(fit.rows.n_rows * fit.cols.n_rows)
     factors = strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max())
@@ -79,12 +79,12 @@ def deviations(rows: NDArray[np.int64], cols: NDArray[np.int64], *pairs: Any) ->
     return [np.concatenate(kept) for kept in found]
 
 
-def both_in_use(fit: Fit) -> tuple[RowPosterior, RowPosterior]:
+def both_in_use(fit: FittedModel) -> tuple[RowPosterior, RowPosterior]:
     used = in_use(fit)
     return without(fit.rows, used), without(fit.cols, used)
 
 
-def own_curvature(fit: Fit, fitted: Ratings) -> tuple[RowPosterior, RowPosterior]:
+def own_curvature(fit: FittedModel, fitted: Ratings) -> tuple[RowPosterior, RowPosterior]:
     """The posteriors whose covariances are computed as those of positions are (docs/MATH.md, §17)."""
     shape, before = (fit.rows.n_rows, fit.cols.n_rows), {"rows": fit.rows, "cols": fit.cols}
     block = RatingBlock.from_coordinates(fitted.rows, fitted.cols, fitted.labels > 0, shape)
@@ -96,7 +96,7 @@ def own_curvature(fit: Fit, fitted: Ratings) -> tuple[RowPosterior, RowPosterior
     return after["rows"], after["cols"]
 
 
-def best_scale(fit: Fit, tenth: Ratings) -> float:
+def best_scale(fit: FittedModel, tenth: Ratings) -> float:
     """The number that std is multiplied by for the lowest log loss of these ratings."""
     score, (std,) = fit.score(tenth.rows, tenth.cols), deviations(tenth.rows, tenth.cols, both_in_use(fit))
 

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from onebit_spark.predictor.fitted_model import FittedModel as FittedModel
     from onebit_spark.predictor.fitted_model import load as load
 
-    Fit = FittedModel  # names of earlier versions
-    ServedModel = FittedModel
-
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 _MODULES = {
     "Certificate": "certificate.certificates",
@@ -41,17 +38,11 @@ _MODULES = {
     "load": "predictor.fitted_model",
 }
 
-_ALIASES = {"Fit": "FittedModel", "ServedModel": "FittedModel"}  # names of earlier versions
-__all__ = [*_MODULES, *_ALIASES]
-_REMOVED = {"plan": "it is in a checkout, benchmarks/paper/planning.py"}
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    if name in _REMOVED:
-        raise ImportError(f"onebit_spark.{name} is no longer part of the package: {_REMOVED[name]}")
-    if name in _ALIASES:
-        return __getattr__(_ALIASES[name])
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -12,9 +12,8 @@ JOBS = {
     "predict": "predict user-item pairs, or recommend items to every user",
     "positions": "write where users stand, and the slopes of items, with error bars",
     "evaluate": "measure a model on ratings that it has not seen; also certify it",
-    "tune": "choose the settings of a fit by cross-validation",
 }
-USAGE = "usage: onebit-spark {fit,predict,positions,evaluate,tune} [flags]"
+USAGE = "usage: onebit-spark {fit,predict,positions,evaluate} [flags]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,7 +33,7 @@ from onebit_spark.errors import RequestError, refuse
 from onebit_spark.in_process import Backend, TableFit, driver_engine
 from onebit_spark.input.ratings import CollectedRatings, Columns, SizeEstimate
 from onebit_spark.input.spark_ratings import check_columns, collected_features, type_of, with_weight
-from onebit_spark.ml.params import FitParams, refuse_removed, set_saved_params
+from onebit_spark.ml.params import FitParams, read_params
 from onebit_spark.model import OneBitCompletionModel, read_parquet, write_model
 from onebit_spark.platform.files import ESTIMATOR, Location, explained, replace_folder
 
@@ -119,13 +119,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         """Set both numUserBlocks and numItemBlocks, as in ALS."""
         return self._set(numUserBlocks=value, numItemBlocks=value)
 
-    def prepare(self, *_: Any, **__: Any) -> None:
-        """Raise a RequestError: it was removed."""
-        refuse_removed(["prepare"])
-
     def setParams(self, **params: Any) -> Self:
         """Set Params by the names that the constructor knows; None leaves one as it is."""
-        refuse_removed(params)
         unknown = [name for name in params if not self.hasParam(name)]
         if unknown:
             raise TypeError(f"OneBitCompletion has no Param {', '.join(unknown)}")
@@ -218,14 +213,12 @@ class EstimatorReader(MLReader[Any]):
             what = "nothing that pyspark.ml saved"
             if (folder / "metadata").is_folder():
                 with explained(f"cannot load {folder.uri}: metadata/"):
-                    saved = DefaultParamsReader.loadMetadata(folder.uri, folder.spark)["class"]
-                what = f"a {saved.rpartition('.')[2]}"
+                    found = DefaultParamsReader.loadMetadata(folder.uri, folder.spark)["class"]
+                what = f"a {found.rpartition('.')[2]}"
             raise RequestError(f"cannot load {path}: it holds {what}, not an OneBitCompletion")
-        params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
         estimator = self._class()
-        estimator._resetUid(params["uid"])
-        set_saved_params(estimator, params)
-        for who in params.get(SIDE_FEATURES, ()):  # an older version saved none
+        saved = read_params(estimator, folder, f"cannot load {path}: metadata/")
+        for who in saved[SIDE_FEATURES]:
             with explained(f"cannot load {path}: {who}Features/"):
                 frame = read_parquet(folder / f"{who}Features")
             (estimator.setUserFeatures if who == "user" else estimator.setItemFeatures)(frame)

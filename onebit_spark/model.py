@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.ml import Model
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -51,7 +51,7 @@ from onebit_spark.input.ratings import NoRatings, RatingCounts
 from onebit_spark.input.spark_ratings import case_folding
 from onebit_spark.ml import scoring
 from onebit_spark.ml.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
-from onebit_spark.ml.params import AnswerParams, set_saved_params
+from onebit_spark.ml.params import AnswerParams, read_params
 from onebit_spark.ml.positions import next_questions, positions, report_map
 from onebit_spark.ml.recommend import ranking, recommend
 from onebit_spark.ml.scoring import SparkFactors
@@ -412,7 +412,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     @property
     def fitted(self) -> CellSketch | None:
-        """A sketch of the cells that the model was fitted on. None if an older version saved the model."""
+        """A sketch of the cells that the model was fitted on. None after ``fit_arrays``, and of a checkpoint."""
         return None if self.readFitted is None else self.readFitted()
 
     def fittedOn(self, cells: CellSketch) -> Self:
@@ -554,7 +554,7 @@ class ModelReader(MLReader[Any]):
                 model = self._class(info, *factors, certificate)
             if info.fitted is not None:
                 model.readFitted = partial(_read_sketch, self._part(folder, FITTED), **info.fitted)
-            self._set_params(model, folder)
+            read_params(model, folder, "damaged model folder: metadata/")
         except RequestError as error:
             raise RequestError(f"cannot load {path}: {error}") from None
         model.source = folder.uri
@@ -564,15 +564,6 @@ class ModelReader(MLReader[Any]):
         if not (folder / name).is_folder():
             raise RequestError(f"damaged model folder: it has no {name}/")
         return folder / name
-
-    def _set_params(self, model: Any, folder: Location) -> None:
-        try:
-            with explained("damaged model folder: metadata/"):
-                params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
-            model._resetUid(params["uid"])
-            set_saved_params(model, params)
-        except (AssertionError, AttributeError, LookupError, TypeError, json.JSONDecodeError) as error:
-            raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
 
 
 def _read_sketch(folder: Location, limit: int, complete: bool) -> CellSketch:

@@ -199,7 +199,7 @@ def _data(info: ModelInfo) -> dict[str, str]:
         "users × items": f"{users:,} × {items:,}",
         "cells with a rating, at most": f"{info.n_ratings / (users * items):.2%}",
         "positive": f"{info.n_positive / info.n_ratings:.1%}",
-        **{words: f"{info.repeats[name]:,}" for name, words in REPEAT_WORDS.items() if name in info.repeats},
+        **{words: f"{info.repeats[name]:,}" for name, words in REPEAT_WORDS.items()},
         **{
             f"side features of {who}s": f"{len(features['coding']):,}; {features['newcomers']:,} without ratings"
             for who, features in (info.side_features or {}).items()

@@ -38,7 +38,7 @@ DRAWN = {"MATH.md": "formulas", "ARCHITECTURE.md": "drawings"}
 # Pages whose Python blocks are lines of a module, and need what it imports.
 EXCERPT_OF = {"CONTRIBUTING.md": "onebit_spark.core.priors"}
 
-JOB_FILE = re.compile(r"(?:\S*/)?(fit|predict|positions|evaluate|tune|reproduce)\.py")
+JOB_FILE = re.compile(r"(?:\S*/)?(fit|predict|positions|evaluate|reproduce)\.py")
 CODE = re.compile(r"(from|import) \w")
 SHELL = re.compile(r"\S*(spark-submit|onebit-spark|python3?|pip|make) ")
 

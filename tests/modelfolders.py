@@ -1,22 +1,24 @@
-"""Model folders written without Spark, and those that earlier versions wrote."""
+"""Model folders written without Spark, and what is in them."""
 
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onebit_spark.core.model_info import ModelInfo, factor_table, plain_lists
+from onebit_spark import FitConfig, fit_table
+from onebit_spark.core.model_info import ModelInfo, factor_table, plain_lists, scale_fields
+from onebit_spark.simulate import simulate
 
-FOLDERS = Path(__file__).parent / "spark" / "folders"
-VERSIONS = ("logistic-1", "logistic-2", "logistic-3", "logistic-4")  # with NAME-predictions beside them
 
-
-def predictions_of(name):
-    """What the version that wrote a folder predicted, for pairs of which some ids are unknown."""
-    return pq.read_table(FOLDERS / f"{name}-predictions")
+def save_small_model(path):
+    """A model of 14 users, whose ids are text, and 10 items, in a folder."""
+    drawn = simulate("B2", rank=2, shape=(14, 10), fraction=0.6, seed=4)
+    users = [f"u{row}" for row in drawn.rows]
+    ratings = pa.table({"user": users, "item": drawn.cols, "label": drawn.labels})
+    fit_table(ratings, FitConfig(rank=2, max_iter=5, tol=0)).save(path)
+    return path
 
 
 def write_folder(path, info, users, items, certificate=None, params=None):
@@ -56,7 +58,6 @@ def nearest_by_inner_product(queries, points, n):
 
 def info_of(fit, id_types):
     """As if the fit had been made by Spark from 400 ratings of 28 users on 18 items."""
-    scales = fit.scales
     return ModelInfo(
         parameters={**dataclasses.asdict(fit.config), "likelihood_weight": fit.config.kappa},
         n_ratings=400,
@@ -67,22 +68,14 @@ def info_of(fit, id_types):
         converged=fit.converged,
         reason=fit.reason,
         effective_rank=fit.effective_rank,
-        inverse_gamma=fit.inverse_gamma.tolist(),
-        intercept_prior={
-            "mean": scales.mean,
-            "mean_variance": scales.mean_variance,
-            "user_inverse_gamma": scales.row_intercept,
-            "item_inverse_gamma": scales.col_intercept,
-        }
-        if fit.config.intercepts
-        else None,
+        **scale_fields(fit.scales),
         label_coding="signed",
         threshold=None,
         majority=fit.info.majority,
         columns={"user": "user", "item": "item", "label": "label"},
         id_types=id_types,
         seconds={"fit": 0.5},
-        scale_moments=scales.moments.as_dict(),
+        repeats={"repeated_cells": 0, "repeated": 0, "conflicting": 0},
     )
 
 

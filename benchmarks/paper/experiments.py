@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from onebit_spark.simulate import KINDS, simulate
-from onebit_spark.tuning import Sample
 from paper.methods import METHODS, TriedSetting, count_wrong_signs, cross_validate
-from paper.samples import fingerprint, split
+from paper.samples import Sample, fingerprint, split
 from paper.seeds import FIRST_REPORTED, TUNING
 
 Record = dict[str, Any]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark.cli.running import DONE, REFUSED, Job
-from onebit_spark.platform.files import OutputKind, is_ledger
+from onebit_spark.platform.files import Location, OutputKind
 from onebit_spark.platform.sessions import broadcast, parallelism
 from paper.requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
 
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from onebit_spark.cli.spark_runtime import SparkRuntime
-    from onebit_spark.platform.files import Location
     from paper.experiments import Experiment, Record
 
 PAGE = "REPRODUCTION.md"
 USAGE = "usage: {name} {{tables,noise,movielens}} --output DIR [flags]; {name} tables --help lists the flags"
 HERE = Path(__file__).parent
 EXPERIMENTS = {"tables", "noise", "movielens"}
-LEDGER = OutputKind("a folder of results", is_ledger)
+LEDGER = OutputKind("a folder of results", lambda output: any(name.startswith("code-") for name in output.names()))
 REPRODUCTION = OutputKind("a folder of experiments", lambda output: bool(EXPERIMENTS & set(output.names("tasks"))))
 
 
@@ -97,24 +96,26 @@ def _run(
 ) -> None:
     from onebit_spark.cli.fit_job import refuse_output
     from onebit_spark.cli.progress import TaskProgress
-    from onebit_spark.platform.files import continued_folder
-    from onebit_spark.tuning import on_workers, run_tasks
     from paper.provenance import provenance
+    from paper.tasks import on_workers, run_tasks
 
     folder = refuse_output(spark, "--output", request.output, REPRODUCTION, overwrite=True)  # a killed run continues
+    tasks = folder / "tasks" / experiment.name
+    if request.overwrite and tasks.exists():
+        LEDGER.check(tasks, f"{request.output}/tasks/{experiment.name}")
+        tasks.delete()
     began = time.perf_counter()
     by_spark, slots = on_workers(spark, work), parallelism(spark)
-    with continued_folder(spark, (folder / "tasks" / experiment.name).uri, LEDGER, request.overwrite) as tasks:
-        results: list[Record] = []
+    results: list[Record] = []
 
-        def run_all(batch: Sequence[Record]) -> list[Record]:
-            done = run_tasks(batch, by_spark, tasks, progress.advance, slots, ("onebit_spark", "paper"))
-            results.extend(done)
-            return done
+    def run_all(batch: Sequence[Record]) -> list[Record]:
+        done = run_tasks(batch, by_spark, tasks, progress.advance, slots)
+        results.extend(done)
+        return done
 
-        with TaskProgress(experiment.n_tasks, experiment.name, quiet=request.quiet) as progress:
-            records = experiment.run(run_all)
-        resumed = progress.worked < experiment.n_tasks
+    with TaskProgress(experiment.n_tasks, experiment.name, quiet=request.quiet) as progress:
+        records = experiment.run(run_all)
+    resumed = progress.worked < experiment.n_tasks
     meta = {
         **provenance(),
         **facts,

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.in_process import fit_arrays
-from onebit_spark.tuning import Sample
 from paper.baselines.davenport import fit_davenport
 from paper.baselines.simple import fit_logistic, fit_majority
-from paper.samples import folds
+from paper.samples import Sample, folds
 
 RANK = 10  # K, as in the paper
 TOLERANCE = 1e-4

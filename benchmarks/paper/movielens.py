@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from onebit_spark.errors import RequestError
-from onebit_spark.tuning import Sample
+from paper.samples import Sample
 
 URL = "https://files.grouplens.org/datasets/movielens/ml-100k.zip"
 SHA256 = "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229"

@@ -1,13 +1,31 @@
-"""Random parts of a sample, for the experiments of the paper."""
+"""Ratings by their numbers, and random parts of them, for the experiments of the paper."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from onebit_spark.tuning import Sample
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    rows: NDArray[np.int32]
+    cols: NDArray[np.int32]
+    labels: NDArray[np.int8]  # ±1
+    shape: tuple[int, int]  # of the matrix
+
+    @classmethod
+    def of(cls, rows: NDArray, cols: NDArray, labels: NDArray, shape: tuple[int, int]) -> Sample:
+        return cls(rows.astype(np.int32), cols.astype(np.int32), labels.astype(np.int8), shape)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, which: NDArray) -> Sample:
+        return Sample(self.rows[which], self.cols[which], self.labels[which], self.shape)
 
 
 def split(sample: Sample, held_out: int, seed: int) -> tuple[Sample, Sample]:
@@ -26,6 +44,6 @@ def folds(sample: Sample, n_folds: int, seed: int) -> Iterator[tuple[Sample, Sam
 def fingerprint(sample: Sample) -> str:
     """A hash of the ratings."""
     digest = hashlib.sha256(repr(sample.shape).encode())
-    for part in (sample.rows, sample.cols, sample.labels, sample.weights):
-        digest.update(b"" if part is None else part.tobytes())
+    for part in (sample.rows, sample.cols, sample.labels):
+        digest.update(part.tobytes())
     return digest.hexdigest()[:16]

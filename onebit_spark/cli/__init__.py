@@ -1,12 +1,12 @@
-"""The jobs: fit, predict, positions, evaluate, tune. Each reads its input, calls the package once, and writes.
+"""The jobs: fit, predict, positions, evaluate. Each reads its input, calls the package once, and writes.
 
 requests (flags of each job) ◄ running (the runtime of a job, failures, signals, exit codes)
-fit_job, model_jobs (predict, positions, evaluate), tune_job: on any runtime; progress (lines, bars and times)
+fit_job, model_jobs (predict, positions, evaluate): on any runtime; progress (lines, bars and times)
 local_runtime (this process), spark_runtime (a session)
 
 A wrong argument is answered before numpy, Arrow or Spark is imported. So the modules of the jobs are imported later.
 """
 
-from onebit_spark.cli.running import compile_ahead, evaluate, fit, positions, predict, tune
+from onebit_spark.cli.running import compile_ahead, evaluate, fit, positions, predict
 
-__all__ = ["compile_ahead", "evaluate", "fit", "positions", "predict", "tune"]
+__all__ = ["compile_ahead", "evaluate", "fit", "positions", "predict"]

@@ -16,7 +16,7 @@ from onebit_spark import __version__
 from onebit_spark.certificate.certificates import PRECISION, SELECTIVE, SKEWED, headlines
 from onebit_spark.cli import requests
 from onebit_spark.cli.progress import Clock, Progress
-from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, RatingsRequest, Target
+from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, Target
 from onebit_spark.cli.running import failures_after
 from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
@@ -83,7 +83,7 @@ def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
     return f"The checkpoint {checkpoints[-1].uri} is complete: to continue from it, run the same command with --resume."
 
 
-def columns_of(request: RatingsRequest) -> Columns:
+def columns_of(request: FitRequest) -> Columns:
     labels = request.labels
     return Columns(request.user_col, request.item_col, labels.label_col, labels.threshold, labels.weight_col)
 

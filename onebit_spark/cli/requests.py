@@ -44,11 +44,6 @@ from onebit_spark.errors import RequestError
 if TYPE_CHECKING:
     from onebit_spark.platform.files import OutputKind
 
-REMOVED = {
-    "blocks": "every fit reads the ratings; keep them as Parquet, which is read fastest",
-    "no_calibrate": "the fit calibrates its probabilities where that pays; --calibrate uses held-out ratings instead",
-}  # flag or key of an earlier version, and what to do instead
-
 MAIN = "the flags that most people need"
 INPUT, MODEL, CERTIFICATES, OUTPUT, SPARK = (
     "input", "model", "certificates and probabilities", "output", "Spark and devices"
@@ -183,6 +178,7 @@ class Flag:
 
 
 def flags_of(request: type) -> dict[str, Flag]:
+    """The flags of a request by their names: first those that most people need."""
     hints = get_type_hints(request)
     flags = {}
     for item in fields(request):
@@ -205,7 +201,8 @@ def flags_of(request: type) -> dict[str, Flag]:
         required = item.default is None and NoneType not in get_args(hint)
         metavar = about["metavar"] or _metavar(item.name, kind, choices)
         flags[item.name] = Flag(kind, item.default, required, about["help"], choices, metavar, about["group"], words)
-    return flags
+    main: tuple[str, ...] = request.main  # type: ignore[attr-defined]
+    return {name: flags[name] for name in sorted(flags, key=lambda name: (*main, name).index(name))}
 
 
 def _flag_names(table: type) -> dict[str, str]:
@@ -252,14 +249,11 @@ def _from_command_line(
     )
     groups = {title: parser.add_argument_group(title) for title in (*GROUPS, RARE)}
     main: tuple[str, ...] = request.main  # type: ignore[attr-defined]
-    for name in sorted(flags, key=lambda name: (*main, name).index(name)):
-        item = flags[name]
+    for name, item in flags.items():
         _add(groups[MAIN if name in main else item.group], name, item)
     parser.add_argument_group("help").add_argument("-h", "--help", action="help", help="show this text")
-    for name in REMOVED.keys() - flags.keys():
-        parser.add_argument(as_flag(name), nargs="?", help=argparse.SUPPRESS)
     found, extra = parser.parse_known_args(argv)
-    problems = [f"{as_flag(name)} was removed: {REMOVED[name]}" for name in vars(found) if name not in flags]
+    problems = []
     for argument in extra:
         near = get_close_matches(argument.partition("=")[0], map(as_flag, flags), 1)
         if not argument.startswith("-"):
@@ -267,7 +261,7 @@ def _from_command_line(
         else:
             hint = f": did you mean {near[0]}?" if near else "; --help lists all flags"
             problems.append(f"unknown flag {argument}{hint}")
-    return {name: value for name, value in vars(found).items() if name in flags}, problems
+    return vars(found), problems
 
 
 def _add(group: Any, name: str, item: Flag) -> None:
@@ -279,8 +273,8 @@ def _add(group: Any, name: str, item: Flag) -> None:
         group.add_argument(as_flag(name), action=argparse.BooleanOptionalAction, help=help)
     else:
         group.add_argument(as_flag(name), action="store_true", help=help)
-        if f"no_{name}" not in REMOVED:  # for a key of the config file
-            group.add_argument(as_flag(f"no_{name}"), action="store_false", dest=name, help=argparse.SUPPRESS)
+        # for a key of the config file
+        group.add_argument(as_flag(f"no_{name}"), action="store_false", dest=name, help=argparse.SUPPRESS)
 
 
 def _metavar(name: str, kind: type, choices: Sequence[str], words: Sequence[str] = ()) -> str:
@@ -308,13 +302,11 @@ def _from_file(flags: Mapping[str, Flag], path: str) -> tuple[dict[str, tuple[st
     for key, value in table.items():
         written = key.replace("-", "_")
         name = negated.get(written, written)
-        if written in REMOVED and written not in allowed:
-            problems.append(f"{key} in {path} was removed: {REMOVED[written]}")
-        elif name not in allowed:
+        if name not in allowed:
             unknown.append(key)
-        else:
-            opposite = written in negated and isinstance(value, bool)
-            found[name] = key, not value if opposite else value
+            continue
+        opposite = written in negated and isinstance(value, bool)
+        found[name] = key, not value if opposite else value
     if unknown:
         listed = ", ".join(name.replace("_", "-") for name in allowed)
         problems.append(f"unknown key {', '.join(map(repr, unknown))} in {path}; allowed keys: {listed}")
@@ -435,7 +427,7 @@ class JobRequest(SessionRequest):
         from onebit_spark.input.tables import separator_in
 
         named = "name them with --user-col, --item-col, --label-col, --weight-col"
-        cure = named if isinstance(self, RatingsRequest) else "rename them"
+        cure = named if isinstance(self, FitRequest) else "rename them"
         separator = separator_in(columns)
         if csv and separator is not None:
             cure = f"they look separated by {separator!r}: add --option 'sep={separator}'"
@@ -478,25 +470,13 @@ class CallsRequest(JobRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatingsRequest(JobRequest):
-    """The flags of the jobs that fit ratings: where the ratings are, and their columns."""
+class FitRequest(CallsRequest):
+    """Fit a model to ratings of users on items, each positive or negative."""
 
     ratings: str = flag("path of the ratings")
     user_col: str = flag("column of the user ids", default="user", group=INPUT)
     item_col: str = flag("column of the item ids", default="item", group=INPUT)
     labels: Labels = settings(Labels, INPUT)
-
-    def problems(self) -> Iterator[str]:
-        yield from in_flags(Labels, self.labels.problems())
-        if len({self.user_col, self.item_col, self.labels.label_col}) < 3:
-            yield "--user-col, --item-col and --label-col must name three different columns"
-        yield from super().problems()
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitRequest(CallsRequest, RatingsRequest):
-    """Fit a model to ratings of users on items, each positive or negative."""
-
     output: str = flag("folder for the model", metavar="FOLDER")
     fit_config: FitConfig = settings(FitConfig, MODEL)
     execution: Execution = settings(Execution, SPARK)
@@ -524,9 +504,11 @@ class FitRequest(CallsRequest, RatingsRequest):
         return f"--holdout {self.holdout or 0.0:g}"
 
     def problems(self) -> Iterator[str]:
-        for table in (self.fit_config, self.execution, self.terms):
+        for table in (self.labels, self.fit_config, self.execution, self.terms):
             yield from in_flags(type(table), table.problems())
         yield from in_flags(Execution, device_problems(self.fit_config, self.execution))
+        if len({self.user_col, self.item_col, self.labels.label_col}) < 3:
+            yield "--user-col, --item-col and --label-col must name three different columns"
         unseen = "ratings that are not fitted: add --holdout 0.1, for example"
         if self.calibrate and self.holdout is None:
             yield f"--calibrate needs {unseen}"
@@ -647,43 +629,6 @@ class EvaluateRequest(CallsRequest):
         for name, item in declared(Terms).items():
             if missing and getattr(self.terms, name) != item.default:
                 yield f"{as_flag(item.key or name)} needs {missing}"
-        yield from super().problems()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneRequest(RatingsRequest):
-    """Choose the settings by cross-validation, and fit all ratings with them. A killed run continues where it was."""
-
-    output: str = flag("folder for results, plot and model", metavar="FOLDER")
-    grid: str | None = flag("TOML file with lists of settings to combine (default: see conf/grid.toml)")
-    folds: int = flag("number of folds; each is held out once", default=5)
-    fit_config: FitConfig = settings(
-        FitConfig,
-        MODEL,
-        "max_iter",
-        "tol",
-        "seed",
-        max_iter="largest number of iterations of a fit",
-        seed="seed of the folds and of the fits",
-    )
-    worker_limit: int = flag("most ratings that one worker fits alone; all workers fit more", default=5_000_000)
-
-    main = ("ratings", "output", "grid", "folds", "user_col", "item_col", "label_col", "threshold", "worker_limit",
-            "overwrite")  # fmt: skip
-    inputs = ("ratings", "grid")
-
-    def problems(self) -> Iterator[str]:
-        if self.folds < 2:
-            yield f"--folds must be an integer of at least 2, not {self.folds}"
-        if self.worker_limit < 0:
-            yield f"--worker-limit must be 0 or above, not {self.worker_limit}"
-        yield from in_flags(FitConfig, self.fit_config.problems())
-        for name, path in self.paths(self.inputs).items():
-            if self.output and _holds(self.output, path):
-                yield f"{name} {path} lies in --output {self.output}: choose another path"
-        local = local_path(self.output) if self.output else None
-        if local is not None and (local / "model").exists() and not self.overwrite:
-            yield exists_already("--output", self.output)
         yield from super().problems()
 
 

@@ -202,7 +202,7 @@ def _unreadable(request: requests.JobRequest, name: str, path: str) -> Iterator[
 
 def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
     """Why the ratings do not fit the memory. Whatever else is wrong with them is left to the job."""
-    if not isinstance(request, requests.RatingsRequest):
+    if not isinstance(request, requests.FitRequest):
         return
     from onebit_spark.engines.decide import driver_exchange
     from onebit_spark.input.ratings import SizeEstimate
@@ -219,12 +219,10 @@ def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
             ids = id_text_bytes(table, (request.user_col, request.item_col), rows)
     if rows is None:
         return
-    most = request.execution.driver_ratings if isinstance(request, requests.FitRequest) else None
-    form = request.fit_config.form if isinstance(request, requests.FitRequest) else FitConfig().form
     size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.labels.weight_col is not None, id_bytes=ids)
     limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
     try:
-        answer = driver_exchange(wanted, size, 0, form, limits, most)
+        answer = driver_exchange(wanted, size, 0, request.fit_config.form, limits, request.execution.driver_ratings)
     except RequestError as error:
         yield str(error)
         return
@@ -496,4 +494,3 @@ fit = Job(
 predict = Job("predict.py", requests.PredictRequest, work=lambda: _module("model_jobs").predict)
 positions = Job("positions.py", requests.PositionsRequest, work=lambda: _module("model_jobs").positions)
 evaluate = Job("evaluate.py", requests.EvaluateRequest, work=lambda: _module("model_jobs").evaluate)
-tune = Job("tune.py", requests.TuneRequest, work=lambda: _module("tune_job").tune, needs_classic=True)

@@ -154,11 +154,6 @@ def param_names(table: type) -> dict[str, str]:
     return {name: item.param for name, item in declared(table).items() if item.param is not None}
 
 
-def by_param(settings: Any) -> dict[str, Any]:
-    """Name of the Param ─► value: arguments for ``OneBitCompletion``."""
-    return {param: getattr(settings, name) for name, param in param_names(type(settings)).items()}
-
-
 def camel(name: str) -> str:
     """likelihood_weight ─► likelihoodWeight"""
     first, *rest = name.split("_")

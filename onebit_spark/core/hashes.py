@@ -55,13 +55,6 @@ def coin_drawn(users: pa.ChunkedArray, items: pa.ChunkedArray, seed: int) -> NDA
     return hashed(items, hashed(users, hashes)) >> np.uint64(32)
 
 
-def fold_hashes(cells: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """``xxhash64(cell, seed)``, which divides cells into folds."""
-    hashes = hashed(pa.array(cells), np.full(len(cells), SPARK_SEED))
-    kind = np.int32 if -(2**31) <= seed < 2**31 else np.int64
-    return hashed(pa.array(np.full(len(cells), seed, kind)), hashes).view(np.int64)
-
-
 def hashed(values: pa.ChunkedArray | pa.Array, seeds: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Spark's ``XxHash64`` of each value of a column without nulls, from a seed of its own, by the column's type."""
     array = one_array(values)

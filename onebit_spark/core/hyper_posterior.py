@@ -23,13 +23,6 @@ INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
 Matrices = Mapping[Side, NDArray[np.float64]]
 
 
-# Field of ``Moments`` ─► its key in metadata.json.
-STORED_NAMES = {
-    "row_coef_gram": "row_weights", "col_coef_gram": "col_weights", "row_implicit": "row_told",
-    "col_implicit": "col_told",
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Moments:
     """The moments that determine q(γ), and moments of what implicit features explain."""
@@ -57,14 +50,12 @@ class Moments:
         return self.ratings / (self.rows if side == "rows" else self.cols)
 
     def as_dict(self) -> dict[str, Any]:
-        plain = {n: value.tolist() if isinstance(value, np.ndarray) else value for n, value in vars(self).items()}
-        return {STORED_NAMES.get(name, name): value for name, value in plain.items()}
+        return {n: value.tolist() if isinstance(value, np.ndarray) else value for n, value in vars(self).items()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Moments:
-        names = {stored: name for name, stored in STORED_NAMES.items()}
         arrays: dict[str, Any] = {n: np.array(v) if isinstance(v, list) else v for n, v in fields.items()}
-        return cls(**{names.get(name, name): value for name, value in arrays.items()})
+        return cls(**arrays)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ One line of a factor table is one id with the posterior of its row, here with K 
 The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept is first. Without intercepts
 these columns are absent, and V is over the factors only.
 ``n_ratings`` counts the ratings of the id, and ``position_std`` has the standard deviations of its position, or of its
-intercept and slopes (``core.positions``). Models of earlier versions, and updated ones, lack them.
+intercept and slopes (``core.positions``). Checkpoints and updated models lack them.
 With implicit features there is also ``implicit`` [w1, w2, r1, r2]: the weight and the residual
 (``core.features``). A checkpoint has ``directions`` besides, the other vectors [z, d, s, q].
 """
@@ -44,7 +44,7 @@ Who = Literal["user", "item"]
 SIDE_OF: dict[Who, Side] = {"user": "rows", "item": "cols"}
 PARTNER: dict[Who, Who] = {"user": "item", "item": "user"}
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 1
 METADATA = "metadata.json"
 LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above a threshold
 
@@ -72,10 +72,9 @@ class ModelInfo:
     effective_rank: int  # factors in use (§8.5)
     inverse_gamma: list[float]  # g_k = E[1/γ_k] of each factor
     # ``mean`` m_μ, ``mean_variance`` v_μ, ``user_inverse_gamma`` E[1/γ_b], ``item_inverse_gamma`` E[1/γ_d]. None
-    # without intercepts.
+    # without intercepts, as the next field.
     intercept_prior: dict[str, float] | None
-    # α and β of the prior of the intercepts' scales; None in older models, where it was that of the factors' scales
-    intercept_scale_prior: dict[str, float] | None = None
+    intercept_scale_prior: dict[str, float] | None  # its α and β, of the scales of the intercepts
     label_coding: str  # how the labels of the input were coded
     threshold: float | None  # a label strictly above it is positive
     majority: int  # the more frequent label
@@ -84,11 +83,11 @@ class ModelInfo:
     id_types: dict[str, str]  # Spark's types of the ids of ``user`` and ``item``, such as bigint
     seconds: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the fit
     n_positive: int = 0  # number of positive ratings
-    repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``core.blocks``
+    repeats: dict[str, int]  # repeated ratings of a cell: see ``core.blocks``
     fingerprint: str = ""  # hash of the set of ratings: see ``input.ratings``
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen
     calibration: dict[str, Any] | None = None  # see ``prediction.Calibration``
-    scale_moments: dict[str, Any] | None = None  # what determines q(γ): see ``hyper_posterior.Moments``
+    scale_moments: dict[str, Any]  # what determines q(γ): see ``hyper_posterior.Moments``
     # thresholds of the confidence, from the fitted ratings: see ``prediction.ConfidenceThresholds``; those of z and −z
     # under ``positive`` and ``negative``
     confidences: dict[str, Any] | None = None
@@ -130,15 +129,15 @@ class ModelInfo:
     @property
     def scales(self) -> HyperPosterior:
         """q(γ), q(μ) and W. Unknown ids are predicted from them. The inverse of ``scale_fields``."""
-        learned = self.side_features or {}
+        learned, own = self.side_features or {}, self.intercept_scale_prior
         features: dict[Side, Any] = {
             side: np.asarray(learned[who]["weights"], np.float64) for who, side in SIDE_OF.items() if who in learned
         }
         return HyperPosterior(
             self.scale_prior,
-            self._intercept_scale_prior,
+            None if own is None else PRIORS[self.config.prior](**own),
             np.asarray(self.inverse_gamma, np.float64),
-            moments=None if self.scale_moments is None else Moments.from_dict(self.scale_moments),
+            moments=self.moments,
             features=features,
             **{INTERCEPT_PRIOR[name]: value for name, value in (self.intercept_prior or {}).items()},
         )
@@ -157,10 +156,8 @@ class ModelInfo:
         return self.config.make_prior(self.n_users + self.n_items)
 
     @property
-    def _intercept_scale_prior(self) -> ScalePrior | None:
-        if not self.config.intercepts or self.intercept_scale_prior is None:
-            return self.scale_prior if self.config.intercepts else None
-        return PRIORS[self.config.prior](**self.intercept_scale_prior)
+    def moments(self) -> Moments:
+        return Moments.from_dict(self.scale_moments)
 
     @property
     def calibrated(self) -> Calibration | None:
@@ -190,27 +187,20 @@ class ModelInfo:
         except ValueError as error:
             raise RequestError(f"damaged model folder: {METADATA} is not JSON ({error})") from None
         version = content.get("format_version") if isinstance(content, dict) else None
-        if not isinstance(version, int) or version < 1:
+        if not isinstance(version, int):
             raise RequestError(f"damaged model folder: {METADATA} has no format_version")
-        if version > FORMAT_VERSION:
+        if version != FORMAT_VERSION:
             raise RequestError(
-                f"the model has format_version {version}, and this onebit_spark reads version {FORMAT_VERSION}: "
-                "upgrade the package"
+                f"the model has format_version {version}, and this onebit_spark reads {FORMAT_VERSION} only: load it "
+                "with the onebit_spark that saved it, or fit it again"
             )
-        missing = [name for name in _REQUIRED if name not in content]
+        missing = [name for name in _TYPES if name not in content]
         if missing:
             raise RequestError(f"damaged model folder: {METADATA} lacks {', '.join(missing)}")
-        if isinstance(content["parameters"], dict):
-            content["parameters"].pop("calibrate", None)  # a setting of version 0.2.0
-            if version < 3:
-                content["parameters"].setdefault("implicit_features", False)
         try:
-            info = cls(**{name: content[name] for name in _TYPES if name in content})
+            return cls(**{name: content[name] for name in _TYPES})
         except ValueError as error:
             raise RequestError(f"damaged model folder: {METADATA}: {error}") from None
-        if info.diagnostics is not None:  # an older version did not write ``fitted``
-            info.diagnostics.setdefault("fitted", "training" in str(info.diagnostics.get("source")))
-        return info
 
     def _problems(self) -> list[str]:
         """All problems, each group only if the fields that it reads are right."""
@@ -226,8 +216,10 @@ class ModelInfo:
         config = self.config
         if len(self.inverse_gamma) != config.rank:
             yield f"inverse_gamma has {len(self.inverse_gamma)} entries for rank {config.rank}"
-        if set(self.intercept_prior or ()) != set(INTERCEPT_PRIOR if config.intercepts else ()):
-            yield f"intercept_prior cannot be {self.intercept_prior} with intercepts={config.intercepts}"
+        for name, needed in (("intercept_prior", set(INTERCEPT_PRIOR)), ("intercept_scale_prior", {"alpha", "beta"})):
+            value = getattr(self, name)
+            if set(value or ()) != (needed if config.intercepts else set()):
+                yield f"{name} cannot be {value} with intercepts={config.intercepts}"
         if self.label_coding not in LABEL_CODINGS:
             yield f"label_coding must be one of {', '.join(LABEL_CODINGS)}, not {self.label_coding!r}"
         if self.majority not in (-1, 1):
@@ -240,7 +232,6 @@ class ModelInfo:
         for name, needed, more in (
             ("calibration", CALIBRATION, False),
             ("scale_moments", MOMENTS, True),
-            ("intercept_scale_prior", {"alpha", "beta"}, False),
             ("fitted", {"limit", "complete"}, False),
             ("columns", {"user", "item", "label"}, True),
             ("id_types", {"user", "item"}, True),
@@ -252,12 +243,13 @@ class ModelInfo:
 
 def scale_fields(scales: HyperPosterior) -> dict[str, Any]:
     """The fields of ``ModelInfo`` that hold q(γ) and q(μ)."""
-    names, own = INTERCEPT_PRIOR.items(), scales.intercept_prior
+    names, own, moments = INTERCEPT_PRIOR.items(), scales.intercept_prior, scales.moments
+    assert moments is not None, "q(γ) is known once the first γ step is done"
     return {
         "inverse_gamma": np.asarray(scales.factor).tolist(),
         "intercept_prior": None if own is None else {name: getattr(scales, held) for name, held in names},
         "intercept_scale_prior": None if own is None else dict(vars(own)),
-        "scale_moments": None if scales.moments is None else scales.moments.as_dict(),
+        "scale_moments": moments.as_dict(),
     }
 
 
@@ -268,12 +260,6 @@ def _accepted(hint: Any) -> tuple[type, ...]:
 
 
 _TYPES = {name: _accepted(hint) for name, hint in get_type_hints(ModelInfo).items()}
-_SINCE_VERSION_1 = ("seconds", "n_positive", "repeats", "fingerprint")  # these and all fields without a default
-_REQUIRED = [
-    entry.name
-    for entry in dataclasses.fields(ModelInfo)
-    if entry.name in _SINCE_VERSION_1 or (entry.default is entry.default_factory is dataclasses.MISSING)
-]
 
 
 # ---- factor tables ---------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class SelectedModel(Generic[P]):
         """The last loss of every κ that was tried with the selected rank and features."""
         kept = [entry for entry in self.trail if entry["kept"]]
         same = ("share", "rank", "implicit_features")
-        alike = [entry for entry in self.trail if kept and all(entry.get(k) == kept[-1].get(k) for k in same)]
+        alike = [entry for entry in self.trail if kept and all(entry[k] == kept[-1][k] for k in same)]
         return {entry["weight"]: entry["loss"] for entry in sorted(alike, key=lambda entry: bool(entry["kept"]))}
 
     def as_dict(self) -> dict[str, Any] | None:
@@ -198,11 +198,10 @@ def chose_rank(record: Mapping[str, Any] | None) -> bool:
 def sentences(record: Mapping[str, Any]) -> Iterator[str]:
     """How the settings were selected, from ``SelectedModel.as_dict``."""
     yield "The settings were selected by the loss of a held-out tenth of the ratings."
-    if any("standard_error" in entry for entry in record["trail"]):
-        yield (
-            "Gains are over the last line that was kept, in standard errors of the loss. "
-            f"A change is kept if it gains more than {LEAST_GAIN:g}, more iterations unless they lose."
-        )
+    yield (
+        "Gains are over the last line that was kept, in standard errors of the loss. "
+        f"A change is kept if it gains more than {LEAST_GAIN:g}, more iterations unless they lose."
+    )
     if noise := record["noise"]:
         silent = f"{noise['noise']:.1%} of the labels are random, and " if noise["noise"] else ""
         yield f"Probabilities are calibrated on that tenth: {silent}the temperature is {noise['temperature']:.3g}."
@@ -213,21 +212,20 @@ def trial_table(record: Mapping[str, Any]) -> Iterator[str]:
     yield "share  rank  weight  implicit features  iterations    loss    gain"
     for entry, gain in zip(record["trail"], gains(record["trail"]), strict=True):
         features, kept = "yes" if entry["implicit_features"] else "no", "  kept" if entry["kept"] else ""
-        share = entry.get("share", 1.0)  # models of earlier versions have none
         yield (
-            f"{share:5.3g}  {entry['rank']:4}  {entry['weight']:6.3g}  {features:>17}  {entry['iterations']:10}  "
-            f"{entry['loss']:.4f}  {'' if gain is None else f'{gain:+.3g}':>6}{kept}".rstrip()
+            f"{entry['share']:5.3g}  {entry['rank']:4}  {entry['weight']:6.3g}  {features:>17}  "
+            f"{entry['iterations']:10}  {entry['loss']:.4f}  {'' if gain is None else f'{gain:+.3g}':>6}{kept}".rstrip()
         )
 
 
 def gains(trail: Iterable[Mapping[str, Any]]) -> Iterator[float | None]:
     """How far the loss of every trial is below that of the last kept one before it, in its standard errors.
 
-    None for the first trial on a share of the ratings, and where a model of an earlier version has no standard error.
+    None for the first trial on a share of the ratings.
     """
     last: Mapping[str, Any] = {}
     for entry in trail:
-        error = entry.get("standard_error", 0.0)
+        error = entry["standard_error"]
         comparable = error > 0 and last.get("share") == entry["share"]
         yield (last["loss"] - entry["loss"]) / error if comparable else None
         last = entry if entry["kept"] else last

@@ -6,11 +6,11 @@ maxRank, getMaxRank, setMaxRank = declared("maxRank", int)                      
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable
 from functools import cache, partial, wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.util import DefaultParamsReader
@@ -18,10 +18,9 @@ from pyspark.ml.util import DefaultParamsReader
 from onebit_spark.core.config import Execution, FitConfig, Labels, Setting, Terms, documented_parameter, param_names
 from onebit_spark.core.config import declared as settings_of
 from onebit_spark.core.prediction import TOWARDS, Call
-from onebit_spark.errors import refuse
+from onebit_spark.errors import RequestError
+from onebit_spark.platform.files import Location, explained
 from onebit_spark.predictor.fitted_model import COLD_START
-
-log = logging.getLogger("onebit_spark")
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Params)
@@ -35,34 +34,17 @@ CONVERTERS: dict[type, Callable[[Any], Any]] = {
 INT_OR_WORD: type[int | str] = int  # of a setting that also accepts words
 FLOAT_OR_WORD: type[float | str] = float
 
-REMOVED = {  # Params and methods of earlier versions, and what to do instead
-    "blocksDir": "every fit reads the ratings; keep them as Parquet, which is read fastest",
-    "calibrate": "the fit calibrates its probabilities where that pays; model.calibrate(ratings) uses held-out ratings",
-    "patience": "a tenth of the ratings decides how long a fit runs; maxIter and tol bound it",
-    "prepare": "every fit reads the ratings; keep them as Parquet, which is read fastest",
-    "shuffleStorage": "factors are stored in checkpointDir or the checkpoint folder of the SparkContext, else on the "
-    "executors",
-    "start": "every fit starts from the spectral start, or from setInitialModel(model)",
-    "validationIndicatorCol": "a tenth of the ratings decides how long a fit runs; evaluate the model on other ratings",
-    "workDir": "set checkpointDir, or sparkContext.setCheckpointDir, to a folder that all executors can reach",
-}
 
-
-def refuse_removed(names: Iterable[str]) -> None:
-    refuse([f"{name} was removed: {REMOVED[name]}" for name in names if name in REMOVED])
-
-
-def set_saved_params(instance: Any, metadata: dict[str, Any]) -> None:
-    """Set the Params that pyspark.ml has saved. Those that were removed since are left out."""
-    kept: dict[str, Any] = {
-        part: {name: value for name, value in metadata[part].items() if name not in REMOVED}
-        for part in ("paramMap", "defaultParamMap")
-        if part in metadata
-    }
-    for name in metadata["paramMap"]:
-        if name in REMOVED:
-            log.warning("the saved Param %s is left out: it was removed: %s", name, REMOVED[name])
-    DefaultParamsReader.getAndSetParams(instance, {**metadata, **kept})
+def read_params(instance: Any, folder: Location, complaint: str) -> dict[str, Any]:
+    """Set the uid and the Params that pyspark.ml saved in a folder. Returns all that it saved."""
+    try:
+        with explained(complaint):
+            saved: dict[str, Any] = DefaultParamsReader.loadMetadata(folder.uri, folder.spark)
+        instance._resetUid(saved["uid"])
+        DefaultParamsReader.getAndSetParams(instance, saved)
+    except (AssertionError, AttributeError, LookupError, TypeError, json.JSONDecodeError) as error:
+        raise RequestError(f"{complaint}: {type(error).__name__} {error}") from None
+    return saved
 
 
 @cache
@@ -123,13 +105,12 @@ def _named(function: F, verb: str, param: Param[Any]) -> F:
 
 
 def keyword_only(constructor: F) -> F:
-    """As pyspark's: the arguments are kept in ``_input_kwargs``. A removed Param raises a RequestError."""
+    """As pyspark's: the arguments are kept in ``_input_kwargs``."""
 
     @wraps(constructor)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
         if args:
             raise TypeError(f"{type(self).__name__} takes keyword arguments only")
-        refuse_removed(kwargs)
         self._input_kwargs = kwargs
         constructor(self, **kwargs)
 
@@ -173,14 +154,6 @@ class PredictionParams(Params):
             userCol="user", itemCol="item", scoreCol="score", stdCol="std", probabilityCol="probability",
             predictionCol="prediction", rawPredictionCol="rawPrediction", coldStartStrategy="prior",
         )  # fmt: skip
-
-    if not TYPE_CHECKING:  # a type checker would accept every name
-
-        def __getattr__(self, name: str) -> Any:
-            """A getter or setter of a removed Param says what to do instead."""
-            if name.startswith(("get", "set")):
-                refuse_removed([name[3:4].lower() + name[4:]])
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_given(self, **params: Any) -> Self:
         return self._set(**{name: value for name, value in params.items() if value is not None})

@@ -62,7 +62,7 @@ def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: 
 
 def axes_of(info: ModelInfo) -> Axes:
     if info.position_axes is None:
-        raise RequestError("an earlier version saved this model: fit it again, or load it without Spark")
+        raise RequestError("a checkpoint has no axes of positions: use the finished model, or load it without Spark")
     return info.position_axes
 
 

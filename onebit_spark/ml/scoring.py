@@ -125,8 +125,6 @@ class SparkFactors:
 
     def sampled(self, dataset: DataFrame, seed: int) -> DataFrame:
         info = self.info
-        if info.scale_moments is None:
-            raise RequestError("the model was saved by a version without random draws: fit it again")
         joined, prefix = self._joined(dataset, factor_columns(info.kind, info.config.intercepts))
         scorer = Predictor.of(info)
 

@@ -263,7 +263,7 @@ UNFINISHED = {"_SUCCESS", "._SUCCESS.crc", "_temporary"}  # what Spark leaves in
 
 @dataclass(frozen=True)
 class OutputKind:
-    """A kind of output, which replaces outputs of the same kind, also of all earlier versions, and nothing else.
+    """A kind of output, which replaces outputs of the same kind and nothing else.
 
     Any kind may replace an empty folder, or an empty file where a file is written.
     """
@@ -355,20 +355,6 @@ def replace_folder(
         yield target.uri
 
 
-@contextlib.contextmanager
-def continued_folder(spark: SparkSession | None, path: str, kind: OutputKind, overwrite: bool) -> Iterator[Location]:
-    """Yield a folder that is written in place, so a killed run can be continued there.
-
-    With ``overwrite`` an existing one is replaced at the end: see ``replace_folder``.
-    """
-    place = Location(spark, path)
-    if not (overwrite and place.exists()):
-        yield place
-        return
-    with replace_folder(spark, path, kind, overwrite=True) as uri:
-        yield Location(spark, uri)
-
-
 def _entries(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
@@ -410,10 +396,6 @@ def _is_vectors(output: Location) -> bool:
     )
 
 
-def is_ledger(output: Location, under: str = "") -> bool:
-    return any(name.startswith("code-") or name.endswith(".jsonl") for name in output.names(under))
-
-
 MODEL = OutputKind("a model", lambda output: _is_model(output) or _saved_class(output) == "OneBitCompletionModel")
 ESTIMATOR = OutputKind("an estimator", lambda output: _saved_class(output) == "OneBitCompletion")
 PREDICTIONS, PREDICTIONS_CSV = _of_table("predictions", PREDICTED)
@@ -424,10 +406,6 @@ PAGE_MARK = "<title>onebit_spark: "
 PAGE = OutputKind("a report", lambda output: PAGE_MARK in output.text(), is_file=True)
 TABLES = {"predictions": (PREDICTIONS, PREDICTIONS_CSV), "positions": (POSITIONS, POSITIONS_CSV)}
 VECTORS = OutputKind("a folder of vectors", _is_vectors)
-TUNING = OutputKind(
-    "a result of tuning",
-    lambda output: is_ledger(output, "tasks") or ("best.toml" in output.names() and _is_model(output, "model/")),
-)
 METRICS = OutputKind(
     "a file of figures", lambda output: {"n", "error", "majority_error"} <= _entries(output.text()).keys(), is_file=True
 )

@@ -90,9 +90,8 @@ class _Ratings(NamedTuple):
 def load(path: str | os.PathLike[str]) -> FittedModel:
     """The model of a folder on this machine, without Spark. It is read once, into memory.
 
-    ``jobs/fit.py``, ``OneBitCompletionModel.save`` or ``FittedModel.save`` wrote the folder, in this or an earlier
-    version. A RequestError says if there is no model, or if it is damaged, newer than this package, or on another
-    machine (hdfs://, s3://).
+    ``jobs/fit.py``, ``OneBitCompletionModel.save`` or ``FittedModel.save`` wrote the folder. A RequestError says if
+    there is no model, or if it is damaged, of another format, or on another machine (hdfs://, s3://).
     """
     info, users, items, certificate, params, fitted = read_model(path)
     cold_start, max_error = params.get("coldStartStrategy", "prior"), params.get("maxError")
@@ -352,8 +351,6 @@ class FittedModel:
         A draw is a function of the seed and the two ids, as in ``OneBitCompletionModel.sample``. Unknown ids are
         drawn from the prior.
         """
-        if self.info.scale_moments is None:
-            raise RequestError("the model was saved by a version without random draws: fit it again")
         ids, rows, cols = self.pairs(users, items)
         types = self.users.ids.type, self.items.ids.type
         keys = pair_hashes(*(array.cast(kind, safe=False) for array, kind in zip(ids, types, strict=True)))
@@ -532,7 +529,7 @@ class FittedModel:
 
     @cached_property
     def _axes(self) -> Axes:
-        """The axes of the fit. A model of an earlier version has those of its rows."""
+        """The axes of the fit. A checkpoint has those of its rows."""
         known = self.info.position_axes
         return Axes.of_posteriors(self.users.known, self.items.known) if known is None else known
 
@@ -866,8 +863,8 @@ def _posterior(side: ModelSide, n: int | None) -> RowPosterior:
 
 
 NOT_MEASURED = (
-    "the standard deviations of these positions are those of the fit, which are too small: an earlier version saved "
-    "the model, or it was updated. Fit it again"
+    "the standard deviations of these positions are those of the fit, which are too small: the model is a checkpoint, "
+    "or was updated after its fit. Fit it again"
 )
 
 

@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.core.hashes import CellSketch
 from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who, factor_columns, plain_lists
 from onebit_spark.errors import RequestError
@@ -98,11 +97,9 @@ def check_model(folder: Location, path: object) -> None:
 
 
 def certificate_of(folder: Location) -> dict[str, Any]:
-    """The content of ``certificate.json`` in the folder of a model. The first version may have written none."""
+    """The content of ``certificate.json`` in the folder of a model."""
     if CERTIFICATE not in folder.names():
-        if json.loads(folder.text(METADATA))["format_version"] > 1:
-            raise RequestError(f"damaged model folder: it has no {CERTIFICATE}")
-        return certificate_document([])
+        raise RequestError(f"damaged model folder: it has no {CERTIFICATE}")
     try:
         content = json.loads(folder.text(CERTIFICATE))
     except ValueError as error:

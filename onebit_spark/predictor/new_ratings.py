@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onebit_spark.certificate.certificates import ungrouped_certificates
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.engine import Measure, PlacedBlock
-from onebit_spark.core.features import newcomer_means, prior_means
+from onebit_spark.core.features import newcomer_means
 from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import OtherLines
@@ -45,14 +45,14 @@ class FoldIn:
     side: Side  # side of the new rows
     kappa: float  # κ
     prior: RowPrior  # prior of the new rows, one line
-    moments: Moments | None  # of the rows of the fit: what implicit features explain on average
+    moments: Moments  # of the rows of the fit: what implicit features explain on average
     axes: Axes | None = None  # of positions
 
     @classmethod
     def of(cls, info: ModelInfo, side: Side) -> FoldIn:
-        config, scales = info.config, info.scales
+        config = info.config
         loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
-        return cls(loss, side, config.kappa, scales.row_prior(side), scales.moments, info.position_axes)
+        return cls(loss, side, config.kappa, info.scales.row_prior(side), info.moments, info.position_axes)
 
     def rows(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
@@ -80,11 +80,9 @@ class FoldIn:
             explained = np.zeros((block.n_rows, partners.dimension))
         if partners.implicit is None:
             return self.prior.shifted_by(explained)
-        average = None if self.moments is None else self.moments.implicit_moments(self.side)
-        if self.moments is None or average is None:  # of an older model
-            implicit = prior_means(block, partners)
-        else:
-            implicit = newcomer_means(block, partners, average[0], self.moments.typical(self.side))
+        average = self.moments.implicit_moments(self.side)
+        assert average is not None, "every fit with implicit features has them"
+        implicit = newcomer_means(block, partners, average[0], self.moments.typical(self.side))
         return self.prior.shifted_by(explained, implicit)
 
 

@@ -614,8 +614,8 @@ class CertificateRequest:
         problems = [problem.in_words(names) for problem in self.terms.problems()]
         asked = {"max_error": request_problems(self.rates), "min_precision": precision_problems(self.min_precision)}
         problems += [f"{names.get(name, name)} {problem}" for name, found in asked.items() for problem in found]
-        if not problems and any(info.confidences is None or asked.call not in info.thresholds for asked in self.calls):
-            problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
+        if not problems and self.calls and info.confidences is None:
+            problems.append("a checkpoint has no confidences of its ratings: certify the finished model")
         return problems
 
 

@@ -157,10 +157,6 @@ CASES = {
         "evaluate --model {}/integer_model --ratings {}/half_of_integers --certify",
         "100.0% of them are of cells that the model was fitted on",
     ),
-    "a flag that was removed": (
-        "fit --ratings {}/good --blocks {}/prepared",
-        "--blocks was removed: every fit reads the ratings",
-    ),
     "metrics taken": (
         "evaluate --model {}/model --ratings {}/good --output {}/taken/keep",
         "--output…add --overwrite",
@@ -185,10 +181,6 @@ CASES = {
         "evaluate --model {}/model --ratings {}/good --output {}/taken/keep --overwrite",
         "--output …/taken/keep is not a file of figures",
     ),
-    "overwriting a folder that is not tuned": (
-        "tune --ratings {}/good --output {}/taken --overwrite",
-        "--output …/taken is not a result of tuning",
-    ),
     "overwriting a folder without experiments": (
         "reproduce tables --output {}/taken --overwrite",
         "--output …/taken is not a folder of experiments",
@@ -197,7 +189,6 @@ CASES = {
         "evaluate --model {}/model --ratings {}/good --output {}/good/metrics.json",
         "--output …cannot be made: …/good is not a folder that you can write to",
     ),
-    "tuned below a file": ("tune --ratings {}/good --output {}/good/tuned", "--output…cannot be made"),
     "experiments below a file": ("reproduce tables --output {}/good/all", "--output…cannot be made"),
     "checkpoints in a file": (
         "fit --ratings {}/good --checkpoint-dir {}/good",

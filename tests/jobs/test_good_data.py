@@ -1,7 +1,6 @@
 """Good data in every coding and format, and what the jobs write about them: without Spark; on Spark it is slow."""
 
 import json
-import shutil
 import subprocess
 import sys
 
@@ -9,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import FOLDERS
+from modelfolders import save_small_model
 from running import NO_HEADER, TABLES, run_here, run_job, table, write
 
 import onebit_spark
@@ -64,10 +63,6 @@ GOOD = {  # in this order: later ones use the models of earlier ones
         "predict --model {}/json_model --top 1 --exclude-seen {}/few.jsonl --format json --output {}/json_top"
     ),
     "json, evaluated": "evaluate --model {}/json_model --ratings {}/few.jsonl --format json --output {}/json.json",
-    "json, tuned": (
-        "tune --ratings {}/numbers.jsonl --format json --grid {}/grid.toml --folds 2 --max-iter 2 --tol 0 "
-        "--output {}/tuned"
-    ),
     "evaluated": "evaluate --model {}/model --ratings {}/good --output {}/model/exact.json",
     "certified": (
         "fit --ratings {}/hundreds --output {}/certified --holdout 0.3 --no-implicit-features --delta 0.1 "
@@ -114,11 +109,10 @@ def folder(runtime, tmp_path_factory):
     pyarrow.csv.write_csv(GOOD_TABLES["weighted"], folder / "weighted.csv")
     options = pyarrow.csv.WriteOptions(delimiter=";", quoting_style="none")
     pyarrow.csv.write_csv(HUNDREDS, folder / "seen.csv", options)
-    shutil.copytree(FOLDERS / "logistic-1", folder / "old")
-    (folder / "old" / "keep").write_text("a note in a model of version 1")
+    save_small_model(folder / "old")
+    (folder / "old" / "keep").write_text("a note in a model")
     for name, lines in (("numbers.jsonl", HUNDREDS), ("few.jsonl", HUNDREDS.slice(0, 3))):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines.to_pylist()))
-    (folder / "grid.toml").write_text("rank = [2]\nlikelihood-weight = [1.0]\n")
     return folder
 
 
@@ -165,8 +159,7 @@ def test_predictions_are_in_the_coding_that_came_in(folder, results, name, kind,
 
 
 def test_ids_in_json_keep_their_types(folder, results):
-    for model in ("json_model", "tuned/model"):
-        assert figures(folder / model / "metadata.json")["id_types"] == {"user": "bigint", "item": "bigint"}
+    assert figures(folder / "json_model" / "metadata.json")["id_types"] == {"user": "bigint", "item": "bigint"}
     assert pq.read_table(folder / "of_json")["user"].to_pylist() == [0, 1, 2]
 
 
@@ -376,12 +369,10 @@ codes = [
     main(["fit", *ratings, "--holdout", "0.2", "--output", f"{{here}}/m", *quick]),
     main(["predict", "--model", f"{{here}}/m", "--pairs", f"{{here}}/pairs.parquet", "--output", f"{{here}}/p"]),
     main(["evaluate", "--model", f"{{here}}/m", *ratings]),
-    main(["tune", *ratings, "--folds", "2", "--max-iter", "2", "--output", f"{{here}}/t"]),
 ]
 print(codes, sorted(name for name in sys.modules if name.startswith(("pyspark.", "py4j."))))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900)
-    assert done.stdout.splitlines()[-1:] == ["[0, 0, 0, 0] []"], done.stderr
+    assert done.stdout.splitlines()[-1:] == ["[0, 0, 0] []"], done.stderr
     assert "no report.html: its plots need matplotlib" in done.stderr
-    assert "no tuning.png: it needs matplotlib" in done.stderr
     assert pq.read_table(tmp_path / "p").num_rows == 0

@@ -20,11 +20,11 @@ from running import run_here, write
 from onebit_spark import simulate
 
 TABLES = {"cluster.md": ("films.ratings", "films.pairs"), "platforms.md": ("films.ratings",)}
-SHORTER = {"fit": ["--max-iter", "4"], "tune": ["--max-iter", "2", "--folds", "2"]}  # the rest is as printed
+SHORTER = {"fit": ["--max-iter", "4"]}  # the rest is as printed
 DRAWS_REPORTS = "README.md"  # where the jobs of the others draw none: half of the Python time of a job
 LEFT_BEHIND = {  # expressions that hold at the end
     "CONTRIBUTING.md": 'PRIORS["log-normal"](alpha=1.0, beta=1.0)',  # no method is missing
-    "README.md": 'Path("model/report.html").exists() and Path("tuned/best.toml").exists()',
+    "README.md": 'Path("model/report.html").exists()',
     "predictions.md": 'Path("reported/report.html").exists()',
     "streaming.md": 'Path("models/batch-0/metadata.json").exists()',
 }
@@ -35,7 +35,7 @@ PAGES = [guide for guide in GUIDES if list(snippets(guide))]
 BY_DEFAULT = "serving.md"  # has snippets of each kind; the other guides are slow
 
 
-@pytest.mark.usefixtures("short_als", "small_grid")
+@pytest.mark.usefixtures("short_als")
 @pytest.mark.parametrize(
     "guide",
     [pytest.param(page, marks=[] if page.name == BY_DEFAULT else [pytest.mark.slow], id=page.name) for page in PAGES],
@@ -98,12 +98,6 @@ def short_als(monkeypatch):
     """MLlib's, in one iteration on one block: it is not what is tested, and takes thousands of tasks."""
     fit = ALS.fit
     monkeypatch.setattr(ALS, "fit", lambda als, ratings: fit(als.setMaxIter(1).setNumBlocks(1), ratings))
-
-
-@pytest.fixture
-def small_grid(monkeypatch):
-    """What ``tune`` compares where a guide names no grid."""
-    monkeypatch.setattr("onebit_spark.tuning.DEFAULT_GRID", 'loss = ["logistic", "hinge"]\nrank = 5\n')
 
 
 def cluster_data():

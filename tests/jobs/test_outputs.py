@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import FOLDERS
+from modelfolders import save_small_model
 from running import FAST, TABLES, run_here, write
 
+from onebit_spark import load
 from onebit_spark.platform.files import Location
 
 SLOW = pytest.mark.slow
@@ -100,47 +101,6 @@ def content(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture
-def tuned(tmp_path):
-    """A tuned model of an earlier run."""
-    folder = tmp_path / "tuned"
-    shutil.copytree(FOLDERS / "logistic-1", folder / "model")
-    (folder / "best.toml").write_text("rank = 2\n")
-    (folder / "tasks" / "code-0").mkdir(parents=True)
-    users, items = [i % 7 for i in range(60)], [i % 11 for i in range(60)]
-    labels = [1 if user < 4 else -1 for user in users]
-    write(tmp_path / "ratings", {"user": users, "item": items, "label": labels})
-    (tmp_path / "grid.toml").write_text("rank = [2]\nlikelihood-weight = [1.0]\n")
-    return folder
-
-
-def tune(tuned, *flags):
-    paths = ["--ratings", tuned.parent / "ratings", "--grid", tuned.parent / "grid.toml", "--output", tuned]
-    return run_here("tune", *paths, "--folds", "2", "--max-iter", "2", "--tol", "0", "--overwrite", *flags)
-
-
-def test_a_tuned_model_outlives_a_wrong_column(spark, tuned):
-    before = content(tuned)
-    code, _, err = tune(tuned, "--label-col", "stars")
-    assert code == 2
-    assert "no column 'stars'" in err.splitlines()[-1]
-    assert content(tuned) == before
-    assert sorted(path.name for path in tuned.parent.iterdir()) == ["grid.toml", "ratings", "tuned"]
-
-
-def test_a_tuned_model_is_replaced_at_the_end(spark, tuned, monkeypatch):
-    before = content(tuned)
-    with monkeypatch.context() as patch:
-        patch.setattr("onebit_spark.cli.tune_job._write_results", full_disk)
-        code, _, err = tune(tuned)
-    assert (code, err.splitlines()[-1]) == (1, FULL)
-    assert content(tuned) == before
-    assert tune(tuned)[0] == 0
-    assert json.loads((tuned / "model" / "metadata.json").read_text())["n_ratings"] == 60
-    assert not (tuned / "tasks" / "code-0").exists()
-    assert sorted(path.name for path in tuned.parent.iterdir()) == ["grid.toml", "ratings", "tuned"]
-
-
 def full_disk(*args, **kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -171,14 +131,24 @@ def open_on_full_disk(location, path):
     location._files = FullDisk(location._files)
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A folder with a model and its predictions."""
+    folder = tmp_path_factory.mktemp("small")
+    save_small_model(folder / "model")
+    (folder / "predictions").mkdir()
+    pq.write_table(load(folder / "model").predictions(["u1", "u2", "u3"], [4, 5, 6]), folder / "predictions" / "part-0")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("job", "runtime"),
     [pytest.param("predict", "spark", marks=SLOW), pytest.param("evaluate", "spark", marks=SLOW), ("predict", "local")],
 )
-def test_a_full_disk_leaves_the_old_output(request, tmp_path, monkeypatch, job, runtime):
+def test_a_full_disk_leaves_the_old_output(request, small, tmp_path, monkeypatch, job, runtime):
     if runtime == "spark":
         request.getfixturevalue("spark")
-    pairs = FOLDERS / "logistic-1-predictions"
+    pairs = small / "predictions"
     table = pq.read_table(pairs).replace_schema_metadata(None)  # Spark would read the columns from there
     ratings = write(tmp_path / "ratings", table.select(["user", "item"]).append_column("label", table["prediction"]))
     output = tmp_path / "output"
@@ -186,7 +156,7 @@ def test_a_full_disk_leaves_the_old_output(request, tmp_path, monkeypatch, job, 
         shutil.copytree(pairs, output)
     else:
         output.write_text(json.dumps({"n": 1, "error": 0, "majority_error": 1}))
-    arguments = ["--model", FOLDERS / "logistic-1", "--pairs" if job == "predict" else "--ratings", ratings]
+    arguments = ["--model", small / "model", "--pairs" if job == "predict" else "--ratings", ratings]
     before = content(output) or output.read_text()
     with monkeypatch.context() as patch:
         if runtime == "local":

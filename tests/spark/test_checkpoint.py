@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from modelfolders import FOLDERS
+from modelfolders import save_small_model
 
 from onebit_spark import RequestError
 from onebit_spark.core import model_selection
@@ -130,8 +130,8 @@ def test_a_rating_more_is_another_fit(once_rated, tmp_path):
         estimator(tmp_path, resume=True).fit(doubled(second))
 
 
-def test_only_spark_dataframes_are_taken(spark):
-    model = OneBitCompletionModel.load(str(FOLDERS / "logistic-1"))
+def test_only_spark_dataframes_are_taken(spark, tmp_path):
+    model = OneBitCompletionModel.load(str(save_small_model(tmp_path / "model")))
     calls = OneBitCompletion(rank=2).fit, model.transform, model.certify, model.foldIn, model.update, model.calibrate
     for call in (*calls, lambda frame: model.recommendForAllUsers(2, excludeSeen=frame)):
         for frame, kind in (

@@ -1,10 +1,4 @@
-"""The model folder: there and back, damaged in every way, never half written, and those of earlier versions.
-
-tests/spark/folders/NAME-V is a folder of format_version V. Recipe: simulate("B2", rank=2, shape=(14, 10), fraction=0.6,
-seed=4), users as text, five iterations of rank 2, tol 0; ``logistic-V`` with the defaults of its time. From version 2
-on with selective certificates, and predictions of unknown ids, too; version 4 with weights and item features, among
-them those of two items without ratings.
-"""
+"""The model folder: there and back, damaged in every way, and never half written."""
 
 import dataclasses
 import json
@@ -14,14 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import FOLDERS, VERSIONS
-from pyspark.ml import Pipeline
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
 from onebit_spark import RequestError
 from onebit_spark.core.model_info import FORMAT_VERSION, ModelInfo
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.ml.params import REMOVED
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform import files as filesystem
 from onebit_spark.platform.files import PREDICTIONS, Location, replace_folder
@@ -262,6 +253,7 @@ def other_schema(path):
 
 
 DAMAGES = {  # what Spark reads; tests/unit has what stands in metadata.json
+    "another format": (edit(format_version=2), "format_version 2, and this onebit_spark reads 1 only: load it with"),
     "id types": (edit(id_types={"user": "string", "item": "bigint"}), "should have the columns id string"),
     "no such type": (edit(id_types={"user": "strong", "item": "bigint"}), "damaged model folder"),
     "no users": (lambda path: shutil.rmtree(path / "users"), "damaged model folder: it has no users/"),
@@ -301,54 +293,12 @@ def test_info_refuses_what_it_could_not_read_back(make_model):
     assert len(ModelInfo.from_json(single.to_json()).inverse_gamma) == 3
 
 
-def test_an_estimator_with_removed_params_loads(spark, tmp_path):
-    """By itself and in a pipeline, as versions before 0.3 saved it: with values and with defaults."""
-    estimator = OneBitCompletion(rank=3, userCol="reader")
-    estimator.save(str(tmp_path / "estimator"))
-    Pipeline(stages=[estimator]).save(str(tmp_path / "pipeline"))
-    for file in tmp_path.rglob("metadata/part-00000"):
-        metadata = json.loads(file.read_text())
-        if metadata["class"].endswith("OneBitCompletion"):
-            metadata["paramMap"] |= {"start": "random", "workDir": "hdfs:///work"}
-            metadata["defaultParamMap"] |= dict.fromkeys(REMOVED, 1)
-            file.write_text(json.dumps(metadata))
-            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-    (stage,) = Pipeline.load(str(tmp_path / "pipeline")).getStages()
-    for loaded in (OneBitCompletion.load(str(tmp_path / "estimator")), stage):
-        assert (loaded.getRank(), loaded.getUserCol(), loaded.uid) == (3, "reader", estimator.uid)
-        assert {param.name for param in loaded.extractParamMap()} == {
-            param.name for param in estimator.extractParamMap()
-        }
-
-
-# ---- folders that earlier versions wrote -----------------------------------------------------------------------------
-
-HEADLINES = {"logistic-1": "seeger", "logistic-2": "seeger", "logistic-3": None, "logistic-4": None}
-
-
-@pytest.mark.parametrize("version", [VERSIONS[0], *(pytest.param(each, marks=SLOW) for each in VERSIONS[1:])])
-def test_a_model_predicts_as_it_did(spark, version):
-    """tests/unit/test_serving.py does the same without Spark."""
-    model = OneBitCompletionModel.load(str(FOLDERS / version))
-    expected = spark.read.parquet(str(FOLDERS / f"{version}-predictions"))
-    found = model.transform(expected.select("user", "item")).orderBy("user", "item").toPandas()
-    expected = expected.orderBy("user", "item").toPandas()
-    for name in expected.columns.drop(["user", "item"]):
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
-    assert model.certificate["headline"] == HEADLINES[version]
-
-
-@pytest.mark.parametrize("name", ["logistic-1", pytest.param("logistic-2", marks=SLOW)])
-def test_an_old_model_is_saved_as_one_of_today(spark, tmp_path, name):
-    model = OneBitCompletionModel.load(str(FOLDERS / name))
-    model.save(str(tmp_path / "model"))
-    again = OneBitCompletionModel.load(str(tmp_path / "model"))
-    assert again.info == model.info
-    assert again.certificate == model.certificate
-    assert sorted(map(str, again.users.collect())) == sorted(map(str, model.users.collect()))
-    assert json.loads((tmp_path / "model" / "metadata.json").read_text())["format_version"] >= 2
-
-
-def test_an_estimator_of_version_1(spark):
-    estimator = OneBitCompletion.load(str(FOLDERS / "estimator-1"))
-    assert (estimator.getRank(), estimator.getCertificateGrid()) == (7, 3)
+def test_an_estimator_with_a_strange_param_is_refused_in_one_line(spark, tmp_path):
+    OneBitCompletion(rank=3).save(str(tmp_path / "estimator"))
+    (file,) = (tmp_path / "estimator" / "metadata").glob("part-*")
+    metadata = json.loads(file.read_text())
+    metadata["paramMap"]["colour"] = "green"
+    file.write_text(json.dumps(metadata))
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(RequestError, match=r"cannot load .*estimator: metadata/: .*'colour'"):
+        OneBitCompletion.load(str(tmp_path / "estimator"))

@@ -1,16 +1,11 @@
 """`sample`: draws of the certified predictor, through the model that a user has."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
-from onebit_spark import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
-
-FOLDERS = Path(__file__).with_name("folders")
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +42,3 @@ def test_draws_are_as_wide_as_std_says(model, once_rated, spark):
         away = (table["sampledScore"] - table["score"]) / table["std"]
         assert np.mean(away) == pytest.approx(0, abs=0.15)
         assert np.std(away) == pytest.approx(1, abs=0.15)
-
-
-def test_an_old_folder_cannot_draw(spark):
-    model = OneBitCompletionModel.load(str(FOLDERS / "logistic-1"))
-    pairs = spark.createDataFrame([("u1", 2)], "user string, item long")
-    with pytest.raises(RequestError, match="fit it again"):
-        model.sample(pairs)

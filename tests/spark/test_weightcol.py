@@ -10,10 +10,9 @@ from onebit_spark import FitConfig, RequestError
 from onebit_spark.engines.decide import Exchange, driver_exchange
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns, SizeEstimate
-from onebit_spark.input.spark_ratings import collect_ratings, estimate_size, with_weight
+from onebit_spark.input.spark_ratings import estimate_size
 from onebit_spark.platform.sessions import DriverLimits
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning import folded_sample, spark_validation
 
 SHAPE, SLOW = (40, 30), pytest.mark.slow
 
@@ -133,21 +132,3 @@ def test_the_memory_of_the_driver_counts_them(ratings):
     limits = DriverLimits(2**40, 2**40, 2 * 30 * n + 2**28, local=True)
     assert isinstance(driver_exchange("auto", SizeEstimate(n, 0.0), 0, form, limits, None), Exchange)
     assert isinstance(driver_exchange("auto", SizeEstimate(n * 5, 0.0, weighted=True), 0, form, limits, None), str)
-
-
-@pytest.mark.classic
-def test_folds_carry_the_weights(ratings, data):
-    """Ratings of weight 0 are gone. Other weights make other tasks."""
-    columns = Columns(weight="w")
-    size = estimate_size(with_weight(ratings, columns), columns)
-    sample, fold = folded_sample(collect_ratings(with_weight(ratings, columns), columns, size, 2**30), 2, seed=1)
-    rows, cols, labels, weights = data
-    expected = {line for line in zip(rows, cols, labels, weights, strict=True) if line[3]}
-    assert set(zip(sample.rows, sample.cols, sample.labels, sample.weights, strict=True)) == expected
-    half = sample.take(fold == 0)
-    assert len(half.weights) == len(half) < len(sample)
-    tasks = []
-    for source in (ratings, ratings.withColumn("w", F.col("w") * 2)):
-        with spark_validation(source, columns, 2, 1, worker_limit=10**6) as validation:
-            tasks.append(validation.tasks([FitConfig()]))
-    assert tasks[0] != tasks[1]

@@ -743,9 +743,8 @@ def test_in_process(divided):
     for wrong_precision in (2, "negative:1", "maybe:0.9"):
         with pytest.raises(RequestError, match=r"min_precision must hold precisions strictly between 0 and 1"):
             fit.certify(*held, min_precision=wrong_precision)
-    old = replace(fit, info=replace(fit.info, confidences=fit.info.thresholds["answered"].as_dict()))
-    assert old.certify(*held, max_error=[0.2])[1].inputs["threshold"] is not None
-    with pytest.raises(RequestError, match="kept no confidences of its ratings: fit it again"):
-        old.certify(*held, min_precision=0.9)
+    checkpoint = replace(fit, info=replace(fit.info, confidences=None))
+    with pytest.raises(RequestError, match="a checkpoint has no confidences of its ratings"):
+        checkpoint.certify(*held, min_precision=0.9)
     one_class = held[2] > 0
     assert fit.certify(*(each[one_class] for each in held))[0].n == one_class.sum()

@@ -18,7 +18,6 @@ from onebit_spark.certificate.certificates import precision_requests
 from onebit_spark.cli import running as jobrun
 from onebit_spark.cli.requests import (
     GROUPS,
-    REMOVED,
     EvaluateRequest,
     FitRequest,
     PositionsRequest,
@@ -268,16 +267,6 @@ def test_terms_and_error_rates_of_an_evaluation_need_a_certificate(capsys, flag,
     assert f"--{flag} needs a certificate: add --certify" in line
 
 
-@pytest.mark.parametrize("name", REMOVED)
-def test_a_removed_flag_says_what_to_do_instead(capsys, here, name):
-    flag = as_flag(name)
-    assert f"{flag} was removed: {REMOVED[name]}" in refusal(capsys, "fit", [*GOOD["fit"], flag])
-    assert "unexpected" not in refusal(capsys, "fit", [*GOOD["fit"], flag, "value"])
-    key = name.replace("_", "-")
-    line = refusal(capsys, "fit", [*GOOD["fit"], *config_file(here, f'{key} = "x"')])
-    assert f"{key} in {here / 'job.toml'} was removed: {REMOVED[name]}" in line
-
-
 @pytest.mark.parametrize("arguments", [[], ["--runtime", "spark"]])
 def test_a_job_that_needs_spark_where_it_is_not_installed(capsys, monkeypatch, arguments):
     monkeypatch.setattr(jobrun, "find_spec", lambda _: None)
@@ -437,11 +426,6 @@ def test_a_connect_server_that_does_not_answer(capsys, monkeypatch, good_argumen
         message = refusal(capsys, "fit", good_arguments)
     assert "no Spark Connect server answers at 127.0.0.1:" in message
     assert "secret" not in message
-
-
-def test_what_needs_a_classic_session(capsys, good_arguments):
-    grid = [*good_arguments, "--remote", "sc://host"]
-    assert "this job needs a classic session" in refusal(capsys, "tune", grid)
 
 
 JAVA = """An error occurred while calling o31.parquet.

@@ -10,7 +10,7 @@ import pytest
 from guides import GUIDES, ROOT, snippets
 
 import onebit_spark
-from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PositionsRequest, PredictRequest, TuneRequest, parse
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PositionsRequest, PredictRequest, parse
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.errors import RequestError
 
@@ -91,7 +91,6 @@ def test_the_guide_to_certificates_quotes_what_the_example_prints():
 
 JOBS = {
     "fit": FitRequest, "predict": PredictRequest, "positions": PositionsRequest, "evaluate": EvaluateRequest,
-    "tune": TuneRequest,
 }  # fmt: skip
 SUBMIT = {"--master", "--deploy-mode", "--conf", "--archives", "--py-files", "--properties-file"}  # Spark's own flags
 SNIPPETS = [snippet for guide in GUIDES for snippet in snippets(guide)]

@@ -19,7 +19,6 @@ from onebit_spark.core.hashes import (
     CellSketch,
     cell_hashes,
     coin_drawn,
-    fold_hashes,
     hashed,
     limit_for,
     merged_sketch,
@@ -166,15 +165,6 @@ def test_the_coin_of_a_cell(seed):
         xxh64(item.encode(), xxh64(user.to_bytes(4, "little"), start)) >> 32 for user, item in ((5, "x"), (6, "y"))
     ]
     assert coin_drawn(users, items, seed).tolist() == expected
-
-
-def test_the_fold_of_a_cell():
-    cells = np.array([3, -(2**63), 2**62], np.int64)
-    expected = [
-        xxh64((11).to_bytes(4, "little"), xxh64(int(cell).to_bytes(8, "little", signed=True), int(SPARK_SEED)))
-        for cell in cells
-    ]
-    assert fold_hashes(cells, 11).view(np.uint64).tolist() == expected
 
 
 HASHES = st.lists(st.integers(-40, 40).map(lambda x: x * 2**57), max_size=60)

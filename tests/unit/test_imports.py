@@ -38,10 +38,8 @@ MAY_IMPORT = {
     "ml": "predictor map engines input platform report certificate core errors",
     "model": "ml predictor engines input platform report certificate core errors",
     "estimator": "model in_process ml predictor engines input platform certificate core errors",
-    "tuning": "estimator model in_process ml predictor input platform certificate core errors",
     "cli": (
-        "__init__ tuning in_process estimator model ml predictor map engines input platform report certificate core "
-        "errors"
+        "__init__ in_process estimator model ml predictor map engines input platform report certificate core errors"
     ),
     "demo": "cli estimator simulate",
     "__init__": "estimator model predictor in_process certificate core errors",  # the public face

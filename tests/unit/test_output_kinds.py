@@ -1,11 +1,10 @@
-"""Which outputs may be overwritten by which: those of the same kind, of all versions, and what is empty."""
+"""Which outputs may be overwritten by which: those of the same kind, and what is empty."""
 
 import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import FOLDERS
 from paper import job
 
 from onebit_spark import RequestError
@@ -16,7 +15,7 @@ KINDS = {name: kind for of in (files, job) for name, kind in vars(of).items() if
 PREDICTED = pa.table({"user": [1], "item": [2], "score": [0.5], "std": [1.0], "probability": [0.6], "prediction": [1]})
 PLACED = pa.table({"item": [2], "n_ratings": [9], "slope1": [0.5], "slope1_std": [0.1]})
 RATED = pa.table({"user": [1], "item": [2], "label": [1]})
-INFO = json.dumps({"format_version": 4, "n_ratings": 9})
+INFO = json.dumps({"format_version": 1, "n_ratings": 9})
 FIGURES = json.dumps({"n": 5, "error": 0.25, "majority_error": 0.5})
 
 
@@ -24,7 +23,7 @@ def saved(class_name):
     return {"metadata/part-00000": json.dumps({"class": class_name, "uid": "x"}), "metadata/_SUCCESS": ""}
 
 
-# name: (the files that are there, a folder of the tests, or a text for a file; the kinds that may replace it)
+# name: (the files that are there, or a text for a file; the kinds that may replace it)
 CASES = {
     "an empty folder": ({}, {name for name, kind in KINDS.items() if not kind.is_file}),
     "a folder of a job without results": ({"_SUCCESS": ""}, {name for name, kind in KINDS.items() if not kind.is_file}),
@@ -42,15 +41,10 @@ CASES = {
     "a half-written model": (saved("onebit_spark.model.OneBitCompletionModel"), {"MODEL"}),
     "a foreign metadata": ({"metadata.json": '{"title": "photos"}', "users/a.txt": "mine"}, set()),
     "rotten metadata": ({"metadata.json": "{"}, set()),
-    "a model of version 1": (FOLDERS / "logistic-1", {"MODEL"}),
-    "a model of version 2": (FOLDERS / "logistic-2", {"MODEL"}),
-    "a model of version 3": (FOLDERS / "logistic-3", {"MODEL"}),
-    "a model of version 4": (FOLDERS / "logistic-4", {"MODEL"}),
-    "an estimator of version 1": (FOLDERS / "estimator-1", {"ESTIMATOR"}),
+    "an estimator": (saved("onebit_spark.estimator.OneBitCompletion"), {"ESTIMATOR"}),
     "a model of pyspark.ml": (saved("org.apache.spark.ml.recommendation.ALSModel"), set()),
     "an Iceberg table": ({"metadata/v1.metadata.json": "{}", "data/part-0.parquet": RATED}, set()),
     "predictions": ({"part-0.parquet": PREDICTED, ".part-0.parquet.crc": "", "_SUCCESS": ""}, {"PREDICTIONS"}),
-    "predictions of version 1": (FOLDERS / "logistic-1-predictions", {"PREDICTIONS"}),
     "positions": ({"part-0.parquet": PLACED, "_SUCCESS": ""}, {"POSITIONS"}),
     "positions as CSV": ('"user","n_ratings","dim1","dim1_std"\n1,2,.1,.2\n', {"POSITIONS_CSV"}),
     "a map": (f"<!doctype html>{files.MAP_MARK}<title>", {"MAP"}),
@@ -61,25 +55,20 @@ CASES = {
     "part files of another format": ({"part-0.csv": "score,std,probability"}, set()),
     "vectors": ({"users/part-0.parquet": "", "items/part-0.parquet": "", "_SUCCESS": ""}, {"VECTORS"}),
     "a foreign users and items": ({"users/part-0.parquet": "", "items/part-0.parquet": ""}, set()),
-    "a tuned model": ({"best.toml": "rank = 3", "model/metadata.json": INFO}, {"TUNING"}),
-    "a killed tuning": ({"tasks/code-1a2b/x.jsonl": "{}"}, {"TUNING"}),
-    "a killed tuning of version 1": ({"tasks/x.jsonl": "{}"}, {"TUNING"}),
-    "a foreign tasks": ({"tasks/todo.txt": "mine", "best.toml": "mine"}, set()),
-    "a ledger": ({"code-1a2b/x.jsonl": "{}"}, {"LEDGER"}),
-    "experiments": ({"tasks/noise/code-1a2b/x.jsonl": "{}", "noise.csv": ""}, {"REPRODUCTION"}),
+    "a foreign tasks": ({"tasks/todo.txt": "mine"}, set()),
+    "a ledger": ({"code-1a2b/x.json": "{}"}, {"LEDGER"}),
+    "experiments": ({"tasks/noise/code-1a2b/x.json": "{}", "noise.csv": ""}, {"REPRODUCTION"}),
 }
 
 
 def made(found, place):
     if isinstance(found, str):
         place.write_text(found)
-    elif isinstance(found, dict):
+    else:
         place.mkdir()
         for name, content in found.items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             (pq.write_table if isinstance(content, pa.Table) else write)(content, place / name)
-    else:
-        return found
     return place
 
 

@@ -23,13 +23,12 @@ from paper.methods import METHODS
 from paper.movielens import download_movielens, read_movielens
 from paper.planning import Setup, corollary1, corollary2, plan, theorem2
 from paper.published import PUBLISHED_ERRORS
-from paper.samples import split
+from paper.samples import Sample, split
 from scipy.special import expit, gammaln
 
 from onebit_spark import RequestError
 from onebit_spark.cli import running as jobrun
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning import Sample
 
 META = {
     "date": "2024-01-01", "commit": "abc", "machine": "m, 2 cores", "versions": "v", "draws": 2, "seeds": "0 to 1",
@@ -244,6 +243,11 @@ def test_bad_requests_end_before_spark_starts(capsys, monkeypatch, tmp_path, arg
     assert not list(tmp_path.iterdir())
 
 
+def test_experiments_need_a_classic_session(capsys, tmp_path):
+    arguments = ["noise", "--output", str(tmp_path / "out"), "--remote", "sc://host"]
+    assert "this job needs a classic session" in refusal(capsys, arguments)
+
+
 PROBLEM = {"m1": 100, "m2": 60, "rank": 3, "max_entry": 1.5, "budget": 5}
 N, LAM = 50_000, 9000.0
 
@@ -306,11 +310,6 @@ WRONG_PLANS = [
 def test_wrong_plans_are_refused(wrong):
     with pytest.raises(ValueError, match=r"must|give either|corollary2|budget"):
         plan(10, 10, 3, 1.0, **wrong)
-
-
-def test_the_package_says_where_plan_went():
-    with pytest.raises(ImportError, match=r"onebit_spark\.plan is no longer .*benchmarks/paper/planning\.py"):
-        from onebit_spark import plan as _  # noqa: F401
 
 
 def nuclear(x):

@@ -7,7 +7,6 @@ import subprocess
 import time
 from dataclasses import replace
 from html import unescape
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +26,6 @@ from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.questions import information
 from onebit_spark.map import coloured, drawing, page
 
-FOLDERS = Path(__file__).parents[1] / "spark" / "folders"
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
 SHAPE = (150, 30)
 
@@ -249,9 +247,10 @@ def test_a_user_without_ratings_has_the_position_of_its_features_and_a_wide_inte
             assert line["dim1_std"] > max(lines[user]["dim1_std"] for user in range(150))
 
 
-def test_a_folder_of_an_earlier_version_says_that_its_spreads_are_old(caplog):
-    table = load(FOLDERS / "logistic-3").positions(dimensions=1)
-    assert "an earlier version saved" in caplog.text
+def test_a_checkpoint_says_that_its_spreads_are_those_of_the_fit(make_model, caplog):
+    """It has neither axes nor spreads of positions, like the folder of this fixture."""
+    table = make_model().positions(dimensions=1)
+    assert "the model is a checkpoint" in caplog.text
     assert table["dim1_std"].to_numpy().min() > 0
 
 

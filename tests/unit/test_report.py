@@ -1,7 +1,6 @@
 """report.html: whole in one file, right in its figures, and clean in a real browser."""
 
 import dataclasses
-import json
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_info import ModelInfo, scale_fields
 from onebit_spark.core.prediction import reliability
 from onebit_spark.report import plots, report
 
@@ -46,8 +45,7 @@ def info():
         parameters=dataclasses.asdict(fit.config) | {"likelihood_weight": 1.0},
         n_ratings=900, n_users=40, n_items=30, n_positive=int(np.sum(labels > 0)),
         objective_history=fit.objective_history, iterations=8, converged=False, reason="max_iter = 8 reached",
-        effective_rank=fit.effective_rank, inverse_gamma=fit.inverse_gamma.tolist(),
-        intercept_prior=dict.fromkeys(("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma"), 1.0),
+        effective_rank=fit.effective_rank, **scale_fields(fit.scales),
         label_coding="signed", threshold=None, majority=1,
         columns={"user": "<who>", "item": "what", "label": "said"}, id_types={"user": "int", "item": "int"},
         seconds={"survey": 0.25, "fit": 1.5}, repeats={"repeated_cells": 7, "repeated": 12, "conflicting": 3},
@@ -245,14 +243,6 @@ def test_the_tile_says_whose_errors_are_certified(bare, name, whose):
     tile = re.search(r"<b>≤ 37.4%</b><span>([^<]*)</span>", page)[1]
     assert tile.startswith(whose)
     assert tile.endswith("with confidence 99.9%")
-
-
-@pytest.mark.parametrize(("source", "fitted"), [("a sample of training ratings", True), ("held-out ratings", False)])
-def test_an_older_folder_is_told_by_its_words(info, source, fitted):
-    content = json.loads(info.to_json())
-    content["diagnostics"] = {name: value for name, value in content["diagnostics"].items() if name != "fitted"}
-    content["diagnostics"]["source"] = source
-    assert ModelInfo.from_json(json.dumps(content)).diagnostics["fitted"] is fitted
 
 
 def test_nothing_is_fetched(page):

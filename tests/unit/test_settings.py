@@ -1,6 +1,7 @@
 """A setting is declared once: its flag, config key, Param and the words for what is wrong follow from there."""
 
 import inspect
+import json
 import re
 import tomllib
 from dataclasses import fields, replace
@@ -8,17 +9,14 @@ from dataclasses import fields, replace
 import pytest
 from pyspark.ml.param import Param
 
-from onebit_spark import FitConfig, RequestError, Terms
+from onebit_spark import FitConfig, Terms
 from onebit_spark.cli.requests import FitRequest, as_flag, parse
-from onebit_spark.cli.tune_job import as_toml
-from onebit_spark.core.config import Execution, Problem, by_param, declared
+from onebit_spark.core.config import Execution, Problem, declared, param_names
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.spectral import STARTS
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.ratings import Columns
-from onebit_spark.ml.params import REMOVED, TABLES, FitParams, PredictionParams, settings_with_params
-from onebit_spark.tuning import estimator_of
+from onebit_spark.ml.params import TABLES, FitParams, PredictionParams, settings_with_params
 
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
 
@@ -70,22 +68,6 @@ def test_the_constructor_takes_every_param_with_its_default():
     assert {param.name for param in OneBitCompletion().params} == set(expected)
 
 
-@pytest.mark.parametrize("name", REMOVED)
-def test_a_removed_param_says_what_to_do_instead(name):
-    assert not OneBitCompletion().hasParam(name)
-    with pytest.raises(RequestError, match=f"^{name} was removed: .{{20,}}"):
-        OneBitCompletion(rank=2, **{name: None})
-    with pytest.raises(RequestError, match=f"^{name} was removed: "):
-        OneBitCompletion().setParams(**{name: 3})
-    with pytest.raises(RequestError, match=f"^{name} was removed: "):
-        getattr(OneBitCompletion(), f"set{name[0].upper()}{name[1:]}")(3)
-
-
-def test_a_removed_method_says_what_to_do_instead():
-    with pytest.raises(RequestError, match=r"^prepare was removed: .*Parquet"):
-        OneBitCompletion().prepare(None, "blocks")
-
-
 def test_arguments_are_keywords_and_known():
     with pytest.raises(TypeError, match="takes keyword arguments only"):
         OneBitCompletion("user")
@@ -95,19 +77,16 @@ def test_arguments_are_keywords_and_known():
 
 def test_params_hand_every_setting_on():
     config, execution, terms = (unlike_the_default(table) for table in (FitConfig, Execution, Terms))
-    estimator = OneBitCompletion(**by_param(config), **by_param(execution), **by_param(terms))
+    estimator = OneBitCompletion(
+        **{
+            param: getattr(table, name)
+            for table in (config, execution, terms)
+            for name, param in param_names(type(table)).items()
+        }
+    )
     assert (estimator.fitConfig(), estimator.execution(), estimator.certificateTerms()) == (config, execution, terms)
     plain = OneBitCompletion()
     assert (plain.fitConfig(), plain.execution(), plain.certificateTerms()) == (FitConfig(), Execution(), Terms())
-
-
-def test_cross_validation_hands_every_setting_on():
-    """Also solver and covariance, which no grid varies."""
-    config = unlike_the_default(FitConfig)
-    estimator = estimator_of(config, Columns("u", "i", "y", 3.5, "w"), settings=7)
-    assert estimator.fitConfig() == config
-    assert estimator.certificateTerms() == Terms(grid=7)
-    assert estimator.columns() == Columns("u", "i", "y", 3.5, "w")
 
 
 @pytest.fixture
@@ -149,11 +128,13 @@ def test_the_example_config_shows_every_key_and_its_default(request):
         assert value == item.default or item.optional
 
 
-def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
+def test_a_config_file_hands_every_setting_on(arguments, tmp_path):
     config = unlike_the_default(FitConfig)
-    (tmp_path / "best.toml").write_text(as_toml(config, settings=5))
-    request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "best.toml")])
-    assert (request.fit_config, request.terms.grid) == (config, 5)
+    values = {item.key: getattr(config, name) for name, item in declared(FitConfig).items() if item.key}
+    lines = [f"{key.replace('_', '-')} = {json.dumps(value)}\n" for key, value in values.items()]
+    (tmp_path / "chosen.toml").write_text("".join(lines))
+    request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "chosen.toml")])
+    assert request.fit_config == config
 
 
 def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):

@@ -46,11 +46,13 @@ from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.prediction import log_loss
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import RequestError
-from onebit_spark.in_process import TableFit, fit_arrays
+from onebit_spark.fit import FitTask, fit_model
+from onebit_spark.in_process import LocalModels, driver_state, fit_arrays
 from onebit_spark.input.ratings import ArrowRatings, CollectedRatings, Columns, RatingCounts
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import broadcast, driver_limits, parallelism
+from onebit_spark.predictor.fitted_model import FittedModel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -337,7 +339,9 @@ def local_validation(
         return fit_fold(sample, fold == task["fold"], FitConfig(**task["config"]), threads=1 if alone else None)
 
     def fit_all(config: FitConfig, settings: int) -> Any:
-        return TableFit(config, Terms(grid=settings), columns, source.id_types).model(ratings)
+        task = FitTask[FittedModel](config, Terms(grid=settings), columns, source.id_types)
+        opening = driver_state(ratings, config, "cpu")
+        return fit_model(task, ratings, LocalModels(), opening)
 
     at_once, resources = (available_cores(), "one core each") if alone else (1, "all cores together")
     yield CrossValidation(ratings.counts, n_folds, seed, work, at_once, resources, fit_all)

@@ -29,12 +29,12 @@ from record import provenance
 from onebit_spark import FitConfig
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.engine import Engine
+from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import Iteration, distance, solve
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.engines.threads import local_state
 from onebit_spark.simulate import simulate
 
 
@@ -73,8 +73,8 @@ class Curve:
     held_out: list[float] = field(default_factory=list)
     history: list[Iteration] = field(default_factory=list)
 
-    def __call__(self, engine: Engine[RowPosterior], hierarchy: HyperPosterior, history: list[Iteration]) -> None:
-        rows, cols = (engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES)
+    def __call__(self, state: FitState[RowPosterior], hierarchy: HyperPosterior, history: list[Iteration]) -> None:
+        rows, cols = (state.posterior(side, hierarchy.row_prior(side)) for side in SIDES)
         pairs = rows.take(self.test.rows), cols.take(self.test.cols)
         losses = LOSSES[self.loss].held_out(
             prediction.score(*pairs), prediction.variance(*pairs), self.test.labels.astype(np.float64)
@@ -113,8 +113,8 @@ def curve(ratings: Ratings, config: FitConfig, gauge: bool, relaxed: bool) -> Cu
     shape = int(ratings.rows.max()) + 1, int(ratings.cols.max()) + 1
     block = RatingBlock.from_coordinates(train.rows, train.cols, train.labels > 0, shape)
     found = Curve(config.loss, test)
-    with local_engine(block).running() as engine:
-        solve(engine, config, after_iteration=found, gauge=gauge, relaxed=relaxed)
+    with local_state(block).running() as state:
+        solve(state, config, after_iteration=found, gauge=gauge, relaxed=relaxed)
     return found
 
 

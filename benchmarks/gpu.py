@@ -25,7 +25,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.cuda.device import bytes_needed, cupy, download, usable_bytes
 from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
 from onebit_spark.engines.cuda.runner import (
-    CudaRunner,
+    CudaEngine,
     DevicePrior,
     RatingSums,
     other_lines,
@@ -84,7 +84,7 @@ def steps(n: int, rank: int, implicit: bool) -> None:
     ratings = orientations(rows, cols, (labels > 0).view(np.uint8), extent)
     del rows, cols, labels
     config = FitConfig(rank=rank, implicit_features=implicit, likelihood_weight=1.0)
-    posteriors = CudaRunner(ratings).start(config, config.make_loss())
+    posteriors = CudaEngine(ratings).start(config, config.make_loss())
     for side in SIDES:
         sums, reads, systems, whole = parts(ratings[side], side, posteriors[side], posteriors[OTHER[side]])
         print(

@@ -27,13 +27,13 @@ from powerlaw import power_law_ratings
 from record import provenance
 
 from onebit_spark import FitConfig
-from onebit_spark.core import engine as core_engine
+from onebit_spark.core import work
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import Logistic
 from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.solver import solve
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.engines.threads import local_state
 
 # Who does what. A part whose function has another name in the other tree is not timed there.
 PARTS: dict[str, list[tuple[Any, str]]] = {
@@ -41,7 +41,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "gauge's maps": [(RowMap, "apply_to")],
     "statistics": [(SideStatistics, "of_rows")],
     "partners": [(Logistic, "other_lines")],
-    "weights": [(core_engine, "add_implicit_sums"), (core_engine, "leave_residuals")],
+    "weights": [(work, "add_implicit_sums"), (work, "leave_residuals")],
 }
 DATA = ("movielens-1m", "sparse")
 HERE = Path(__file__).resolve()
@@ -80,8 +80,8 @@ def measured(ratings: Ratings, rank: int, iterations: int) -> Seconds:
     block = RatingBlock.from_coordinates(ratings.rows, ratings.cols, ratings.labels > 0, shape)
     config = FitConfig(rank=rank, likelihood_weight=1.0, tol=0.0, max_iter=iterations + 1)
     marks: list[Seconds] = []
-    with local_engine(block, threads=1).running() as engine:
-        outcome = solve(engine, config, lambda _: marks.append({**spent, "all": time.thread_time()}))
+    with local_state(block, threads=1).running() as state:
+        outcome = solve(state, config, lambda _: marks.append({**spent, "all": time.thread_time()}))
     names = [*PARTS, "all"]
     least = {name: min(now.get(name, 0.0) - last.get(name, 0.0) for last, now in pairwise(marks)) for name in names}
     return {**least, "objective": outcome.history[-1].objective}

@@ -28,7 +28,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.engines.threads import local_state
 
 TABLES = ("rank", "rows", "large", "sparse", "scaling")
 LOSSES = {
@@ -82,14 +82,14 @@ def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: i
     """How long the two half steps of an iteration take; of one thread its processor time, for busy machines."""
     clock = time.thread_time if threads == 1 else time.perf_counter
     loss = config.make_loss()
-    with local_engine(ratings, threads).running() as engine:
-        engine.start(config, loss)
+    with local_state(ratings, threads).running() as state:
+        state.start(config, loss)
         scales = HyperPosterior(config.make_prior(1), config.make_intercept_prior(), np.ones(config.factors))
 
         def once(side: Side) -> float:
             prior = scales.row_prior(side)
             began = clock()
-            engine.half_step(loss, HalfStep(side, 5, config.kappa, prior, 1.0, want_data=side == "cols"))
+            state.half_step(loss, HalfStep(side, 5, config.kappa, prior, 1.0, want_data=side == "cols"))
             return clock() - began
 
         times = [(once("rows"), once("cols")) for _ in range(repeats + 1)]

@@ -19,7 +19,7 @@ from powerlaw import power_law_ratings
 from record import provenance, save
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core.engine import Engine
+from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.losses import HalfStep, Loss
 from onebit_spark.core.model_selection import trial_table
 from onebit_spark.core.prediction import auc, log_loss
@@ -47,7 +47,7 @@ SETS = {
 HEADER = "{:15}{:10}{:>8}{:>10}{:>6}{:>6}{:>10}{:>9}{:>9}{:>9}{:>9}"
 ROW = "{:15}{:10}{:8.1f}{:10.1f}{:6}{:6g}{:10.4f}{:9.4f}{:9.4f}{:9.1f}{:9.2f}"
 FIGURES = ("passes", "weighted", "rank", "weight", "log_loss", "auc", "correct", "cpu", "seconds")
-half_step = Engine.half_step
+half_step = FitState.half_step
 
 
 class Passes:
@@ -56,17 +56,17 @@ class Passes:
     def __init__(self, n: int) -> None:
         self.n, self.count, self.weighted = n, 0.0, 0.0
 
-    def half_step(self, engine: Engine[Any], loss: Loss, step: HalfStep) -> SideStatistics:
-        share = engine.n_ratings / self.n / 2
+    def half_step(self, state: FitState[Any], loss: Loss, step: HalfStep) -> SideStatistics:
+        share = state.engine.n_ratings / self.n / 2
         self.count += share
-        self.weighted += share * (engine.posteriors[step.side].form.dimension / 11) ** 2
-        return half_step(engine, loss, step)
+        self.weighted += share * (state.posteriors[step.side].form.dimension / 11) ** 2
+        return half_step(state, loss, step)
 
 
 def measure(name: str, label: str, parts: tuple[Ratings, Ratings], config: FitConfig, how: argparse.Namespace) -> None:
     train, test = parts
     passes = Passes(len(train.rows))
-    Engine.half_step = lambda *of: passes.half_step(*of)  # type: ignore[method-assign]
+    FitState.half_step = lambda *of: passes.half_step(*of)  # type: ignore[method-assign]
     began, worked = time.perf_counter(), time.process_time()
     fit = fit_arrays(*train, config, device=how.device)
     seconds = time.process_time() - worked, time.perf_counter() - began

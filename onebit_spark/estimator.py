@@ -11,26 +11,22 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
-import pyarrow as pa
 from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import Execution, FitConfig, Labels, Terms, device_problems, param_names
-from onebit_spark.core.engine import Engine
-from onebit_spark.core.hashes import CellSketch
-from onebit_spark.core.losses import Side
+from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.model_info import DIRECTIONS, MEASURED, METADATA, SIDE_OF, ModelInfo, Who
-from onebit_spark.core.posterior import MODEL_VECTORS
+from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.engines.spark_engine import adopted_factors, factor_schema, factors_of, load_ratings, open_engine
+from onebit_spark.engines.spark_engine import adopt_factors, factor_schema, factors_of, load_ratings, open_state
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.in_process import Backend, TableFit, driver_engine
+from onebit_spark.fit import FitTask, ModelParts, fit_model
+from onebit_spark.in_process import driver_state
 from onebit_spark.input.ratings import CollectedRatings, Columns, SizeEstimate
 from onebit_spark.input.spark_ratings import check_columns, collected_features, type_of, with_weight
 from onebit_spark.ml.params import FitParams, read_params
@@ -253,27 +249,69 @@ def fit_ratings(
     with load_ratings(wanted, ratings, columns, config.form, execution.driver_ratings, counted) as (exchange, loaded):
         timer.end("survey")
         log.info("exchange: %s (%s)", exchange.exchange, exchange.reason)
-        opening = (
-            driver_engine(loaded, config, execution.device)
-            if isinstance(loaded, CollectedRatings)
-            else open_engine(spark, exchange.exchange, loaded, config, execution)
+        task = FitTask[OneBitCompletionModel](
+            config,
+            terms,
+            columns,
+            id_types,
+            tables,
+            execution,
+            asdict(exchange),
+            initial,
         )
-        fit = TableFit(config, terms, columns, id_types, tables, execution, asdict(exchange), initial=initial)
-        backend = Backend(spark, OneBitCompletionModel.load, write_model, adopted_factors, partial(_made, spark))
-        model: OneBitCompletionModel = fit.model(loaded, progress, timer, backend, opening)
-        return model
+        models = SparkModels(spark)
+        if isinstance(loaded, CollectedRatings):
+            here = driver_state(loaded, config, execution.device)
+            return fit_model(task, loaded, models, here, progress, timer)
+        state = open_state(spark, exchange.exchange, loaded, config, execution)
+        return fit_model(task, loaded, models, state, progress, timer)
 
 
-def _made(
-    spark: SparkSession, engine: Engine[Any], info: ModelInfo, fit: CertifiedFit[Any],
-    newcomers: Mapping[Side, pa.Table], certificate: dict[str, Any], fitted: CellSketch,
-) -> OneBitCompletionModel:  # fmt: skip
-    """The model on Spark. That of a finished fit outlives the engine."""
+class SparkModels:
+    """Models on Spark: see ``fit.ModelStore``. That of a finished fit outlives the engine."""
 
-    def made(who: Who) -> DataFrame:
-        side, tables = SIDE_OF[who], fit.tables(SIDE_OF[who])
-        present = [DIRECTIONS] * (tables[0].form.vectors > MODEL_VECTORS) + [*MEASURED] * (fit.measured is not None)
-        schema = factor_schema(info, who, present)
-        return factors_of(spark, engine, side, tables, schema, newcomers.get(side), persist=bool(info.seconds))
+    setting_names: Mapping[str, str] | None = None  # the Params
 
-    return OneBitCompletionModel(info, made("user"), made("item"), certificate).fittedOn(fitted)
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark: SparkSession | None = spark
+
+    def make(self, parts: ModelParts[Any]) -> OneBitCompletionModel:
+        users = self._factors(parts, "user")
+        items = self._factors(parts, "item")
+        model = OneBitCompletionModel(parts.info, users, items, parts.certificate)
+        assert parts.sketch is not None
+        return model.fittedOn(parts.sketch)
+
+    def _factors(self, parts: ModelParts[Any], who: Who) -> DataFrame:
+        fit = parts.fit
+        side = SIDE_OF[who]
+        rows = fit.posterior[side]
+        measured = None if fit.measured is None else fit.measured[side]
+        present = [DIRECTIONS] if rows.form.vectors > MODEL_VECTORS else []
+        if measured is not None:
+            present += MEASURED
+        schema = factor_schema(parts.info, who, present)
+        newcomers = parts.newcomers.get(side)
+        finished = bool(parts.info.seconds)
+        assert self.spark is not None
+        tables = {"rows": rows} if measured is None else {"rows": rows, "measured": measured}
+        return factors_of(self.spark, parts.state, side, tables, schema, newcomers, finished)
+
+    def info(self, model: OneBitCompletionModel) -> ModelInfo:
+        return model.info
+
+    def load(self, path: str) -> OneBitCompletionModel:
+        return OneBitCompletionModel.load(path)
+
+    def save(self, model: OneBitCompletionModel, path: str) -> None:
+        write_model(model, path)
+
+    def adopt(
+        self,
+        state: FitState[Any],
+        model: OneBitCompletionModel,
+        who: Who,
+        prior: RowPosterior,
+        precision: str,
+    ) -> Any:
+        return adopt_factors(state, model.factors.of(who), SIDE_OF[who], prior, precision)

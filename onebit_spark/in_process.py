@@ -1,50 +1,37 @@
 """Fits in this process, without Spark: ``fit_arrays`` of numpy arrays, ``fit_table`` of tables and files by their ids.
 
-All other engines must agree with them.
+Both check their input and open an engine; the fit itself is ``fit.fit_model``. All other engines must agree with them.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from onebit_spark.certificate.certificates import certificate_document
-from onebit_spark.certificate.certified_fit import CertifiedFit, Checkpoints, certified_fit
 from onebit_spark.core import model_info
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.compiled import compile_kernels
-from onebit_spark.core.config import (
-    Execution,
-    FitConfig,
-    Labels,
-    Problem,
-    Terms,
-    available_cores,
-    device_problems,
-    is_integer,
-)
-from onebit_spark.core.engine import Engine
-from onebit_spark.core.features import SideFeatures
-from onebit_spark.core.hashes import CellSketch, merged_sketch
-from onebit_spark.core.id_index import HeldIds
+from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems, is_integer
+from onebit_spark.core.features import SideFeatures, SideTables
+from onebit_spark.core.fit_state import FitState
+from onebit_spark.core.hashes import CellSketch
+from onebit_spark.core.id_index import HeldIds, Ids
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, FitFeatures, ModelInfo, Who
+from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.core.model_selection import at_start_rank
-from onebit_spark.core.posterior import RowPosterior, factors_in_use
+from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.core.user_data import checked_arrays, spark_name
-from onebit_spark.engines.cuda.runner import CudaRunner
-from onebit_spark.engines.threads import ThreadRunner, local_engine
+from onebit_spark.engines.cuda.runner import CudaEngine
+from onebit_spark.engines.threads import ThreadEngine
 from onebit_spark.errors import RequestError, refuse
+from onebit_spark.fit import FitTask, ModelParts, fit_model
 from onebit_spark.input.ratings import (
     ArrowRatings,
     Coding,
@@ -58,7 +45,6 @@ from onebit_spark.input.ratings import (
     column_count_problem,
 )
 from onebit_spark.input.tables import ArrowTable, Unreadable
-from onebit_spark.ml.checkpoint import CheckpointFolder, resumed, subject_of, warm_start
 from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import local_path, write_into
 from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, fresh_to
@@ -115,123 +101,63 @@ def fit_arrays(
     check_settings(config, certify)
     config = config or FitConfig()
     execution = Execution(device=device)
-    settings = [*execution.problems(), *config.problems(), *(certify.problems() if certify else [])]
+    terms = [] if certify is None else certify.problems()
+    settings = [*execution.problems(), *config.problems(), *terms]
     settings += thread_problems(threads) + initial_problems(initial_model)
     settings = settings or device_problems(config, execution)
     ratings = rows, cols, labels, shape
-    engine: Engine[Any]
+    engine: ThreadEngine | CudaEngine
     if device == "cuda":
-        engine = Engine(CudaRunner.of_arrays(*ratings, settings, weights, at_start_rank(config).form))
+        form = at_start_rank(config).form
+        engine = CudaEngine.of_arrays(*ratings, settings, weights, form)
     else:
-        if not settings:
-            _compile_ahead(config, weights is not None)
-        engine = local_engine(RatingBlock.from_coordinates(*checked_arrays(*ratings, settings, weights)), threads)
-    positives = engine.positives
-    with engine.running():
-        for side, given in zip(SIDES, (row_features, col_features), strict=True):
-            if given is not None:
-                rated, name = engine.counts(side) > 0, f"{side[:-1]}_features"
-                engine.features[side] = SideFeatures.of_rows(given, rated, name)
-        start = None
-        if initial_model is not None:
-            engine.ids = {side: HeldIds(pa.array(np.arange(engine.runner.n_rows(side)))) for side in SIDES}
-            start = warm_start(initial_model, config, partial(_adopted, engine), names={})
-        fit = certified_fit(engine, config, certify, positives, on_iteration, start)
-    counts = RatingCounts(engine.n_ratings, positives, _label_coding(np.asarray(labels)), "")
-    unrated = {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES}
-    columns = Columns(weight="weight" if engine.weighted else None)
-    info = info_of_fit(fit, engine, counts, columns, {"user": "bigint", "item": "bigint"}, unrated)
-    users, items = (_side(fit, engine, side, info) for side in SIDES)
-    info = replace(info, n_users=len(users.ids), n_items=len(items.ids))
-    certificate = certificate_document(item.as_dict() for item in fit.certificates)
-    shape = engine.runner.n_rows("rows"), engine.runner.n_rows("cols")
-    return FittedModel(info, users, items, certificate, history=fit.history, shape=shape)
+        checked = checked_arrays(*ratings, settings, weights)
+        engine = ThreadEngine(RatingBlock.from_coordinates(*checked), threads)
+    features: dict[Side, ArrayLike | pa.Table | None]
+    features = {"rows": row_features, "cols": col_features}
+    state = state_of_arrays(engine, features)
+    counts = RatingCounts(engine.n_ratings, engine.positives, label_coding(labels), "")
+    weight = "weight" if engine.weighted else None
+    task = FitTask(
+        config,
+        certify,
+        Columns(weight=weight),
+        id_types={"user": "bigint", "item": "bigint"},
+        execution=execution,
+        initial=initial_model,
+    )
+    return fit_model(task, ArrayRatings(counts), ArrayModels(), state.running(), on_iteration)
 
 
-def _compile_ahead(config: FitConfig, weighted: bool) -> None:
-    if available_cores() > 1:  # else they are compiled as they are called
-        compile_kernels(config.of_kernels(), weighted)
+def state_of_arrays(
+    engine: ThreadEngine | CudaEngine,
+    features: Mapping[Side, ArrayLike | pa.Table | None],
+) -> FitState[RowPosterior]:
+    """The state of a fit of arrays, whose ids are the numbers of the rows."""
+    known: SideTables = {}
+    for side, given in features.items():
+        if given is not None:
+            rated = engine.counts(side) > 0
+            known[side] = SideFeatures.of_rows(given, rated, f"{side[:-1]}_features")
+    ids = {side: HeldIds(pa.array(np.arange(engine.n_rows(side)))) for side in SIDES}
+    return FitState(engine, known, ids)
 
 
-def _side(fit: CertifiedFit[Any], engine: Engine[Any], side: Side, info: ModelInfo) -> ModelSide:
-    """The rows or columns with ratings or side features, in the precision of the fit."""
-    lines, rated = engine.runner.lines(fit.posterior[side]), engine.counts(side) > 0
-    assert fit.measured is not None
-    measured, numbers = engine.runner.lines(fit.measured[side]), np.arange(len(rated))
-    if side not in fit.codings and not rated.all():
-        numbers = np.flatnonzero(rated)
-        lines = lines.take(numbers)
-        measured = measured[numbers]
-    prior = model_info.prior_row(fit.scales, side, *info.table_form, precision=lines.location.dtype.name)
-    return ModelSide(pa.array(numbers), lines, prior, measured)
+class ArrayRatings(NamedTuple):
+    """Ratings whose ids mean nothing outside this process."""
+
+    counts: RatingCounts
+
+    def sketch(self) -> None:
+        return None
 
 
-def _label_coding(labels: NDArray[Any]) -> Coding:
+def label_coding(labels: ArrayLike) -> Coding:
     """How the labels are coded. Both classes occur, so some label is −1, 0 or False."""
+    labels = np.asarray(labels)
     if labels.dtype == bool:
         return "boolean"
     return "binary" if labels.min() == 0 else "signed"
-
-
-def info_of_fit(
-    fit: CertifiedFit[Any], engine: Engine[Any], counts: RatingCounts, columns: Columns, id_types: Mapping[Any, str],
-    unrated: Mapping[Side, int], exchange: Mapping[str, Any] | None = None,
-) -> ModelInfo:  # fmt: skip
-    """The content of ``metadata.json`` after a fit; ``unrated`` counts the ids with side features and no ratings."""
-    scales, config = fit.scales, fit.choice.config
-    kept = None if fit.thresholds is None else {str(call): each.as_dict() for call, each in fit.thresholds.items()}
-    n_users, n_items = (engine.count(side) for side in SIDES)
-    row_norms, col_norms = (engine.column_norms(side, fit.posterior[side]) for side in SIDES)
-    features: dict[str, dict[str, Any]] = {
-        who: {
-            "coding": fit.codings[side].as_list(),
-            "weights": scales.features[side].tolist(),
-            "newcomers": unrated[side],
-        }
-        for who, side in SIDE_OF.items()
-        if side in fit.codings
-    }
-    return ModelInfo(
-        parameters={**asdict(config), "alpha": scales.prior.alpha, "beta": scales.prior.beta},
-        n_users=n_users,
-        n_items=n_items,
-        n_ratings=counts.n,
-        n_positive=counts.positives,
-        label_coding=counts.coding,
-        threshold=columns.threshold,
-        majority=counts.majority,
-        columns=columns.roles,
-        total_weight=engine.total_weight if columns.weight is not None else None,
-        id_types=dict(id_types),
-        fingerprint=counts.fingerprint,
-        exchange=dict(exchange or {}),
-        objective_history=[step.objective for step in fit.history],
-        iterations=len(fit.history),
-        converged=fit.converged,
-        reason=fit.reason,
-        effective_rank=len(factors_in_use(row_norms, col_norms, n_users, n_items)),
-        **model_info.scale_fields(scales),
-        side_features=features or None,
-        confidences=None if kept is None else {**kept.pop("answered"), **kept},
-        weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
-        choice=fit.choice.as_dict(),
-        calibration=None if fit.choice.calibration is None else asdict(fit.choice.calibration),
-        repeats=asdict(engine.repeats),
-        axes=None if fit.axes is None else fit.axes.as_dict(),
-    )
-
-
-def unrated_tables(
-    fit: CertifiedFit[Any], features: Mapping[Side, FitFeatures], info: ModelInfo
-) -> dict[Side, pa.Table]:
-    tables = {}
-    for side, coding in fit.codings.items():
-        prior, weights = model_info.prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
-        std = None if fit.axes is None else fit.axes.spreads(side, prior)
-        lines = features[side].unrated_lines(prior, coding, weights, std)
-        if lines is not None:
-            tables[side] = lines
-    return tables
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -327,16 +253,34 @@ def fit_table(
     freshness: Mapping[str, Any] = KEPT_OUT
     if kept is not None and initial_model is not None:
         kept, freshness = unseen_by(initial_model, kept)
-    fit = TableFit(
-        config, certify, columns, source.id_types, features, execution, threads=threads, initial=initial_model
+    task = FitTask(
+        config,
+        certify,
+        columns,
+        source.id_types,
+        features,
+        execution,
+        initial=initial_model,
     )
     timer.end("survey")
-    model: FittedModel = fit.model(to_fit, on_iteration, timer)
-    if kept is None:
-        return model
-    scored = model.scored(model.users.positions(kept.users), model.items.positions(kept.items), kept.positive)
-    _, certificates = model.certified(scored, CertificateRequest(certify or Terms()), freshness)
-    return model.with_figures(scored, "held-out ratings", fitted=False).with_certificates(certificates)
+    opening = driver_state(to_fit, config, device, threads)
+    model = fit_model(task, to_fit, LocalModels(), opening, on_iteration, timer)
+    return model if kept is None else certified_on(model, kept, certify or Terms(), freshness)
+
+
+def certified_on(
+    model: FittedModel,
+    kept: KeptRatings,
+    terms: Terms,
+    freshness: Mapping[str, Any],
+) -> FittedModel:
+    """The model with certificates, and the figures of its report, by ratings that were kept out."""
+    users = model.users.positions(kept.users)
+    items = model.items.positions(kept.items)
+    scored = model.scored(users, items, kept.positive)
+    _, certificates = model.certified(scored, CertificateRequest(terms), freshness)
+    with_figures = model.with_figures(scored, "held-out ratings", fitted=False)
+    return with_figures.with_certificates(certificates)
 
 
 def check_settings(config: object, certify: object) -> None:
@@ -409,116 +353,116 @@ def checked_features(table: ArrowTable, column: str, id_type: str, who: Who) -> 
     return checked_lines(table.named({column if name == own else name: name for name in names}).table(), column, who)
 
 
-# ---- ratings by their ids, here and on Spark -------------------------------------------------------------------------
+# ---- engines and models of this process ---------------------------------------------------------------
 
 
 @contextmanager
-def driver_engine(
-    ratings: CollectedRatings, config: FitConfig, device: str, threads: int | None = None
-) -> Iterator[Engine[Any]]:
-    runner: Any
+def driver_state(
+    ratings: CollectedRatings,
+    config: FitConfig,
+    device: str,
+    threads: int | None = None,
+) -> Iterator[FitState[RowPosterior]]:
+    """The state of a fit of these ratings, on the cores or the GPU of this machine."""
+    engine: ThreadEngine | CudaEngine
     if device == "cpu":
-        runner = ThreadRunner(ratings.ratings, threads)
+        engine = ThreadEngine(ratings.ratings, threads)
     else:
-        runner = CudaRunner.of_block(ratings.ratings, at_start_rank(config).form)
-    with Engine[Any](runner, {"rows": HeldIds(ratings.users), "cols": HeldIds(ratings.items)}).running() as engine:
-        yield engine
+        engine = CudaEngine.of_block(ratings.ratings, at_start_rank(config).form)
+    ids: dict[Side, Ids]
+    ids = {"rows": HeldIds(ratings.users), "cols": HeldIds(ratings.items)}
+    with FitState(engine, ids=ids).running() as state:
+        yield state
 
 
-class Backend(NamedTuple):
-    """What a model is for a fit: how it is made, stored, and read as the start of another fit."""
+class LocalModels:
+    """Models in this process: see ``fit.ModelStore``."""
 
-    spark: Any  # the session, or None
-    load: Callable[[str], Any]
-    save: Callable[[Any, str], None]  # into a folder that does not exist
-    adopt: Callable[..., Any]  # see ``_adopted``
-    make: Callable[..., Any]  # see ``_made``
-    names: Mapping[str, str] | None = None  # of the settings in messages; None: the names of the Params
+    spark = None
+    setting_names: Mapping[str, str] | None = {}  # as in Python
 
+    def make(self, parts: ModelParts[RowPosterior]) -> FittedModel:
+        params = {f"{who}Col": parts.info.columns[who] for who in SIDE_OF}
+        return FittedModel(
+            parts.info,
+            self._side(parts, "user"),
+            self._side(parts, "item"),
+            parts.certificate,
+            params=params,
+            fitted=parts.sketch,
+        )
 
-@dataclass(frozen=True)
-class TableFit:
-    config: FitConfig
-    terms: Terms | None
-    columns: Columns
-    id_types: Mapping[Who, str]  # Spark's types of the ids
-    features: Mapping[Who, pa.Table] = field(default_factory=dict)
-    execution: Execution = field(default_factory=Execution)
-    exchange: Mapping[str, str] = field(default_factory=dict)  # where the fit ran, and why
-    threads: int | None = None
-    initial: Any = None  # the model whose posterior the fit starts from
-
-    def model(
-        self, ratings: Any, on_iteration: Callable[[Iteration], None] | None = None, timer: PhaseTimer | None = None,
-        backend: Backend | None = None, opening: AbstractContextManager[Engine[Any]] | None = None,
-    ) -> Any:  # fmt: skip
-        """The model of ratings, which have counts and a sketch: of this process, or of the ``backend`` and its engine.
-
-        ``timer`` has the seconds that it took to read them.
-        """
-        timer, backend = timer or PhaseTimer(), backend or Backend(None, load, _write, _adopted, _made, {})
-        opening = opening or driver_engine(ratings, self.config, self.execution.device, self.threads)
-        if self.execution.device == "cpu":
-            _compile_ahead(self.config, self.columns.weight is not None)
-        counts, folder, earlier, start, checkpoints = ratings.counts, None, None, None, None
-
-        def made(fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None) -> Any:
-            """Without the seconds of its phases, the fit is unfinished: its model lacks the ids without ratings."""
-            unrated = {side: len(known.unrated_ids) for side, known in features.items()}
-            info = info_of_fit(fit, engine, counts, self.columns, self.id_types, unrated, self.exchange)
-            newcomers = {} if seconds is None else unrated_tables(fit, features, info)
-            n_rows, n_cols = (newcomers[side].num_rows if side in newcomers else 0 for side in SIDES)
-            n_users, n_items = info.n_users + n_rows, info.n_items + n_cols
-            info = replace(info, n_users=n_users, n_items=n_items, seconds=dict(seconds or {}))
-            certificate = certificate_document(item.as_dict() for item in fit.certificates)
-            return backend.make(engine, info, fit, newcomers, certificate, sketch)
-
-        with ExitStack() as release:
-            if self.execution.checkpoint_dir:
-                ids = self.columns.ids
-                digests = {str(who): model_info.digest(table, ids[who]) for who, table in self.features.items()}
-                subject = subject_of(self.config, counts, digests)
-                stored = backend.spark, self.execution.checkpoint_dir, subject, backend.load, backend.save
-                folder = CheckpointFolder(*stored)
-                earlier = release.enter_context(folder.claimed(self.execution.resume))
-            sketch: CellSketch = ratings.sketch()  # before the memory is full of blocks
-            engine = release.enter_context(opening)
-            features = model_info.give_features(engine.features, self.features, self.columns.ids, engine.ids)
-            if earlier is not None:
-                start = resumed(earlier, self.config, partial(backend.adopt, engine))
-            elif self.initial is not None:
-                sketch = merged_sketch(self.initial.fitted, sketch)
-                start = warm_start(self.initial, self.config, partial(backend.adopt, engine), names=backend.names)
-            if folder is not None:
-                checkpoints = Checkpoints(self.execution.checkpoint_interval, partial(folder.write, made))
-            timer.end("blocking")
-            fit = certified_fit(engine, self.config, self.terms, counts.positives, on_iteration, start, checkpoints)
-            timer.end("fit")
-            timer.divide_fit(fit.choice.seconds, fit.history[0 if start is None else len(start.history) :])
-            return made(fit, timer.seconds)
-
-
-def _made(
-    engine: Engine[Any], info: ModelInfo, fit: CertifiedFit[Any], newcomers: Mapping[Side, pa.Table],
-    certificate: dict[str, Any], fitted: CellSketch,
-) -> FittedModel:  # fmt: skip
-    def made(who: Who) -> ModelSide:
+    def _side(self, parts: ModelParts[RowPosterior], who: Who) -> ModelSide:
         side = SIDE_OF[who]
-        rows = [engine.runner.lines(each) for each in fit.tables(side)]
-        return ModelSide.of(model_info.side_table(engine.ids[side].values, rows, newcomers.get(side)), info, who)
+        rows = parts.state.engine.rows_here(parts.fit.posterior[side])
+        measured = measured_here(parts, side)
+        ids = parts.state.ids[side].values
+        table = model_info.side_table(ids, rows, measured, parts.newcomers.get(side))
+        return ModelSide.of(table, parts.info, who)
 
-    params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
-    return FittedModel(info, made("user"), made("item"), certificate, params=params, fitted=fitted)
+    def info(self, model: FittedModel) -> ModelInfo:
+        return model.info
+
+    def load(self, path: str) -> FittedModel:
+        return load(path)
+
+    def save(self, model: FittedModel, path: str) -> None:
+        folder: Path = local_path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        sides = model.users, model.items
+        write_into(folder, (model.info, *sides, model.certificate, model.params, model.fitted))
+
+    def adopt(
+        self,
+        state: FitState[RowPosterior],
+        model: FittedModel,
+        who: Who,
+        prior: RowPosterior,
+        precision: str,
+    ) -> RowPosterior:
+        side = SIDE_OF[who]
+        ids = state.ids[side].values
+        factors = model_info.align_factors(model.side(who).table, ids, prior, precision)
+        return state.engine.table(side, factors)
 
 
-def _write(model: FittedModel, uri: str) -> None:
-    folder: Path = local_path(uri)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
+class ArrayModels(LocalModels):
+    """Models of ``fit_arrays``: the rows with ratings or side features, in the fit's precision."""
+
+    def make(self, parts: ModelParts[RowPosterior]) -> FittedModel:
+        engine = parts.state.engine
+        return FittedModel(
+            parts.info,
+            self._side(parts, "user"),
+            self._side(parts, "item"),
+            parts.certificate,
+            history=parts.fit.history,
+            shape=(engine.n_rows("rows"), engine.n_rows("cols")),
+        )
+
+    def _side(self, parts: ModelParts[RowPosterior], who: Who) -> ModelSide:
+        fit = parts.fit
+        side = SIDE_OF[who]
+        engine = parts.state.engine
+        rows = engine.rows_here(fit.posterior[side])
+        measured = measured_here(parts, side)
+        assert measured is not None
+        rated = engine.counts(side) > 0
+        numbers = np.arange(len(rated))
+        if side not in fit.codings and not rated.all():
+            numbers = np.flatnonzero(rated)
+            rows = rows.take(numbers)
+            measured = measured[numbers]
+        form = parts.info.table_form
+        precision = rows.location.dtype.name
+        prior = model_info.prior_row(fit.scales, side, *form, precision=precision)
+        return ModelSide(pa.array(numbers), rows, prior, measured)
 
 
-def _adopted(engine: Engine[Any], model: FittedModel, who: Who, prior: RowPosterior, precision: str) -> Any:
-    """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
-    side = SIDE_OF[who]
-    factors = model_info.align_factors(model.side(who).table, engine.ids[side].values, prior, precision)
-    return engine.runner.table(side, factors)
+def measured_here(parts: ModelParts[RowPosterior], side: Side) -> FloatArray | None:
+    """What the ratings leave open in the rows of a fit in this process; None at a checkpoint."""
+    if parts.fit.measured is None:
+        return None
+    measured = parts.fit.measured[side]
+    assert isinstance(measured, np.ndarray)
+    return measured

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import types
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,6 +15,8 @@ from tempfile import mkdtemp
 import cudasanitized
 import numpy as np
 
+from onebit_spark.core import config as core_config
+from onebit_spark.engines.cuda import device, ratings, runner, shapes
 from onebit_spark.engines.cuda.device import text_of
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
@@ -74,3 +77,49 @@ def run(
         else:
             passed.append(np.ctypeslib.as_ctypes_type(argument.dtype)(argument.item()))
     getattr(_library(source, tuple(sorted(macros.items()))), f"run_{name}")(*passed)
+
+
+FUNCTIONS = (
+    "empty", "zeros", "ones", "full", "asarray", "ascontiguousarray", "hstack", "diff", "sqrt", "vdot", "argsort",
+    "empty_like", "arange",
+)  # fmt: skip
+
+
+class Array(np.ndarray):
+    """An array of the device."""
+
+    def get(self):
+        return np.array(self).view(np.ndarray)
+
+
+def replace_device(monkeypatch):
+    """Calls of CuPy and launches of kernels reach numpy and the CPU. Tasks are short, so several share a row."""
+    functions = {name: _of_arrays(getattr(np, name)) for name in FUNCTIONS}
+    replaced = {
+        "cupy": lambda: types.SimpleNamespace(**functions),
+        "kernel": _kernel,
+        "upload": lambda array: np.array(array).view(Array),
+        "download": lambda array: np.array(array).view(np.ndarray),
+        "compile_soon": lambda *_: None,
+        "cache_bytes": lambda: 2**25,
+        "usable_bytes": lambda: 10**9,
+        "TASK": 16,
+        "MANY_TASKS": 3,
+    }
+    for module in (device, ratings, runner, shapes):
+        for name, function in replaced.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, function)
+    monkeypatch.setitem(shapes.RATING_MACROS, "TASK", 16)
+    monkeypatch.setattr(core_config, "no_device", lambda: None)
+
+
+def _of_arrays(function):
+    return lambda *given, **named: np.asarray(function(*given, **named)).view(Array)
+
+
+def _kernel(source, name, macros, shared_bytes=0):
+    def launched(grid, block, arguments, shared_mem=0):
+        run(source, name, dict(macros), (*grid, 1)[:2], block[0], *arguments, shared=shared_mem)
+
+    return launched

@@ -2,5 +2,5 @@
 
 bounds         the theorems, as functions of a few numbers
 certificates   the certificates of a fit and of held-out ratings, in numbers and in words
-certified_fit  from ratings to a fit with its certificates
+draw_certificates  those of draws from the posterior of a fit
 """

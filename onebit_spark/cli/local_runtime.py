@@ -20,7 +20,8 @@ from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.core.user_data import spark_name
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.in_process import TableFit, checked_features
+from onebit_spark.fit import FitTask, fit_model
+from onebit_spark.in_process import LocalModels, checked_features, driver_state
 from onebit_spark.input.ratings import (
     EXAMPLES,
     ArrowRatings,
@@ -136,10 +137,18 @@ class LocalRuntime:
             for who, table in features.items()
         }
         where = {"exchange": "local", "reason": self._why}
-        terms, types = request.terms, ratings.id_types
-        fit = TableFit(request.fit_config, terms, columns, types, tables, request.execution, where)
-        model: FittedModel = fit.model(ratings.to_fit, progress, ratings.timer)
-        return model
+        task = FitTask[FittedModel](
+            request.fit_config,
+            request.terms,
+            columns,
+            ratings.id_types,
+            tables,
+            request.execution,
+            where,
+        )
+        opening = driver_state(ratings.to_fit, task.config, task.execution.device)
+        models = LocalModels()
+        return fit_model(task, ratings.to_fit, models, opening, progress, ratings.timer)
 
     def load(self, path: str) -> FittedModel:
         return load(path)

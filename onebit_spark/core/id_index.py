@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,13 @@ Codes = NDArray[np.int32]
 
 DENSE_PER_ID = 4  # integers are encoded by a table of their range if it has at most so many numbers for each of them
 FEW = 1 << 20  # different ids of several parts that are not merged yet
+
+
+class Ids(Protocol):
+    """The ids of a side in the order of its rows."""
+
+    @property
+    def values(self) -> pa.Array: ...
 
 
 class HeldIds(NamedTuple):

@@ -19,7 +19,7 @@ import dataclasses
 import json
 import logging
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FORM_SETTINGS, FitConfig
 from onebit_spark.core.features import FeatureCoding, SideFeatures, SideTables, Table32, learn_coding
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
-from onebit_spark.core.id_index import IdIndex
+from onebit_spark.core.id_index import IdIndex, Ids
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
@@ -295,7 +295,7 @@ def factor_table(
 ) -> pa.Table:
     """The factor table of one side: ``ids[i]`` belongs to row i.
 
-    ``measured`` are the numbers of ``engine.Measure``.
+    ``measured`` are the numbers of ``core.work.MeasureSpreads``.
     """
     first = int(posterior.has_intercept)
     spread = posterior.kind == "spread"
@@ -319,9 +319,14 @@ def factor_table(
     return pa.table(columns)
 
 
-def side_table(ids: pa.Array, tables: Sequence[Any], newcomers: pa.Table | None) -> pa.Table:
-    """The factor table of a side from the tables of the fit, with the lines of ``newcomers``, ids without ratings."""
-    table = factor_table(ids, *tables)
+def side_table(
+    ids: pa.Array,
+    rows: RowPosterior,
+    measured: FloatArray | None,
+    newcomers: pa.Table | None,
+) -> pa.Table:
+    """The factor table of a side, with the lines of ``newcomers``, ids without ratings."""
+    table = factor_table(ids, rows, measured)
     return table if newcomers is None else pa.concat_tables([table, newcomers.cast(table.schema)])
 
 
@@ -370,7 +375,7 @@ def align_factors(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precisi
 
 
 def read_measured(table: pa.Table) -> FloatArray | None:
-    """The numbers of ``engine.Measure`` from a factor table; None if it lacks them."""
+    """The numbers of ``core.work.MeasureSpreads`` from a factor table; None if it lacks them."""
     if N_RATINGS not in table.column_names:
         return None
     std = one_array(table[POSITION_STD])
@@ -512,7 +517,7 @@ def digest(table: pa.Table, column: str) -> int:
 
 
 def give_features(
-    engine: SideTables, tables: Mapping[Who, pa.Table], columns: Mapping[Who, str], ids: Mapping[Side, Any]
+    engine: SideTables, tables: Mapping[Who, pa.Table], columns: Mapping[Who, str], ids: Mapping[Side, Ids]
 ) -> dict[Side, FitFeatures]:
     """Give the side features to an engine, whose ``ids`` have ratings. Columns that are left out are logged."""
     given: dict[Side, FitFeatures] = {}

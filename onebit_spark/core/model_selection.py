@@ -26,22 +26,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.config import AUTO, FitConfig
-from onebit_spark.core.engine import Engine, final_posteriors
+from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.prediction import Calibration, HoldoutLoss, TemperatureScaling
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import IterationPlan, Start, solve
+from onebit_spark.engines.base import T
 
 log = logging.getLogger("onebit_spark")
-
-P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
 # The candidates for κ, times the default of the loss: ten to a decade, a quarter to four.
 KAPPA_FACTORS = (0.25, 0.32, 0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0)
@@ -61,11 +60,11 @@ FINAL_ITERATIONS = 6  # iterations with all ratings
 
 
 @dataclass(frozen=True)
-class Trial(Generic[P]):
+class Trial(Generic[T]):
     """A state of a fit of the nine tenths, and its loss on the held-out tenth."""
 
     config: FitConfig
-    start: Start[P]
+    start: Start[T]
     holdout: HoldoutLoss
     settled: bool = False  # whether further iterations have not helped
 
@@ -77,7 +76,7 @@ class Trial(Generic[P]):
     def iterations(self) -> int:
         return len(self.start.history)
 
-    def beats(self, other: Trial[P]) -> bool:
+    def beats(self, other: Trial[T]) -> bool:
         """Whether the loss is lower by more than ``LEAST_GAIN`` of its standard errors."""
         return self.loss < other.loss - LEAST_GAIN * self.holdout.standard_error
 
@@ -92,11 +91,11 @@ class Trial(Generic[P]):
 
 
 @dataclass(frozen=True)
-class SelectedModel(Generic[P]):
+class SelectedModel(Generic[T]):
     """The settings of a fit, given or selected."""
 
     config: FitConfig  # with rank, κ and implicit features
-    start: Start[P] | None = None  # the start of the fit of all ratings
+    start: Start[T] | None = None  # the start of the fit of all ratings
     candidates: int = 1  # number of κ that could be selected; theorem 1 pays for all of them, tried or not
     ranks: int = 1  # number of ranks that could be selected; each has a prior of its own
     trail: list[dict[str, Any]] = field(default_factory=list)  # all trials, in order: see ``Trial.as_dict``
@@ -137,9 +136,9 @@ def at_start_rank(config: FitConfig) -> FitConfig:
 
 
 def select_model(
-    engine: Engine[P], config: FitConfig, start: Start[P] | None = None,
-    after_level: Callable[[SelectedModel[P]], None] | None = None,
-) -> SelectedModel[P]:  # fmt: skip
+    state: FitState[T], config: FitConfig, start: Start[T] | None = None,
+    after_level: Callable[[SelectedModel[T]], None] | None = None,
+) -> SelectedModel[T]:  # fmt: skip
     """The settings of a fit: those given, those of the start, or those selected on a tenth of the ratings.
 
     ``after_level`` is called after every level of the search. A start whose record has a ``search`` continues it.
@@ -158,12 +157,14 @@ def select_model(
         if "search" not in record:
             scaling = TemperatureScaling(**record["noise"]) if record.get("noise") else None
             return SelectedModel(before, start, candidates, ranks, list(record.get("trail", ())), scaling)
-    elif engine.n_ratings < FEWEST_RATINGS or (config.max_iter < SHORTEST_FIT and config.likelihood_weight != AUTO):
+    elif state.engine.n_ratings < FEWEST_RATINGS or (
+        config.max_iter < SHORTEST_FIT and config.likelihood_weight != AUTO
+    ):
         return SelectedModel(given)
-    search, trial, done = _Search(engine, config, given), None, 0
+    search, trial, done = _Search(state, config, given), None, 0
     if start is not None:
         trial, done = search.resumed(before, start, record), record["search"]["levels"]
-    for number, level in enumerate(islice(_levels(engine, config.seed), done, None), done + 1):
+    for number, level in enumerate(islice(_levels(state, config.seed), done, None), done + 1):
         trial = search.best(level, trial)
         if level is not None and trial is not None and after_level is not None:
             after_level(replace(search.state(trial, number), candidates=candidates, ranks=ranks))
@@ -171,22 +172,23 @@ def select_model(
     noise, settings = None, replace(trial.config, max_iter=config.max_iter, tol=config.tol)
     if LOSSES[config.loss].score_noise > 0:
         noise = trial.holdout.temperature_scaling(LOSSES[config.loss].score_noise)
-    final = _final_start(trial, engine)
+    final = _final_start(trial, state)
     model = SelectedModel(settings, final, candidates, ranks, search.trail, noise, trial.holdout, search.seconds)
     if after_level is not None:
         after_level(model)
     return model
 
 
-def _levels(engine: Engine[Any], seed: int) -> Iterator[Split | None]:
+def _levels(state: FitState[Any], seed: int) -> Iterator[Split | None]:
     """The slices of the side with more ids, each contained in the next, and None for all ratings."""
-    side = _longer(engine)
-    slices = int(math.log(max(engine.n_ratings / FEWEST_IN_SLICE, 1), SLICE_RATIO))
+    side = _longer(state)
+    slices = int(math.log(max(state.engine.n_ratings / FEWEST_IN_SLICE, 1), SLICE_RATIO))
     yield from (Split(seed ^ SLICE_STREAM, SLICE_RATIO**-k, side) for k in range(slices, 0, -1))
     yield None
 
 
-def _longer(engine: Engine[Any]) -> Side:
+def _longer(state: FitState[Any]) -> Side:
+    engine = state.engine
     return "cols" if engine.count("cols") > engine.count("rows") else "rows"
 
 
@@ -231,7 +233,7 @@ def gains(trail: Iterable[Mapping[str, Any]]) -> Iterator[float | None]:
         last = entry if entry["kept"] else last
 
 
-def _final_start(trial: Trial[P], engine: Engine[P]) -> Start[P]:
+def _final_start(trial: Trial[T], state: FitState[T]) -> Start[T]:
     """The start of the fit of all ratings: the end of the fit of nine tenths.
 
     The coefficients of side features start at 0, because their coding depends on which rows have ratings.
@@ -241,26 +243,27 @@ def _final_start(trial: Trial[P], engine: Engine[P]) -> Start[P]:
         f"these used all ratings; {before} before used nine tenths of them, until the loss of the last tenth no longer "
         "fell"
     )
-    scales = replace(trial.start.scales, features={}) if engine.features else trial.start.scales
+    scales = replace(trial.start.scales, features={}) if state.features else trial.start.scales
     return Start(trial.start.posteriors, scales, earlier=before, planned=IterationPlan(FINAL_ITERATIONS, reason))
 
 
-class _Search(Generic[P]):
+class _Search(Generic[T]):
     """Trials on nine tenths of the ratings of a level (``_part``), compared by the loss of the last tenth of them."""
 
-    _level: Engine[P]
-    _part: Engine[P]
+    # a level may be a slice in this process, whatever the tables of the whole are
+    _level: FitState[Any]
+    _part: FitState[Any]
     _share: float  # of the ratings, on this level
     # The numbers of the rows of the level below (``Engine.numbers``); None if it has all rows of the engine.
     _below: dict[Side, NDArray[np.int64]] | None = None
 
-    def __init__(self, engine: Engine[P], asked: FitConfig, given: FitConfig) -> None:
-        self._engine, self._asked, self._given = engine, asked, given
+    def __init__(self, state: FitState[T], asked: FitConfig, given: FitConfig) -> None:
+        self._whole, self._asked, self._given = state, asked, given
         self._split = Split(asked.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
         self._too_large: set[int] = set()  # ranks for which there is too little memory
         self._refused: dict[tuple[int, float], bool] = {}  # rank and κ of what was tried: whether it is clearly worse
-        self._new = _longer(engine)  # the side of which a level has more rows than that below
-        self._rival: Trial[P] | None = None  # the state that a group of changes must beat together
+        self._new = _longer(state)  # the side of which a level has more rows than that below
+        self._rival: Trial[T] | None = None  # the state that a group of changes must beat together
         self.trail: list[dict[str, Any]] = []
         self._began = time.perf_counter()
 
@@ -269,38 +272,44 @@ class _Search(Generic[P]):
         """Since the beginning."""
         return time.perf_counter() - self._began
 
-    def state(self, trial: Trial[P], levels: int) -> SelectedModel[P]:
+    def state(self, trial: Trial[T], levels: int) -> SelectedModel[T]:
         """The trial at the end of a level, with all rows, and what the next level needs besides."""
-        posteriors = self._engine.placed(trial.start.posteriors, self._below, trial.start.scales)
+        posteriors = self._placed(self._whole, trial.start)
         refused = [key for key, clearly in self._refused.items() if clearly]
-        start = Start(posteriors, _final_start(trial, self._engine).scales)
+        start = Start(posteriors, _final_start(trial, self._whole).scales)
         return SelectedModel(trial.config, start, trail=self.trail, search={"levels": levels, "refused": refused})
 
-    def resumed(self, config: FitConfig, start: Start[P], record: Mapping[str, Any]) -> Trial[P]:
+    def resumed(self, config: FitConfig, start: Start[T], record: Mapping[str, Any]) -> Trial[T]:
         """The trial of a ``state``."""
         self.trail = list(record["trail"])
         self._refused = dict.fromkeys(map(tuple, record["search"]["refused"]), True)
         return Trial(config, start, HoldoutLoss.of_sums(np.zeros(5)))  # the next level does not read its loss
 
-    def best(self, level: Split | None, below: Trial[P] | None) -> Trial[P] | None:
+    def best(self, level: Split | None, below: Trial[T] | None) -> Trial[T] | None:
         """The state that no change improves, on a slice of the ratings or on all of them (None)."""
         with ExitStack() as release:
-            self._level, self._share = self._engine, 1.0
+            self._level, self._share = self._whole, 1.0
             if level is not None:
-                self._level, self._share = release.enter_context(self._engine.restricted(level)), level.fraction
-                if self._level.n_ratings < FEWEST_RATINGS:  # a few ids have most of the ratings
+                self._level, self._share = release.enter_context(self._whole.restricted(level)), level.fraction
+                if self._level.engine.n_ratings < FEWEST_RATINGS:  # a few ids have most of the ratings
                     return below
             self._part = release.enter_context(self._level.restricted(self._split))
             self._refused = {key: clearly for key, clearly in self._refused.items() if clearly}
             trial = self._first_trial() if below is None else self._continued(below)
             trial = self._with_best_kappa(self._with_more_factors(trial))
             if level is not None:
-                self._below = self._level.numbers
+                self._below = self._level.engine.numbers
             elif self._asked.rank == AUTO:
                 trial = self._without_idle_factors(trial)
             return trial
 
-    def _first_trial(self) -> Trial[P]:
+    def _placed(self, state: FitState[Any], start: Start[Any]) -> dict[Side, Any]:
+        """The posteriors of the level below for all rows of a state; other rows have the prior."""
+        if self._below is None:
+            return start.posteriors
+        return state.place(start.posteriors, self._below, start.scales)
+
+    def _first_trial(self) -> Trial[T]:
         """The first fit, with or without implicit features, and with its best κ."""
         config, refused = self._given, None
         trial = self._trial(config, None, FIRST_ITERATIONS)
@@ -320,17 +329,18 @@ class _Search(Generic[P]):
             self._record(refused, False)
         return self._with_best_kappa(trial)
 
-    def _continued(self, below: Trial[P]) -> Trial[P]:
+    def _continued(self, below: Trial[T]) -> Trial[T]:
         """The state of the level below after iterations on this one. The rows that are new move first.
 
         Where most factors are switched off, a fit from the start may be better: a slice with few ratings per row or
         column switches off factors that more ratings need, and they do not come back.
         """
-        posteriors: dict[Side, Any] = below.start.posteriors
-        numbers = self._part.numbers
+        before: Start[Any] = below.start
+        numbers = self._part.engine.numbers
         if self._below is None and numbers is not None:
-            posteriors, self._below = self._engine.taken(posteriors, numbers), numbers
-        posteriors = self._part.placed(posteriors, self._below, below.start.scales)
+            before = replace(before, posteriors=self._whole.take(before.posteriors, numbers))
+            self._below = numbers
+        posteriors = self._placed(self._part, before)
         start = Start(posteriors, _final_start(below, self._part).scales, first=self._new)
         trial = self._settled(self._trial(below.config, start, FIRST_ITERATIONS))
         self._record(trial, True)
@@ -343,7 +353,7 @@ class _Search(Generic[P]):
             self._refused = refused
         return trial
 
-    def _with_best_kappa(self, trial: Trial[P], steps: tuple[int, ...] = (1, -1)) -> Trial[P]:
+    def _with_best_kappa(self, trial: Trial[T], steps: tuple[int, ...] = (1, -1)) -> Trial[T]:
         """The best κ for this rank: larger ones while they help, else smaller ones."""
         kappas = [factor * self._asked.default_kappa for factor in KAPPA_FACTORS]
         first = trial
@@ -363,7 +373,7 @@ class _Search(Generic[P]):
                 break
         return trial
 
-    def _with_more_factors(self, trial: Trial[P]) -> Trial[P]:
+    def _with_more_factors(self, trial: Trial[T]) -> Trial[T]:
         """The state with as many factors as help."""
         while (wider := self._wider(trial.config)) and len(self._in_use(trial)) == trial.config.factors:
             if not trial.settled:
@@ -386,17 +396,17 @@ class _Search(Generic[P]):
             refused = wider.factors in self._too_large or (wider.factors, wider.kappa) in self._refused
             if refused or wider.factors <= rank:
                 continue
-            if not (short := self._engine.shortage(wider)):
+            if not (short := self._whole.engine.shortage(wider)):
                 return wider
             log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
             self._too_large.add(wider.factors)
         return None
 
-    def _grown(self, trial: Trial[P], wider: FitConfig) -> Trial[P]:
+    def _grown(self, trial: Trial[T], wider: FitConfig) -> Trial[T]:
         """The state with more factors and with the best κ for them, if it is better."""
         old = trial.config.factors
         self._part.start_from(trial.start.posteriors)
-        posteriors = self._part.grown(wider, wider.make_loss())
+        posteriors = self._part.grow(wider, wider.make_loss())
         index = np.where(np.arange(wider.factors) < old, np.arange(wider.factors), -1)
         grown = replace(trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(index))
         for limit in NEW_FACTORS_LOSS:
@@ -415,7 +425,7 @@ class _Search(Generic[P]):
             return changed
         return trial
 
-    def _without_idle_factors(self, trial: Trial[P]) -> Trial[P]:
+    def _without_idle_factors(self, trial: Trial[T]) -> Trial[T]:
         """The state without the factors that the prior has switched off, unless the held-out loss needs them."""
         used = self._in_use(trial)
         if len(used) == trial.config.factors:
@@ -431,7 +441,7 @@ class _Search(Generic[P]):
             return trial
         return replace(trial, config=replace(trial.config, rank=len(kept)), start=start)
 
-    def _settled(self, trial: Trial[P]) -> Trial[P]:
+    def _settled(self, trial: Trial[T]) -> Trial[T]:
         """More iterations, as long as they help."""
         while trial.iterations + TRIAL_ITERATIONS <= self._asked.max_iter:
             more = self._trial(trial.config, trial.start, TRIAL_ITERATIONS)
@@ -441,16 +451,16 @@ class _Search(Generic[P]):
             trial = more
         return replace(trial, settled=True)
 
-    def _trial(self, config: FitConfig, start: Start[P] | None, iterations: int) -> Trial[P]:
+    def _trial(self, config: FitConfig, start: Start[T] | None, iterations: int) -> Trial[T]:
         """Further iterations from ``start``, and the loss of the held-out tenth after them."""
         before = 0 if start is None else len(start.history)
         some = replace(config, tol=0.0, max_iter=before + iterations)
         outcome = solve(self._part, some, start=start, want_objective=False)
-        posteriors = final_posteriors(self._part, outcome.hierarchy)
+        posteriors = self._part.final_posteriors(outcome.hierarchy)
         holdout = self._level.holdout_loss(config.loss, posteriors, self._split)
         return Trial(config, Start(posteriors, outcome.hierarchy, outcome.history), holdout)
 
-    def _kept(self, changed: Trial[P], trial: Trial[P]) -> bool:
+    def _kept(self, changed: Trial[T], trial: Trial[T]) -> bool:
         """Whether the change is kept. One that is clearly worse is not tried again."""
         kept = changed.beats(trial)
         self._record(changed, kept)
@@ -460,13 +470,13 @@ class _Search(Generic[P]):
         return kept
 
     @contextmanager
-    def _against(self, trial: Trial[P]) -> Iterator[None]:
+    def _against(self, trial: Trial[T]) -> Iterator[None]:
         """Of changes that are tried together, those count as kept that beat the state before all of them."""
         self._rival = trial
         yield
         self._rival = None
 
-    def _record(self, trial: Trial[P], kept: bool) -> None:
+    def _record(self, trial: Trial[T], kept: bool) -> None:
         kept = kept and (self._rival is None or trial.beats(self._rival))
         self.trail.append(trial.as_dict(self._share, kept))
         config, (*_, gain) = trial.config, gains(self.trail)
@@ -477,7 +487,7 @@ class _Search(Generic[P]):
             "" if gain is None else f", gain {gain:+.3g} standard errors", "kept" if kept else "not kept", self.seconds,
         )  # fmt: skip
 
-    def _in_use(self, trial: Trial[P]) -> NDArray[np.int64]:
+    def _in_use(self, trial: Trial[T]) -> NDArray[np.int64]:
         part = self._part
         rows, cols = (part.column_norms(side, trial.start.posteriors[side]) for side in SIDES)
-        return factors_in_use(rows, cols, part.count("rows"), part.count("cols"))
+        return factors_in_use(rows, cols, part.engine.count("rows"), part.engine.count("cols"))

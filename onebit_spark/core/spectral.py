@@ -109,8 +109,8 @@ def gram(rows: CountedRows, table: Table) -> Table:
     return np.asarray(table.T @ table)
 
 
-def add_tables(rows: CountedRows, table: Table, other: Table) -> Table:
-    return table + other
+Normals = Keyed | Numbered
+TableSum = Callable[[CountedRows, Table], Table]  # ``gram``, CubeSums or SquareSum
 
 
 def _normals(keys: tuple[Sums, ...], width: int, seed: int) -> Table:
@@ -158,7 +158,9 @@ LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros would stay zero i
 class SignMatrix(Protocol[T]):
     """Products with Y, which is never formed. A row table T has one line per row of a side, in the engine's form."""
 
-    total_weight: float  # n, or the sum of the weights
+    @property
+    def total_weight(self) -> float:
+        """n, or the sum of the weights."""
 
     def count(self, side: Side) -> int:
         """Number of rows of the side with at least one rating."""
@@ -166,13 +168,19 @@ class SignMatrix(Protocol[T]):
     def distinct_keys(self, side: Side, enough: int) -> int:
         """Number of different (counts, positives) of the rows of the side. From ``enough`` on it need not be exact."""
 
-    def row_table(self, side: Side, make: Callable[..., Table], *tables: T) -> T:
-        """The table make(rows, *tables), line by line."""
+    def draw(self, side: Side, normals: Normals) -> T:
+        """Normals for every row of the side."""
+
+    def add(self, side: Side, table: T, other: T) -> T:
+        """The sum of two tables of the side."""
+
+    def factors(self, side: Side, factors: Factors, table: T) -> T:
+        """The factors of the start, line by line."""
 
     def product(self, side: Side, table: T, right: Table) -> T:
         """D^{−½} Y D^{−½} (table·right) for a table of the other side; Yᵀ if the side is the columns."""
 
-    def total(self, side: Side, measure: Callable[[CountedRows, Table], Table], table: T) -> Table:
+    def total(self, side: Side, measure: TableSum, table: T) -> Table:
         """The sum of measure(rows, lines) over all lines of the table."""
 
 
@@ -180,18 +188,17 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = 
     """The spectral start: L (m1 × K) and R (m2 × K) from Y. Rows and columns without ratings get zeros."""
     width = min(rank + OVERSAMPLING, matrix.count("rows"), matrix.count("cols"))
     right = np.eye(width)
-    z = matrix.row_table("cols", Keyed(width, seed))
+    z = matrix.draw("cols", Keyed(width, seed))
     if matrix.distinct_keys("cols", FEW_KEYS * width) < FEW_KEYS * width:
-        z = matrix.row_table(
-            "cols", add_tables, z, matrix.product("cols", matrix.row_table("rows", Keyed(width, seed)), right)
-        )
+        keys = matrix.draw("rows", Keyed(width, seed))
+        z = matrix.add("cols", z, matrix.product("cols", keys, right))
     for _ in range(SUBSPACE_ITERATIONS):
         z = matrix.product("cols", matrix.product("rows", z, right), np.eye(right.shape[1]))
         basis = _orthonormal(matrix.total("cols", gram, z))
         if basis is None:
             # The data are so symmetric that the keyed lines cancel exactly. Only then are the positions of the columns
             # used.
-            z = matrix.row_table("cols", Numbered(width, seed))
+            z = matrix.draw("cols", Numbered(width, seed))
             basis = _orthonormal(matrix.total("cols", gram, z))
             assert basis is not None
         right = basis
@@ -215,15 +222,15 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = 
             factors.filled(float(square) / (matrix.count(side) * max(kept, 1)))
             for side, factors, square in zip(SIDES, (rows, cols), squares, strict=True)
         )
-    return matrix.row_table("rows", rows, w), matrix.row_table("cols", cols, z)
+    return matrix.factors("rows", rows, w), matrix.factors("cols", cols, z)
 
 
 def random_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
     """Independent normal factors with scores of variance 1, for comparison with ``spectral_start``."""
-    return (
-        matrix.row_table("rows", Numbered(rank, 2 * seed, rank**-0.25)),
-        matrix.row_table("cols", Numbered(rank, 2 * seed + 1, rank**-0.25)),
-    )
+    std = rank**-0.25
+    rows = matrix.draw("rows", Numbered(rank, 2 * seed, std))
+    cols = matrix.draw("cols", Numbered(rank, 2 * seed + 1, std))
+    return rows, cols
 
 
 STARTS = {"spectral": spectral_start, "random": random_start}

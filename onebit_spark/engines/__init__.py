@@ -1,5 +1,6 @@
-"""The runners of the engine (``core.engine``): in this process, on a GPU, or on the executors of a Spark cluster.
+"""Engines: they hold ratings and run work on them, in this process, on a GPU, or on the executors of a cluster.
 
-threads (a runner in this process), cuda/ (on a GPU), decide (which exchange) ◄ spark_engine (of a DataFrame of ratings)
-blocking (blocks of ratings in both orientations) ◄ spark_runner (tables, and steps as Spark jobs) ◄ spark_engine
+base (what an engine is), layout (rows of tables), start (of a fit) ◄ threads (this process), cuda/ (a GPU)
+threads, blocking (blocks of ratings in both orientations) ◄ spark_runner (tables, and work as Spark jobs)
+spark_runner, decide (which exchange) ◄ spark_engine (the state of a fit of a DataFrame of ratings)
 """

@@ -31,12 +31,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructType
 
 from onebit_spark.core.blocks import RatingBlock, Repeats, repeats_of
-from onebit_spark.core.engine import PlacedBlock
 from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
 from onebit_spark.core.user_data import in_utc, one_array
+from onebit_spark.core.work import PlacedBlock
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.ratings import ITEM, USER, joined, not_deterministic
 from onebit_spark.input.spark_ratings import (

@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -20,14 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from onebit_spark.core.config import Execution, FitConfig
-from onebit_spark.core.engine import Engine, RowLayout
+from onebit_spark.core.fit_state import FitState
+from onebit_spark.core.id_index import Ids
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.model_info import (
     DIRECTIONS,
     MEASURED,
-    SIDE_OF,
     ModelInfo,
-    Who,
     align_factors,
     factor_columns,
     factor_table,
@@ -42,6 +41,7 @@ from onebit_spark.engines.blocking import (
     RATINGS_PER_BLOCK,
     WIDE,
     Blocking,
+    NumberedIds,
     SidePlan,
     SideTable,
     Storage,
@@ -55,7 +55,9 @@ from onebit_spark.engines.blocking import (
     placement_of,
 )
 from onebit_spark.engines.decide import ClusterLimits, Exchange, decide, takes_slice
-from onebit_spark.engines.spark_runner import BATCH_BYTES, Broadcasts, SparkRunner, Takes
+from onebit_spark.engines.layout import RowLayout
+from onebit_spark.engines.spark_runner import BATCH_BYTES, Broadcasts, SparkEngine, Table, Takes
+from onebit_spark.engines.start import Own
 from onebit_spark.input.ratings import CollectedRatings, Columns, SizeEstimate, not_deterministic
 from onebit_spark.input.spark_ratings import BUNDLES, RatingSurvey, collect_ratings, estimate_size, survey_ratings
 from onebit_spark.platform.files import Location
@@ -112,10 +114,10 @@ def load_ratings(
         yield decide(wanted, counted, (survey.n_users, survey.n_items), form, limits), survey
 
 
-def open_engine(
+def open_state(
     spark: SparkSession, exchange: str, loaded: RatingSurvey, config: FitConfig, execution: Execution
-) -> AbstractContextManager[Engine[Any]]:
-    """The engine of an exchange on the executors. Its ``ids`` are ``Ids`` or ``NumberedIds``."""
+) -> AbstractContextManager[FitState[Table]]:
+    """The state of a fit by an exchange on the executors."""
     folder = None
     if exchange != "broadcast":  # which stores nothing
         TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
@@ -131,7 +133,7 @@ def open_engine(
     }  # fmt: skip
     blocks = execution.row_blocks, execution.col_blocks
     takes = partial(takes_slice, loaded.weight is not None, config.form, driver_limits(spark), execution.driver_ratings)
-    return executor_engine(spark, loaded, blocks, config.form, Storage(folder), held[exchange], takes)
+    return executor_state(spark, loaded, blocks, config.form, Storage(folder), held[exchange], takes)
 
 
 def work_folder(spark: SparkSession, given: str | None) -> Location | None:
@@ -151,11 +153,13 @@ def work_folder(spark: SparkSession, given: str | None) -> Location | None:
 
 
 @contextmanager
-def executor_engine(
+def executor_state(
     spark: SparkSession, survey: RatingSurvey, blocks: tuple[int | None, int | None], form: Form, storage: Storage,
     held: frozenset[Side], takes: Takes | None = None,
-) -> Iterator[Engine[Any]]:  # fmt: skip
-    """The engine over packed ratings. All caches, broadcasts and files are released at the end, also after an error.
+) -> Iterator[FitState[Table]]:  # fmt: skip
+    """The state of a fit over packed ratings.
+
+    All caches, broadcasts and files are released at the end, also after an error.
 
     ``held`` are the sides whose tables the driver holds. If it holds both, it also knows all ids. ``takes`` decides
     which slices of the ratings the driver searches.
@@ -179,17 +183,17 @@ def executor_engine(
                     raise not_deterministic(
                         f"{survey.counts.n:,} ratings were counted but {blocked.n_ratings:,} blocked"
                     )
-        runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None, takes)
-        counted, blocked_sum = survey.weight, runner.total_weight
+        engine = SparkEngine(blocking, sides, broadcasts, survey.weight is not None, takes)
+        counted, blocked_sum = survey.weight, engine.total_weight
         if counted is not None and not abs(blocked_sum - counted) <= 1e-6 * counted:
             raise not_deterministic(
                 f"the weights summed to {counted:.9g} when they were counted, and to {blocked_sum:.9g} later"
             )
-        yield Engine(runner, ids)
+        yield FitState(engine, ids=ids)
 
 
 # The ids with their numbers, the division into blocks, the ratings in chunks for the blocks of rows, ``Blocking.wide``
-_NumberedRatings = tuple[dict[Side, Any], dict[Side, SidePlan], DataFrame, bool]
+_NumberedRatings = tuple[Mapping[Side, Ids], dict[Side, SidePlan], DataFrame, bool]
 
 
 def _with_collected_ids(
@@ -289,8 +293,13 @@ def factor_schema(info: ModelInfo, side: str, present: Collection[str] = ()) -> 
     return schema
 
 
-def factor_lines(numbers: NDArray[np.int64], tables: list[Any]) -> pa.Table:
-    return plain_lists(factor_table(pa.array(numbers), *tables).rename_columns({"id": "number"}))
+def factor_lines(numbers: NDArray[np.int64], own: Own) -> pa.Table:
+    rows = own["rows"]
+    measured = own.get("measured")
+    assert isinstance(rows, RowPosterior)
+    assert not isinstance(measured, RowPosterior)
+    table = factor_table(pa.array(numbers), rows, measured)
+    return plain_lists(table.rename_columns({"id": "number"}))
 
 
 def pack_rows(prior: RowPosterior, precision: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
@@ -299,34 +308,57 @@ def pack_rows(prior: RowPosterior, precision: str, batch: pa.RecordBatch) -> tup
 
 
 def factors_of(
-    spark: SparkSession, engine: Engine[Any], side: Side, tables: list[Any], schema: StructType,
-    newcomers: pa.Table | None = None, persist: bool = False,
-) -> DataFrame:  # fmt: skip
+    spark: SparkSession,
+    state: FitState[Any],
+    side: Side,
+    tables: Mapping[str, Any],
+    schema: StructType,
+    newcomers: pa.Table | None = None,
+    persist: bool = False,
+) -> DataFrame:
     """The factor table of a side (see ``model_info``).
 
-    ``tables`` are those of the fit. ``newcomers`` are the factors of ids with side features and without ratings. With
+    ``tables`` are those of the fit: "rows", the posterior, and "measured" unless this is a
+    checkpoint. ``newcomers`` are the factors of ids with side features and without ratings. With
     ``persist``, the table outlives the engine.
     """
-    if engine.runner.held_rows(side) is not None:
-        table = side_table(engine.ids[side].values, [engine.runner.lines(each) for each in tables], newcomers)
-        return factor_frame(spark, table, schema)
-    ids = engine.ids[side].frame
+    engine = state.engine
+    if not isinstance(engine, SparkEngine) or engine.is_held(side):
+        ids = state.ids[side].values
+        rows = engine.rows_here(tables["rows"])
+        measured: Any = tables.get("measured")
+        if isinstance(measured, Table):
+            measured = measured.lines
+        return factor_frame(spark, side_table(ids, rows, measured, newcomers), schema)
+    numbered_ids = state.ids[side]
+    assert isinstance(numbered_ids, NumberedIds)
+    ids = numbered_ids.frame
     numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
-    lines = truncate_plan(engine.runner.frame(side, tables, factor_lines, numbered), ids.sparkSession)
+    lines = truncate_plan(engine.frame(side, tables, factor_lines, numbered), ids.sparkSession)
     frame = ids.select("id", "number").join(lines, "number").select(*schema.names)
     if newcomers is not None:
         frame = frame.unionAll(factor_frame(ids.sparkSession, newcomers, schema))
-    return engine.runner.persist(frame, schema) if persist else frame
+    return engine.persist(frame, schema) if persist else frame
 
 
-def adopted_factors(engine: Engine[Any], model: Any, who: Who, prior: RowPosterior, precision: str) -> Any:
-    """The posterior of the engine's ids from a model. Ids that it lacks get the one row of ``prior``."""
-    side, factors = SIDE_OF[who], model.factors.of(who)
-    if engine.runner.held_rows(side) is not None:
-        rows = align_factors(collected_factors(factors), engine.ids[side].values, prior, precision)
-        return engine.runner.table(side, rows)
-    lines = engine.ids[side].frame.select("id", "number").join(factors, "id")
+def adopt_factors(
+    state: FitState[Any],
+    factors: DataFrame,
+    side: Side,
+    prior: RowPosterior,
+    precision: str,
+) -> Any:
+    """The posterior of the state's ids from a factor table.
+
+    Ids that it lacks get the one row of ``prior``.
+    """
+    engine = state.engine
+    ids = state.ids[side]
+    if not isinstance(engine, SparkEngine) or engine.is_held(side):
+        rows = align_factors(collected_factors(factors), ids.values, prior, precision)
+        return engine.table(side, rows)
+    assert isinstance(ids, NumberedIds)
+    lines = ids.frame.select("id", "number").join(factors, "id")
     layout = RowLayout.of(prior.astype(precision).form)
-    return engine.runner.adopted(
-        side, lines, partial(pack_rows, prior, precision), prior.packed().astype(precision), layout
-    )
+    pack = partial(pack_rows, prior, precision)
+    return engine.adopted(side, lines, pack, prior.packed().astype(precision), layout)

@@ -1,4 +1,4 @@
-"""SparkRunner: steps as Spark jobs over cached blocks of ratings.
+"""SparkEngine: work as Spark jobs over cached blocks of ratings.
 
 A block gets the rows of a table by broadcast if the driver holds it, and by a join if it is stored on the cluster::
 
@@ -15,12 +15,12 @@ tables. So neither plan nor lineage grows, and Spark computes again from there w
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -32,24 +32,23 @@ from pyspark.sql.types import StructType
 
 from onebit_spark.core.compiled import adopt_kernels, compiled_kernels
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.engine import (
-    NO_SUMS,
-    PlacedBlock,
-    Result,
-    RowLayout,
-    Rows,
-    RowStep,
-    RowTransform,
-    Sending,
-    Step,
-    Sums,
-    total_weight,
-    written,
-)
-from onebit_spark.core.losses import OTHER, SIDES, Side
+from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
+from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.core.work import (
+    HalfStepInputs,
+    MeasureSpreads,
+    PlacedBlock,
+    RatingWork,
+    RowMapping,
+    RowSum,
+    RowTransform,
+    Sums,
+    UpdateRows,
+)
+from onebit_spark.engines.base import Engine, Numbers, S
 from onebit_spark.engines.blocking import (
     BLOCKS,
     Batches,
@@ -62,7 +61,17 @@ from onebit_spark.engines.blocking import (
     taken,
     worker_errors,
 )
-from onebit_spark.engines.threads import ThreadRunner, grown_posteriors, start_posteriors
+from onebit_spark.engines.layout import RowLayout, Rows, Sending, send_vectors, written
+from onebit_spark.engines.start import (
+    NO_SUMS,
+    BlockStep,
+    Own,
+    Result,
+    RowStep,
+    grow_posteriors,
+    start_posteriors,
+)
+from onebit_spark.engines.threads import ThreadEngine
 from onebit_spark.input.ratings import not_deterministic
 from onebit_spark.platform.frames import arrow_batches, binary_line, cell_array, cogrouped, schema_of, truncate_plan
 from onebit_spark.platform.sessions import broadcast, described, is_connect, is_local
@@ -76,7 +85,7 @@ NO_CELLS = pa.schema(
 ).empty_table()
 OTHERS = -1  # the place of rows of the other side; tables of the same side have the places 0, 1, …
 ReadRows = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
-RowWork = Callable[[NDArray[np.int64], list[Any]], pa.Table]
+FrameWork = Callable[[NDArray[np.int64], Own], pa.Table]
 Takes = Callable[[int, int], bool]  # (ratings, ids) ─► whether the driver holds so many while settings are chosen
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 
@@ -156,21 +165,105 @@ class Table:
         return self.layout.whole(self.at.lines)
 
 
-# ---- the runner ------------------------------------------------------------------------------------------------------
+# ---- work on a block, as a worker runs it ------------------------------------------------------------
 
 
-class SparkRunner:
-    """A ``Runner`` over both orientations of the ratings. Its tables are of the type ``Table``.
+@dataclass(frozen=True)
+class UpdateStep:
+    """A half step; its vector is that of ``SideStatistics``."""
+
+    update: UpdateRows
+
+    def on_block(self, block: PlacedBlock, own: Own, others: Any) -> Result:
+        rows = own["rows"]
+        features = own.get("features")
+        assert isinstance(rows, RowPosterior)
+        assert not isinstance(features, RowPosterior)
+        new, statistics = self.update.on_block(block, HalfStepInputs(rows, others, features))
+        return new, statistics.to_vector()
+
+
+@dataclass(frozen=True)
+class RatingStep:
+    work: RatingWork[Any]
+
+    def on_block(self, block: PlacedBlock, own: Own, others: Any) -> Result:
+        rows = own["rows"]
+        assert isinstance(rows, RowPosterior)
+        return None, self.work.on_block(block, rows, others)
+
+
+@dataclass(frozen=True)
+class MeasureStep:
+    work: MeasureSpreads
+
+    def on_block(self, block: PlacedBlock, own: Own, others: Any) -> Result:
+        rows = own["rows"]
+        assert isinstance(rows, RowPosterior)
+        return self.work.on_block(block, rows, others), NO_SUMS
+
+
+@dataclass(frozen=True)
+class OnRows:
+    """A step on rows, run on a block."""
+
+    step: RowStep
+
+    def on_block(self, block: PlacedBlock, own: Own, others: Any) -> Result:
+        return self.step.on_rows(block.counted_rows, own)
+
+
+@dataclass(frozen=True)
+class SumStep(RowStep):
+    work: RowSum[Any]
+
+    def on_rows(self, counted: CountedRows, own: Own) -> Result:
+        rows = own["rows"]
+        assert isinstance(rows, RowPosterior)
+        return None, self.work.on_rows(counted, rows)
+
+
+@dataclass(frozen=True)
+class MapStep(RowStep):
+    work: RowMapping
+
+    def on_rows(self, counted: CountedRows, own: Own) -> Result:
+        rows = own["rows"]
+        features = own.get("features")
+        assert isinstance(rows, RowPosterior)
+        assert not isinstance(features, RowPosterior)
+        return self.work.on_rows(counted, rows, features), NO_SUMS
+
+
+@dataclass(frozen=True)
+class SumWeights(RowStep):
+    """The sum of the weights of all ratings."""
+
+    def on_rows(self, counted: CountedRows, own: Own) -> Result:
+        return None, np.array([counted.counts.sum()], np.float64)
+
+
+# ---- the engine --------------------------------------------------------------------------------------
+
+
+class SparkEngine:
+    """The engine over both orientations of the ratings, in cached blocks.
 
     The driver itself works on a slice that it ``takes``.
     """
 
-    numbers = None
+    numbers: dict[Side, Numbers] | None = None
 
     def __init__(
-        self, blocking: Blocking, sides: dict[Side, BlockedSide], broadcasts: Broadcasts, weighted: bool,
-        takes: Takes | None = None, whole: dict[Side, BlockedSide] | None = None, splits: Sequence[Split] = (),
-    ) -> None:  # fmt: skip
+        self,
+        blocking: Blocking,
+        sides: dict[Side, BlockedSide],
+        broadcasts: Broadcasts,
+        weighted: bool,
+        takes: Takes | None = None,
+        whole: dict[Side, BlockedSide] | None = None,
+        splits: Sequence[Split] = (),
+    ) -> None:
         self.spark: SparkSession = blocking.session
         self.sides = sides
         self.n_ratings = sides["rows"].n_ratings
@@ -179,8 +272,14 @@ class SparkRunner:
         self._blocking = blocking
         self._broadcasts = broadcasts
         self._takes = takes
-        self._whole, self._splits = whole or sides, splits  # these splits of ``whole`` choose the ratings of ``sides``
-        self.total_weight = float(np.sum(self.row_sums("rows", total_weight))) if weighted else float(self.n_ratings)
+        self._whole = whole or sides
+        self._splits = splits  # these splits of ``_whole`` choose the ratings of ``sides``
+        self._features: dict[Side, tuple[FloatArray, Table]] = {}
+        self.total_weight = float(self.n_ratings)
+        if weighted:
+            self.total_weight = float(np.sum(self.sum_row_step("rows", SumWeights(), {})))
+
+    # ---- the ratings ---------------------------------------------------------------------------------
 
     def count(self, side: Side) -> int:
         return self.sides[side].n_rated
@@ -188,105 +287,227 @@ class SparkRunner:
     def n_rows(self, side: Side) -> int:
         return self.sides[side].plan.n_rows
 
-    def counts(self, side: Side) -> NDArray[np.int64]:
+    def counts(self, side: Side) -> Numbers:
         return self.sides[side].row_counts
 
     def held_rows(self, side: Side) -> CountedRows | None:
-        return self.sides[side].counted_rows if self.sides[side].plan.held else None
+        return self.sides[side].counted_rows if self.is_held(side) else None
 
-    def run(
-        self, side: Side, step: Step, tables: Sequence[Table], others: Table | None, layout: RowLayout,
-        send: Sending | None = None,
-    ) -> tuple[Table, list[Sums]]:  # fmt: skip
-        return self._kept(side, self._results(side, step, tables, others, send), layout)
+    def is_held(self, side: Side) -> bool:
+        """Whether the driver holds the tables of this side."""
+        return self.sides[side].plan.held
 
-    def sums(self, side: Side, step: Step, tables: Sequence[Table] = (), others: Table | None = None) -> list[Sums]:
-        return self._collected_sums(side, self._results(side, step, tables, others))
+    # ---- the length of a fit -------------------------------------------------------------------------
 
-    def run_rows(self, side: Side, step: RowStep, tables: Sequence[Table], layout: RowLayout) -> Table:
-        if self.sides[side].plan.held:
-            return self.table(side, self._here(side, step, tables)[0])
-        return self.run(side, partial(on_block, step), tables, None, layout)[0]
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        yield self
 
-    def row_sums(self, side: Side, step: RowStep, tables: Sequence[Table] = ()) -> list[Sums]:
-        if self.sides[side].plan.held:
-            return [self._here(side, step, tables)[1]]
-        return self.sums(side, partial(on_block, step), tables)
+    @contextmanager
+    def restricted(self, split: Split) -> Iterator[Engine[Any]]:
+        """An engine over the chosen ratings: of a slice that the driver takes, one of this process.
 
-    def _here(self, side: Side, step: RowStep, tables: Sequence[Table]) -> Any:
-        return step(self.sides[side].counted_rows, [table.lines for table in tables])
+        Else it caches two more orientations, made from the cached row blocks.
+        """
+        if self._driver_takes(split):
+            with self.described("a slice of the ratings"), worker_errors():
+                lines = self.sides["rows"].ratings.mapInArrow(partial(taken, split), BLOCKS)
+                ratings, numbers = gathered(arrow_batches(lines))
+            with ThreadEngine(ratings, numbers=numbers).running() as here:
+                yield here
+            return
+        with ExitStack() as release, self.described("a part of the ratings"):
+            splits = *self._splits, split
+            sides = self._blocking.chosen(self._whole, splits, release)
+            yield SparkEngine(
+                self._blocking,
+                sides,
+                self._broadcasts,
+                self.weighted,
+                self._takes,
+                self._whole,
+                splits,
+            )
 
-    def table(self, side: Side, lines: Rows) -> Table:
-        layout = RowLayout(str(lines.dtype)) if isinstance(lines, np.ndarray) else RowLayout.of(lines.form)
-        here = self.sides[side]
-        if here.plan.held:
-            return Table(Held(lines, self._broadcasts), layout)
-        values = written(lines)
-        return self._spread(side, np.arange(len(values)), values, np.zeros((1, values.shape[1]), values.dtype), layout)
+    def _driver_takes(self, split: Split) -> bool:
+        if split.by not in SIDES or self._takes is None:
+            return False
+        ids = 0.0
+        for side in SIDES:
+            ids += self.n_rows(side) * (split.fraction if side == split.by else 1.0)
+        return self._takes(int(self.n_ratings * split.fraction), int(ids))
 
-    def taken(self, side: Side, table: Table, numbers: NDArray[np.int64]) -> Rows:
+    def described(self, what: str) -> AbstractContextManager[None]:
+        return described(self.spark, what)
+
+    def shortage(self, config: FitConfig) -> str | None:
+        return None
+
+    # ---- tables --------------------------------------------------------------------------------------
+
+    def table(self, side: Side, rows: Rows) -> Table:
+        layout = RowLayout.of_rows(rows)
+        if self.is_held(side):
+            return Table(Held(rows, self._broadcasts), layout)
+        values = written(rows)
+        empty = np.zeros((1, values.shape[1]), values.dtype)
+        return self._spread(side, np.arange(len(values)), values, empty, layout)
+
+    def rows_here(self, table: Table) -> Any:
+        return table.lines
+
+    def take(self, side: Side, table: Table, numbers: Numbers) -> RowPosterior:
         if isinstance(table.at, Held):
-            return table.layout.taken(table.at.lines, numbers)
-        lines = arrow_batches(self.frame(side, [table], partial(some_rows, numbers), NUMBERED))
-        found = [read_numbered_rows(table.layout.dtype, batch) for batch in lines if batch.num_rows]
+            rows = table.layout.taken(table.at.lines, numbers)
+            assert isinstance(rows, RowPosterior)
+            return rows
+        frame = self.frame(side, {"rows": table}, partial(some_rows, numbers), NUMBERED)
+        found = [read_numbered_rows(table.layout.dtype, batch) for batch in arrow_batches(frame) if batch.num_rows]
         places, values = (np.concatenate(part) for part in zip(*found, strict=True))
         return table.form.unpacked(values[np.argsort(places)])
 
-    def placed(self, side: Side, rows: RowPosterior, numbers: NDArray[np.int64], prior: RowPosterior) -> Table:
-        if self.sides[side].plan.held:
+    def place(
+        self,
+        side: Side,
+        rows: RowPosterior,
+        numbers: Numbers,
+        prior: RowPosterior,
+    ) -> Table:
+        if self.is_held(side):
             return self.table(side, rows.among(prior, self.n_rows(side), numbers))
-        return self._spread(side, numbers, rows.packed(), prior.packed(), RowLayout.of(rows.form))
+        layout = RowLayout.of(rows.form)
+        return self._spread(side, numbers, rows.packed(), prior.packed(), layout)
 
     def _spread(
-        self, side: Side, numbers: NDArray[np.int64], values: FloatArray, empty: FloatArray, layout: RowLayout
+        self,
+        side: Side,
+        numbers: Numbers,
+        values: FloatArray,
+        empty: FloatArray,
+        layout: RowLayout,
     ) -> Table:
         """A stored table from rows on the driver. Those that it lacks get the line ``empty``."""
         frame = self.spark.createDataFrame(numbered_rows(numbers, values), NUMBERED)
         return self.adopted(side, frame, partial(read_numbered_rows, layout.dtype), empty, layout)
 
-    def lines(self, table: Table) -> Any:
-        return table.lines
+    def _feature_table(self, side: Side, features: FloatArray | None) -> dict[str, Table]:
+        """The side features as a table, made once."""
+        if features is None:
+            return {}
+        if side not in self._features or self._features[side][0] is not features:
+            self._features[side] = features, self.table(side, features)
+        return {"features": self._features[side][1]}
 
-    def mapped(self, side: Side, table: Table, by: RowTransform) -> Table:
-        """The table with a pending map, which tasks apply when they read it. Nothing is broadcast or stored again."""
-        return replace(table, layout=replace(table.layout, maps=(*table.layout.maps, by)))
+    # ---- work ----------------------------------------------------------------------------------------
 
-    start, grown = start_posteriors, grown_posteriors
+    def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
+        return start_posteriors(self, config, loss)
+
+    def grow(
+        self,
+        tables: dict[Side, Table],
+        config: FitConfig,
+        loss: Loss,
+    ) -> dict[Side, Table]:
+        return grow_posteriors(self, tables, config, loss)
+
+    def half_step(
+        self,
+        update: UpdateRows,
+        inputs: HalfStepInputs[Table],
+    ) -> tuple[Table, SideStatistics]:
+        side = update.step.side
+        form = inputs.rows.form
+        own = {"rows": inputs.rows, **self._feature_table(side, inputs.features)}
+        send = None
+        if form.vectors:
+            send = Sending(send_vectors, RowLayout.of(inputs.others.form.sent))
+        step = UpdateStep(update)
+        rows, parts = self.run_step(side, step, own, inputs.others, RowLayout.of(form), send)
+        statistics = [SideStatistics.from_vector(part, form) for part in parts]
+        return rows, reduce(SideStatistics.__add__, statistics)
 
     def data_term(self, summed: float) -> float:
         return summed
 
-    def shortage(self, config: FitConfig) -> str | None:
-        return None
+    def apply(self, side: Side, table: Table, by: RowTransform) -> Table:
+        """The table with a pending map, which tasks apply when they read it.
 
-    @contextmanager
-    def restricted(self, split: Split) -> Iterator[Any]:
-        """A runner over the chosen ratings: of a slice that the driver takes, the runner of this process.
-
-        Else it caches two more orientations, made from the cached row blocks.
+        Nothing is broadcast or stored again.
         """
-        if split.by in SIDES and self._takes is not None:
-            ids = sum(self.n_rows(side) * (split.fraction if side == split.by else 1.0) for side in SIDES)
-            if self._takes(int(self.n_ratings * split.fraction), int(ids)):
-                with self.described("a slice of the ratings"), worker_errors():
-                    lines = self.sides["rows"].ratings.mapInArrow(partial(taken, split), BLOCKS)
-                    ratings, numbers = gathered(arrow_batches(lines))
-                with ThreadRunner(ratings, numbers=numbers).running() as here:
-                    yield here
-                return
-        with ExitStack() as release, self.described("a part of the ratings"):
-            splits = *self._splits, split
-            sides = self._blocking.chosen(self._whole, splits, release)
-            yield SparkRunner(self._blocking, sides, self._broadcasts, self.weighted, self._takes, self._whole, splits)
+        return replace(table, layout=replace(table.layout, maps=(*table.layout.maps, by)))
 
-    def described(self, what: str) -> AbstractContextManager[None]:
-        return described(self.spark, what)
+    def over_ratings(self, work: RatingWork[S], rows: Table, cols: Table) -> S:
+        results = self._results("rows", RatingStep(work), {"rows": rows}, cols)
+        return work.result(np.sum(self._collected_sums("rows", results), axis=0))
+
+    def sum_rows(self, work: RowSum[S], side: Side, table: Table) -> S:
+        parts = self.sum_row_step(side, SumStep(work), {"rows": table})
+        return work.result(np.sum(parts, axis=0))
+
+    def map_rows(
+        self,
+        work: RowMapping,
+        side: Side,
+        table: Table,
+        features: FloatArray | None = None,
+    ) -> Table:
+        own = {"rows": table, **self._feature_table(side, features)}
+        layout = RowLayout.of(work.form_of(table.form))
+        return self.run_row_step(side, MapStep(work), own, layout)
+
+    def measure(self, work: MeasureSpreads, side: Side, rows: Table, others: Table) -> Table:
+        own = {"rows": rows}
+        return self.run_step(side, MeasureStep(work), own, others, RowLayout("float32"))[0]
+
+    # ---- steps ---------------------------------------------------------------------------------------
+
+    def run_step(
+        self,
+        side: Side,
+        step: BlockStep,
+        own: Mapping[str, Table],
+        others: Table | None,
+        layout: RowLayout,
+        send: Sending | None = None,
+    ) -> tuple[Table, list[Sums]]:
+        return self._kept(side, self._results(side, step, own, others, send), layout)
+
+    def run_row_step(
+        self,
+        side: Side,
+        step: RowStep,
+        own: Mapping[str, Table],
+        layout: RowLayout,
+    ) -> Table:
+        if self.is_held(side):
+            rows, _ = self._here(side, step, own)
+            assert rows is not None
+            return self.table(side, rows)
+        return self.run_step(side, OnRows(step), own, None, layout)[0]
+
+    def sum_row_step(self, side: Side, step: RowStep, own: Mapping[str, Table]) -> list[Sums]:
+        if self.is_held(side):
+            return [self._here(side, step, own)[1]]
+        return self._collected_sums(side, self._results(side, OnRows(step), own, None))
+
+    def _here(self, side: Side, step: RowStep, own: Mapping[str, Table]) -> Result:
+        """The step on the driver, which holds the tables of this side."""
+        counted = self.sides[side].counted_rows
+        return step.on_rows(counted, {name: table.lines for name, table in own.items()})
 
     # ---- to and from DataFrames --------------------------------------------------------------------------------------
 
-    def frame(self, side: Side, tables: Sequence[Table], work: RowWork, schema: StructType) -> DataFrame:
+    def frame(
+        self,
+        side: Side,
+        own: Mapping[str, Table],
+        work: FrameWork,
+        schema: StructType,
+    ) -> DataFrame:
         """A DataFrame from stored tables of a side, by ``work(row numbers, rows)`` for each block."""
-        here, (sources, cells) = self.sides[side], _sources(tables)
+        here = self.sides[side]
+        sources, cells = _sources(own)
         blocks, sent = here.blocks.select("key", "rows"), here.sent(reduce(DataFrame.unionAll, cells))
         return cogrouped(blocks, sent, "key", partial(each_row, work, sources), schema)
 
@@ -307,11 +528,17 @@ class SparkRunner:
     # ---- jobs --------------------------------------------------------------------------------------------------------
 
     def _results(
-        self, side: Side, step: Step, tables: Sequence[Table], others: Table | None, send: Sending | None = None
+        self,
+        side: Side,
+        step: BlockStep,
+        own: Mapping[str, Table],
+        others: Table | None,
+        send: Sending | None = None,
     ) -> DataFrame:
         """One line for each block: the new rows, and the sums."""
-        here, there = self.sides[side], self.sides[OTHER[side]]
-        sources, cells = _sources(tables)
+        here = self.sides[side]
+        there = self.sides[OTHER[side]]
+        sources, cells = _sources(own)
         from_others: Source | None = None
         if others is not None and isinstance(others.at, Held):
             from_others = BroadcastRows(others.at.sent, others.layout)
@@ -364,15 +591,18 @@ class SparkRunner:
             raise not_deterministic("a block of ratings was computed again and came out different")
 
 
-def _sources(tables: Sequence[Table]) -> tuple[list[Source], list[DataFrame]]:
-    """The source of the rows of each table, and the cells of those that are stored."""
-    sources: list[Source] = []
+def _sources(own: Mapping[str, Table]) -> tuple[dict[str, Source], list[DataFrame]]:
+    """The source of the rows of each table, and the cells of those that are stored.
+
+    The place of a table among the cells is its place in the mapping.
+    """
+    sources: dict[str, Source] = {}
     cells: list[DataFrame] = []
-    for place, table in enumerate(tables):
+    for place, (name, table) in enumerate(own.items()):
         if isinstance(table.at, Held):
-            sources.append(BroadcastRows(table.at.sent, table.layout))
+            sources[name] = BroadcastRows(table.at.sent, table.layout)
         else:
-            sources.append(table.layout)
+            sources[name] = table.layout
             cells.append(table.at.cells(place))
     return sources, cells
 
@@ -382,10 +612,6 @@ def _sums_of(line: dict[str, Any]) -> Sums:
 
 
 # ---- code of the workers: how a block gets its rows ------------------------------------------------------------------
-
-
-def on_block(step: RowStep, block: PlacedBlock, tables: list[Any], others: Any) -> Result:
-    return step(block.counted_rows, tables)
 
 
 @dataclass(frozen=True)
@@ -426,9 +652,9 @@ def send_rows(
 class RunStep:
     """Runs a step on each block, with its rows and those of the other side."""
 
-    step: Step
+    step: BlockStep
     there: Placement
-    tables: list[Source]
+    own: dict[str, Source]
     others: Source | None
     kernels: Broadcast[dict[str, bytes]] | None = None  # the driver's
 
@@ -445,7 +671,8 @@ class RunStep:
         if self.kernels is not None:
             adopt_kernels(self.kernels.value)
         block = read_block(block_cells)
-        rows, sums = self.step(block, _block_rows(cells, self.tables, block.rows), self._other_rows(block, cells))
+        own = _block_rows(cells, self.own, block.rows)
+        rows, sums = self.step.on_block(block, own, self._other_rows(block, cells))
         return _result_line(block_cells["key"].as_py(), block, np.empty(0) if rows is None else written(rows), sums)
 
     def _other_rows(self, block: PlacedBlock, cells: pa.Table) -> Rows | None:
@@ -479,10 +706,12 @@ def numbered_rows(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
     return pa.Table.from_batches(table.to_batches(max_chunksize=max(1, BATCH_BYTES // size)), table.schema)
 
 
-def some_rows(wanted: NDArray[np.int64], numbers: NDArray[np.int64], tables: list[RowPosterior]) -> pa.Table:
+def some_rows(wanted: NDArray[np.int64], numbers: NDArray[np.int64], own: Own) -> pa.Table:
     """Those of the rows that are wanted, as lines of ``numbered_rows``."""
+    rows = own["rows"]
+    assert isinstance(rows, RowPosterior)
     here = np.flatnonzero(np.isin(numbers, wanted))
-    return numbered_rows(numbers[here], tables[0].take(here).packed())
+    return numbered_rows(numbers[here], rows.take(here).packed())
 
 
 def read_numbered_rows(dtype: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
@@ -511,9 +740,14 @@ def build_table(empty: FloatArray, blocks: pa.Table, placed: pa.Table) -> pa.Tab
     return pa.Table.from_batches([_result_line(blocks["key"][0].as_py(), block, values, NO_SUMS)])
 
 
-def each_row(work: RowWork, tables: list[Source], blocks: pa.Table, cells: pa.Table) -> pa.Table:
+def each_row(
+    work: FrameWork,
+    own: dict[str, Source],
+    blocks: pa.Table,
+    cells: pa.Table,
+) -> pa.Table:
     numbers = read_ascending(blocks["rows"][0])
-    return work(numbers, _block_rows(cells, tables, numbers))
+    return work(numbers, _block_rows(cells, own, numbers))
 
 
 def _result_line(key: int, block: PlacedBlock, values: FloatArray, sums: Sums) -> pa.RecordBatch:
@@ -521,12 +755,23 @@ def _result_line(key: int, block: PlacedBlock, values: FloatArray, sums: Sums) -
     return binary_line(key=key, values=values, sums=sums, n=n, checksum=block.checksum)
 
 
-def _block_rows(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[Rows]:
-    """The block's rows in each table of its side, in the order of their places."""
-    at = {place: i for i, place in enumerate(cells["place"].to_pylist()) if place != OTHERS}
-    return [
-        source.at(rows)
-        if isinstance(source, BroadcastRows)
-        else source.read(cell_array(cells["values"][at[place]], source.dtype), len(rows))
-        for place, source in enumerate(sources)
-    ]
+def _block_rows(
+    cells: pa.Table,
+    own: Mapping[str, Source],
+    rows: NDArray[np.int64],
+) -> dict[str, Rows]:
+    """The block's rows in each table of its side, by name."""
+    places = cells["place"].to_pylist()
+    at = {place: line for line, place in enumerate(places) if place != OTHERS}
+    found: dict[str, Rows] = {}
+    for place, (name, source) in enumerate(own.items()):
+        if isinstance(source, BroadcastRows):
+            found[name] = source.at(rows)
+        else:
+            values = cell_array(cells["values"][at[place]], source.dtype)
+            found[name] = source.read(values, len(rows))
+    return found
+
+
+def _is_engine(engine: SparkEngine) -> Engine[Table]:
+    return engine  # mypy holds the class to the Protocol

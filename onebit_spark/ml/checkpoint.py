@@ -18,13 +18,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig, param_names
-from onebit_spark.core.model_info import METADATA, SIDE_OF, Who, prior_row
+from onebit_spark.core.losses import Side
+from onebit_spark.core.model_info import METADATA, SIDE_OF, ModelInfo, Who, prior_row
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.solver import Iteration, IterationPlan, Start
+from onebit_spark.engines.base import T
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.input.ratings import RatingCounts
 from onebit_spark.platform.files import MODEL, Location, replace_folder
@@ -41,22 +42,46 @@ OWNER = "fit-in-progress"  # a file with the token of the fit that uses the fold
 MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
 
 
-Checkpoint = tuple[Any, list[Iteration]]  # the model at this iteration, and the iterations so far
-# (model, "user" or "item", prior, precision) ─► the posterior of the engine's ids from a model, in the engine's form
-Adopt = Callable[[Any, Who, RowPosterior, str], Any]
+M = TypeVar("M")  # the model of a runtime
+# (model, "user" or "item", prior, precision) ─► the posterior of the engine's ids from a model
+Adopt = Callable[[M, Who, RowPosterior, str], T]
+
+
+class ModelFiles(Protocol[M]):
+    """How a runtime stores a model."""
+
+    @property
+    def spark(self) -> SparkSession | None: ...
+
+    def load(self, path: str) -> M: ...
+
+    def save(self, model: M, path: str) -> None:
+        """Write the model into a folder that does not exist."""
+
+    def info(self, model: M) -> ModelInfo: ...
+
+
+class Checkpoint(NamedTuple, Generic[M]):
+    model: M  # at this iteration
+    info: ModelInfo
+    history: list[Iteration]  # so far
 
 
 def warm_start(
-    model: Any, config: FitConfig, adopt: Adopt, vectors: int = MODEL_VECTORS, names: Mapping[str, str] | None = None
-) -> Start[Any]:
+    model: M,
+    info: ModelInfo,
+    config: FitConfig,
+    adopt: Adopt[M, T],
+    vectors: int = MODEL_VECTORS,
+    names: Mapping[str, str] | None = None,
+) -> Start[T]:
     """The model's posterior of the engine's ids. Ids that the model does not know get its prior.
 
-    ``vectors`` is the number of those of implicit features that are read. ``names`` are those of the settings in
-    messages. Default: the names of the Params.
+    ``vectors`` is the number of those of implicit features that are read. ``names`` are those of
+    the settings in messages. Default: the names of the Params.
     """
-    _check_form(model, config, param_names(FitConfig) if names is None else names)
-    info = model.info
-    posteriors = {}
+    _check_form(info, config, param_names(FitConfig) if names is None else names)
+    posteriors: dict[Side, T] = {}
     for who, side in SIDE_OF.items():
         prior = prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors)
         posteriors[side] = adopt(model, who, prior, config.precision)
@@ -64,11 +89,11 @@ def warm_start(
     return Start(posteriors, info.scales.without_feature_coef(), settings=settings)
 
 
-def resumed(checkpoint: Checkpoint, config: FitConfig, adopt: Adopt) -> Start[Any]:
-    """The state of an interrupted fit, from which it continues as if it had not been interrupted."""
-    model, history = checkpoint
-    info, start = model.info, warm_start(model, config, adopt, FIT_VECTORS)
-    start = replace(start, scales=info.scales, history=history)
+def resumed(checkpoint: Checkpoint[M], config: FitConfig, adopt: Adopt[M, T]) -> Start[T]:
+    """The state of an interrupted fit, from which it continues as if nothing had happened."""
+    info = checkpoint.info
+    start = warm_start(checkpoint.model, info, config, adopt, FIT_VECTORS)
+    start = replace(start, scales=info.scales, history=checkpoint.history)
     if info.choice is None:
         return start
     planned = info.choice["planned"]
@@ -76,9 +101,9 @@ def resumed(checkpoint: Checkpoint, config: FitConfig, adopt: Adopt) -> Start[An
     return replace(start, record=info.choice, earlier=info.choice["earlier"], planned=plan)
 
 
-def _check_form(model: Any, config: FitConfig, names: Mapping[str, str]) -> None:
+def _check_form(info: ModelInfo, config: FitConfig, names: Mapping[str, str]) -> None:
     """Refuse a model of another form. Settings that are chosen from the data may be those of the model."""
-    there = model.info.config
+    there = info.config
     chosen = [name for name in FORM_SETTINGS if getattr(config, name) == AUTO]
     if config.implicit_features and (config.rank == AUTO or config.chooses_kappa):
         chosen.append("implicit_features")
@@ -94,24 +119,21 @@ def _check_form(model: Any, config: FitConfig, names: Mapping[str, str]) -> None
         raise RequestError(f"the initial model has other settings: {'; '.join(differing)}")
 
 
-class CheckpointFolder:
+class CheckpointFolder(Generic[M]):
     """The checkpoints of one fit. ``subject`` identifies the fit: see ``subject_of``.
 
-    ``load`` reads a model folder; ``save`` writes a model into a new one. While a fit runs, the file ``OWNER`` holds
-    its token, so a second fit in the same folder is refused.
+    While a fit runs, the file ``OWNER`` holds its token, so a second fit in the same folder is
+    refused.
     """
 
-    def __init__(
-        self, spark: SparkSession | None, folder: str, subject: dict[str, Any], load: Callable[[str], Any],
-        save: Callable[[Any, str], None],
-    ) -> None:  # fmt: skip
-        self._spark, self._folder = spark, Location(spark, folder)
+    def __init__(self, files: ModelFiles[M], folder: str, subject: dict[str, Any]) -> None:
+        self._files = files
+        self._folder = Location(files.spark, folder)
         self._subject = subject
-        self._load, self._save = load, save
         self._token = uuid.uuid4().hex
 
     @contextmanager
-    def claimed(self, resume: bool) -> Iterator[Checkpoint | None]:
+    def claimed(self, resume: bool) -> Iterator[Checkpoint[M] | None]:
         """The newest checkpoint, or None. No other fit may use the folder, unless it resumes this one."""
         owner = self._folder / OWNER
         earlier = self.newest(resume)
@@ -132,7 +154,7 @@ class CheckpointFolder:
             return (self._folder / OWNER).read_text()
         return None
 
-    def newest(self, resume: bool) -> Checkpoint | None:
+    def newest(self, resume: bool) -> Checkpoint[M] | None:
         """The newest checkpoint, or None. Refuses a checkpoint of another fit."""
         complete = complete_checkpoints(self._folder)
         if not complete:
@@ -149,31 +171,33 @@ class CheckpointFolder:
         ]
         if differing:
             raise RequestError(f"the checkpoint {complete[-1].uri} is of another fit: {'; '.join(differing)}")
-        model = self._load(complete[-1].uri)
+        model = self._files.load(complete[-1].uri)
         history = [
             Iteration(**{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]})
             for step in content["history"]
         ]
         log.info("resuming after iteration %d, from the checkpoint %s", len(history), complete[-1].uri)
-        return model, history
+        return Checkpoint(model, self._files.info(model), history)
 
-    def write(self, make_model: Callable[[CertifiedFit[Any]], Any], fit: CertifiedFit[Any]) -> None:
+    def write(self, iterations: list[Iteration], make_model: Callable[[], M]) -> None:
         """Write a checkpoint of an unfinished fit, then delete the older ones."""
         if self._owner() not in (self._token, None):
             raise FitFailed(f"another fit has resumed from the checkpoints in {self._folder.uri}: this one ends here")
-        spark, older, number = self._spark, complete_checkpoints(self._folder), len(fit.history)
+        spark = self._files.spark
+        older = complete_checkpoints(self._folder)
+        number = len(iterations)
         target = self._folder / f"{PREFIX}{number:06d}"
         with described(spark, f"checkpoint of iteration {number}"):
-            model = make_model(fit)
+            model = make_model()
             with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
                 # JSON has no infinity: the first iteration's decrease becomes null
                 history = [
                     {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}
-                    for step in fit.history
+                    for step in iterations
                 ]
                 content = {"subject": self._subject, "history": history}
                 (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
-                self._save(model, folder)
+                self._files.save(model, folder)
             for old in older:
                 if old.uri != target.uri:
                     old.delete()

@@ -812,7 +812,7 @@ class FittedModel:
         self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],
         weights: NDArray[np.floating] | None = None, explained: model_info.IdLines | None = None,
     ) -> tuple[pa.Array, RowPosterior, FloatArray | None]:  # fmt: skip
-        """The different ids of ratings, and the rows that follow from them with the numbers of ``engine.Measure``.
+        """The different ids of ratings, and the rows that follow from them, as ``MeasureSpreads`` measures them.
         Partners at position −1 are ignored.
 
         ``explained`` are the means that side features of the ids explain.
@@ -917,7 +917,7 @@ def position_table(axes: Axes, side: ModelSide, who: Who, dimensions: int, sign:
 
 
 def unrated_spreads(info: ModelInfo, who: Who, rows: RowPosterior) -> FloatArray | None:
-    """The numbers of ``engine.Measure`` of ids without ratings."""
+    """The numbers of ``core.work.MeasureSpreads`` of ids without ratings."""
     axes = info.position_axes
     return None if axes is None else np.insert(axes.spreads(SIDE_OF[who], rows), 0, 0.0, axis=1)
 

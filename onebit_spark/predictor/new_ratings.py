@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from onebit_spark.certificate.certificates import ungrouped_certificates
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.engine import Measure, PlacedBlock
 from onebit_spark.core.features import newcomer_means
 from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
@@ -29,6 +28,7 @@ from onebit_spark.core.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo, W
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.prediction import TOWARDS
+from onebit_spark.core.work import MeasureSpreads, PlacedBlock
 from onebit_spark.errors import counted
 from onebit_spark.predictor.predictor import ModelSide
 
@@ -66,12 +66,12 @@ class FoldIn:
         return rows if partners.implicit is None else rows.with_implicit()
 
     def measured(self, block: RatingBlock, rows: RowPosterior, partners: RowPosterior) -> FloatArray | None:
-        """The numbers of ``engine.Measure`` of these rows; None if the model has no axes."""
+        """The numbers of ``MeasureSpreads`` of these rows; None if the model has no axes."""
         if self.axes is None:
             return None
         placed = PlacedBlock(0, np.arange(block.n_rows), np.arange(block.n_columns), block)
-        numbers: Any = Measure(self.loss, self.side, self.prior, self.axes)(placed, [rows], partners)[0]
-        return numbers
+        work = MeasureSpreads(self.loss, self.side, self.prior, self.axes)
+        return work.on_block(placed, rows, partners)
 
     def priors(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None

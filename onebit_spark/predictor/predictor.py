@@ -240,7 +240,8 @@ class ModelSide:
     ids: pa.Array  # different ids
     known: RowPosterior  # one row per id
     prior: RowPosterior  # one row: that of an unknown id, whose position is −1
-    measured: FloatArray | None = None  # number of ratings, and standard deviations of positions: ``engine.Measure``
+    # number of ratings, and standard deviations of positions: ``core.work.MeasureSpreads``
+    measured: FloatArray | None = None
 
     @classmethod
     def of(cls, table: pa.Table, info: ModelInfo, who: Who) -> ModelSide:

@@ -10,9 +10,9 @@ from modelfolders import save_small_model
 
 from onebit_spark import RequestError
 from onebit_spark.core import model_selection
-from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.estimator import OneBitCompletion, SparkModels
 from onebit_spark.ml.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
-from onebit_spark.model import OneBitCompletionModel, write_model
+from onebit_spark.model import OneBitCompletionModel
 
 LEVELS = ("_first_trial", "after")  # where a search is interrupted: a method of it, or after it
 
@@ -89,8 +89,8 @@ def test_a_checkpoint_is_a_model(spark, once_rated, tmp_path):
     content = json.loads((place / HISTORY).read_text())
     content["history"][1]["decrease"] = 0.0  # a decrease of nothing is not infinite
     (place / HISTORY).write_text(json.dumps(content))
-    folder = CheckpointFolder(spark, str(tmp_path), content["subject"], OneBitCompletionModel.load, write_model)
-    assert [step.decrease for step in folder.newest(resume=True)[1]] == [float("inf"), 0.0]
+    folder = CheckpointFolder(SparkModels(spark), str(tmp_path), content["subject"])
+    assert [step.decrease for step in folder.newest(resume=True).history] == [float("inf"), 0.0]
     (tmp_path / ".iteration-000008.writing-1234").mkdir()  # of a driver that was killed
     clear_checkpoints(spark, str(tmp_path))
     assert not list(tmp_path.iterdir())

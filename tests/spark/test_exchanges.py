@@ -1,7 +1,7 @@
 """The engine's contract over every exchange: the fit of this process, whatever the blocks, with nothing left behind.
 
 All other tests fit on the driver or in process. ``test_executors.py`` has what belongs to one exchange alone, and
-``tests/gpu/test_engine_contract.py`` the engine on a GPU.
+``test_engine_contract_on_spark.py`` the single steps.
 """
 
 import functools
@@ -21,8 +21,8 @@ from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.blocking import Storage
-from onebit_spark.engines.spark_engine import executor_engine
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.engines.spark_engine import executor_state
+from onebit_spark.engines.threads import local_state
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.spark_ratings import survey_ratings
@@ -333,34 +333,34 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
     draws = Draws(4, 20)
     block = RatingBlock.from_coordinates(data[0], data[1], data[2] > 0, SHAPE)
     rated = {side: np.unique(index) for side, index in zip(("rows", "cols"), data[:2], strict=True)}
-    with local_engine(block, 1).running() as local:
+    with local_state(block, 1).running() as local:
         config = FitConfig(rank=2)
         local.start(config, config.make_loss())
         errors = local.gibbs_errors(draws)
         confidences = local.confidences(local.posteriors, 0.7)
         with local.restricted(split) as part:
-            n_chosen = part.n_ratings
-            chosen = {side: (part.counts(side), *part.runner.held_rows(side)) for side in rated}
+            n_chosen = part.engine.n_ratings
+            chosen = {side: (part.engine.counts(side), *part.engine.held_rows(side)) for side in rated}
     assert confidences.sum() == len(data[0])
     held = frozenset(["rows", "cols"])
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_engine(spark, counted, blocks, config.form, Storage(), held) as engine,
+        executor_state(spark, counted, blocks, config.form, Storage(), held) as state,
     ):
         first, second = (
-            {side: engine.runner.table(side, rows.take(rated[side])) for side, rows in local.posteriors.items()}
+            {side: state.engine.table(side, rows.take(rated[side])) for side, rows in local.posteriors.items()}
             for _ in range(2)
         )
-        engine.start_from(first)
-        assert engine.gibbs_errors(draws) == errors
+        state.start_from(first)
+        assert state.gibbs_errors(draws) == errors
         for posteriors in (first, second):  # what the executors hold already, and what they do not
-            np.testing.assert_array_equal(engine.confidences(posteriors, 0.7), confidences)
-        with engine.restricted(split) as part:
+            np.testing.assert_array_equal(state.confidences(posteriors, 0.7), confidences)
+        with state.restricted(split) as part:
             for side, rows in chosen.items():  # all ratings of each row, and the positive ones
-                found = part.counts(side), *part.runner.held_rows(side)
+                found = part.engine.counts(side), *part.engine.held_rows(side)
                 for counts, expected in zip(found, rows, strict=True):
                     np.testing.assert_array_equal(counts, expected[rated[side]])
-            assert part.n_ratings == n_chosen
+            assert part.engine.n_ratings == n_chosen
 
 
 @pytest.mark.classic
@@ -371,28 +371,28 @@ def test_the_driver_takes_the_slice_of_this_process(spark, ratings, data, held):
     config = FitConfig(rank=2)
     hierarchy = HyperPosterior(config.make_prior(110), config.make_intercept_prior(), np.ones(2))
     with (
-        local_engine(block, 1).running() as local,
+        local_state(block, 1).running() as local,
         survey_ratings(ratings, Columns()) as counted,
-        executor_engine(
+        executor_state(
             spark, counted, (3, 2), config.form, Storage(), frozenset(held), lambda n, ids: n < 900
-        ) as engine,
+        ) as state,
     ):
         for side in ("cols", "rows"):
-            with local.restricted(Split(3, 0.5, side)) as here, engine.restricted(Split(3, 0.5, side)) as there:
-                for each, numbers in here.numbers.items():
-                    np.testing.assert_array_equal(there.numbers[each], numbers)
-                    found, expected = there.runner.ratings[each], here.runner.ratings[each]
+            with local.restricted(Split(3, 0.5, side)) as here, state.restricted(Split(3, 0.5, side)) as there:
+                for each, numbers in here.engine.numbers.items():
+                    np.testing.assert_array_equal(there.engine.numbers[each], numbers)
+                    found, expected = there.engine.ratings[each], here.engine.ratings[each]
                     np.testing.assert_array_equal(found.row_pointers, expected.row_pointers)
                     np.testing.assert_array_equal(found.codes, expected.codes)
-        with engine.restricted(Split(3, 0.7, "rows")) as large:
-            assert large.numbers is None
+        with state.restricted(Split(3, 0.7, "rows")) as large:
+            assert large.engine.numbers is None
         here.start(config, config.make_loss())
-        expected, found = (each.placed(here.posteriors, here.numbers, hierarchy) for each in (local, engine))
+        expected, found = (each.place(here.posteriors, here.engine.numbers, hierarchy) for each in (local, state))
         losses = [
-            each.holdout_loss("logistic", *of, Split(4, 0.5)) for each, *of in ((local, expected), (engine, found))
+            each.holdout_loss("logistic", *of, Split(4, 0.5)) for each, *of in ((local, expected), (state, found))
         ]
         assert losses[1].loss == pytest.approx(losses[0].loss, rel=1e-12)
-        for side, rows in engine.taken(found, here.numbers).items():
+        for side, rows in state.take(found, here.engine.numbers).items():
             np.testing.assert_array_equal(rows.packed(), here.posteriors[side].packed())
 
 
@@ -410,6 +410,6 @@ def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange):
     with survey_ratings(source, Columns()) as counted:
         counted.packed.cached.unpersist()  # as if the executors that hold it were lost
         held = frozenset(["rows", "cols"] if exchange == "broadcast" else [])
-        engine = executor_engine(spark, counted, (2, 2), FitConfig(rank=2).form, Storage(), held)
+        state = executor_state(spark, counted, (2, 2), FitConfig(rank=2).form, Storage(), held)
         with pytest.raises(FitFailed, match="not deterministic"):
-            engine.__enter__()
+            state.__enter__()

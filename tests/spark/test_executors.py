@@ -18,7 +18,6 @@ from test_exchanges import assert_same_bits, estimator
 from onebit_spark import FitFailed, RequestError, fit_arrays
 from onebit_spark.core.compiled import cache_folder
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.engine import total_weight
 from onebit_spark.engines import spark_runner
 from onebit_spark.engines.blocking import (
     Storage,
@@ -29,7 +28,8 @@ from onebit_spark.engines.blocking import (
     placement_by_counts,
     placement_of,
 )
-from onebit_spark.engines.spark_engine import executor_engine, work_folder
+from onebit_spark.engines.spark_engine import executor_state, work_folder
+from onebit_spark.engines.spark_runner import SumWeights
 from onebit_spark.input import spark_ratings as counting
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.spark_ratings import PackedRatings, survey_ratings
@@ -76,18 +76,18 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):
     """
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_engine(spark, counted, (3, 2), CONFIG.form, Storage(), frozenset()) as engine,
+        executor_state(spark, counted, (3, 2), CONFIG.form, Storage(), frozenset()) as state,
     ):
-        engine.start(CONFIG, CONFIG.make_loss())
-        own, partners = (engine.posterior(side) for side in ("rows", "cols"))
-        results = engine.runner._results("rows", lambda *_: None, (own,), partners)
+        state.start(CONFIG, CONFIG.make_loss())
+        own, partners = (state.posterior(side) for side in ("rows", "cols"))
+        results = state.engine._results("rows", lambda *_: None, {"rows": own}, partners)
         plan = results._jdf.queryExecution().executedPlan().toString()
         forget(own.at.frame)
         with pytest.raises(FitFailed, match="an executor was lost"):
-            engine.convert("rows", lambda posterior: posterior, engine.posterior("rows"))
-        engine.runner.sides["rows"].checksums.clear()
+            state.convert("rows", lambda posterior: posterior, state.posterior("rows"))
+        state.engine.sides["rows"].checksums.clear()
         with pytest.raises(FitFailed, match="computed again and came out different"):
-            engine.runner.row_sums("rows", total_weight)
+            state.engine.sum_row_step("rows", SumWeights(), {})
     # The table is sent to the routes of columns, and lines to the blocks of rows, both as the plan asks.
     assert plan.count("ENSURE_REQUIREMENTS") == 0
     assert plan.count("Exchange hashpartitioning(key#") == 2 + plan.count("InMemoryRelation")
@@ -99,13 +99,13 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
     place = Storage(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_engine(spark, counted, (3, 2), CONFIG.form, place, frozenset(["cols"])) as engine,
+        executor_state(spark, counted, (3, 2), CONFIG.form, place, frozenset(["cols"])) as state,
     ):
-        engine.start(CONFIG, CONFIG.make_loss())
-        users, items = (engine.posterior(side) for side in ("rows", "cols"))
+        state.start(CONFIG, CONFIG.make_loss())
+        users, items = (state.posterior(side) for side in ("rows", "cols"))
         exchanges = []
         for side, own, partners in (("rows", users, items), ("cols", items, users)):
-            results = engine.runner._results(side, lambda *_: None, (own,), partners)
+            results = state.engine._results(side, lambda *_: None, {"rows": own}, partners)
             plan = results._jdf.queryExecution().executedPlan().toString()
             exchanges.append(plan.count("Exchange hashpartitioning(key#") - plan.count("InMemoryRelation"))
     assert exchanges == [1, 2]  # users to their own blocks; then to their routes, and from there to the blocks of items
@@ -117,11 +117,11 @@ def test_on_connect_ratings_stay_and_nothing_stays_behind(spark, ratings, tmp_pa
     before, place = dict(spark.conf.getAll), Storage(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_engine(spark, counted, (3, 2), CONFIG.form, place, frozenset()) as engine,
+        executor_state(spark, counted, (3, 2), CONFIG.form, place, frozenset()) as state,
     ):
-        engine.start(CONFIG, CONFIG.make_loss())
-        own, partners = (engine.posterior(side) for side in ("rows", "cols"))
-        plan = engine.runner._results("rows", lambda *_: None, (own,), partners)._explain_string()
+        state.start(CONFIG, CONFIG.make_loss())
+        own, partners = (state.posterior(side) for side in ("rows", "cols"))
+        plan = state.engine._results("rows", lambda *_: None, {"rows": own}, partners)._explain_string()
         assert views(spark)
     assert plan.count("InMemoryRelation") == 2  # the blocks of rows and the routes of columns, and not their sources
     assert "ENSURE_REQUIREMENTS" not in plan

@@ -15,8 +15,8 @@ from onebit_spark import FitFailed
 from onebit_spark.core import blocks
 from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.engine import PlacedBlock, RowLayout
 from onebit_spark.core.randomness import Split
+from onebit_spark.core.work import PlacedBlock
 from onebit_spark.engines.blocking import (
     Placement,
     _encode_numbers,
@@ -28,8 +28,9 @@ from onebit_spark.engines.blocking import (
     routed,
     routes_of,
 )
+from onebit_spark.engines.layout import RowLayout
 from onebit_spark.engines.spark_runner import RunStep
-from onebit_spark.engines.threads import Product
+from onebit_spark.engines.start import Multiply
 from onebit_spark.input import spark_ratings as survey
 from onebit_spark.input.ratings import ITEM, LABEL, USER
 from onebit_spark.input.spark_ratings import NO_WEIGHTS, CountIds, Pack, RowGroup, even_tasks, read_bundles, sum_counts
@@ -407,11 +408,11 @@ class TestABlockThatASplitHasEmptied:
         nothing, members = np.empty(0, np.int32), np.arange(2, dtype=np.int32)
         chunk = binary_line(block=0, rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
         blocks = routed(partial(build, None, False), np.zeros(1, np.int32), self.THERE, [chunk])
-        [line] = RunStep(step, self.THERE, [], format).alone(blocks)
+        [line] = RunStep(step, self.THERE, {}, format).alone(blocks)
         return line
 
     def test_its_lines_in_the_start_are_as_wide_as_those_of_the_others(self):
-        line = self.made(Product(3, measures_gram=True), RowLayout("float32"))
+        line = self.made(Multiply(3, measures_gram=True), RowLayout("float32"))
         assert cell_array(line["values"][0], np.float32).tolist() == [0.0] * 6
         assert cell_array(line["sums"][0], np.float64).tolist() == [0.0] * 9
 
@@ -420,10 +421,11 @@ class TestABlockThatASplitHasEmptied:
         form = FitConfig(rank=3, **settings).form
         seen = []
 
-        def look(block, own, partners):
-            seen.append(partners)
-            return None, np.empty(0)
+        class Look:
+            def on_block(self, block, own, partners):
+                seen.append(partners)
+                return None, np.empty(0)
 
-        self.made(look, RowLayout.of(form))
+        self.made(Look(), RowLayout.of(form))
         assert seen[0].n_rows == 0
         assert seen[0].packed().shape == (0, form.width)

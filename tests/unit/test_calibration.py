@@ -24,7 +24,7 @@ from onebit_spark.core.prediction import (
     variance,
 )
 from onebit_spark.core.randomness import Split
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.engines.threads import local_state
 
 SHAPE = (200, 150)
 
@@ -32,7 +32,7 @@ SHAPE = (200, 150)
 def engine_of(kind, weighted=False, **options):
     rows, cols, labels = simulated(kind, shape=SHAPE, fraction=0.3, **options)
     weights = np.random.default_rng(0).gamma(1.0, 2.0, len(rows)).astype(np.float32) if weighted else None
-    return local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE, weights), threads=2)
+    return local_state(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE, weights), threads=2)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -42,9 +42,9 @@ def engine_of(kind, weighted=False, **options):
     ids=["full", "diagonal", "hinge"],
 )
 def test_the_sums_are_those_of_the_ratings_that_were_not_chosen(choices, weighted):
-    config, engine, split = FitConfig(rank=3, **choices), engine_of("B2", weighted), Split(7, 0.9)
-    engine.start(config, config.make_loss())
-    block, posterior = engine.runner.ratings["rows"], {side: engine.posterior(side) for side in SIDES}
+    config, state, split = FitConfig(rank=3, **choices), engine_of("B2", weighted), Split(7, 0.9)
+    state.start(config, config.make_loss())
+    block, posterior = state.engine.ratings["rows"], {side: state.posterior(side) for side in SIDES}
     numbers, columns = np.arange(block.n_rows), np.arange(block.n_columns)
     kept, left = (split.part_of(block, numbers, columns, those) for those in (True, False))
     for i in numbers:  # each rating is in one of the two
@@ -56,7 +56,7 @@ def test_the_sums_are_those_of_the_ratings_that_were_not_chosen(choices, weighte
     losses = LOSSES[config.loss].held_out(scores, variances, signs)
     weights = np.ones(len(losses)) if left.weights is None else left.weights.astype(float)
     mean = np.average(losses, weights=weights)
-    found = engine.holdout_loss(config.loss, posterior, split)
+    found = state.holdout_loss(config.loss, posterior, split)
     assert found.loss == pytest.approx(mean, rel=1e-6)
     spread = math.sqrt(np.average((losses - mean) ** 2, weights=weights))
     assert found.standard_error == pytest.approx(spread / math.sqrt(len(losses)), rel=1e-5)

@@ -1,37 +1,20 @@
-"""The engine's contract for a GPU (``tests/gpu``), and whole fits, with the kernels on the CPU (``cudaoncpu``)."""
-
-import types
-from functools import partial
+"""Whole fits on a GPU, with the kernels on the CPU (``cudaoncpu``). Single steps: ``test_engine_contract.py``."""
 
 import cudaoncpu
 import numpy as np
 import pytest
-from test_engine_contract import (  # noqa: F401
-    FORMS,
-    Both,
-    test_growth,
-    test_half_steps_and_maps,
-    test_positions,
-    test_rows,
-    test_rows_without_idle_factors,
-    test_start,
-    test_steps_over_all_ratings,
-)
+from engine_contract import COLUMNS, ROWS, N, made
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.core import config as core_config
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import CUDA_MOST_RANK
+from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.randomness import Split
-from onebit_spark.engines.cuda import device, ratings, runner, shapes
+from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
 
-FUNCTIONS = (
-    "empty", "zeros", "ones", "full", "asarray", "ascontiguousarray", "hstack", "diff", "sqrt", "vdot", "argsort",
-    "empty_like", "arange",
-)  # fmt: skip
-ROWS, COLUMNS, N = 14, 9, 260
 FITS = {
     "certified": ({"implicit_features": False, "likelihood_weight": None}, {"certify": Terms()}),
     "side features": ({}, {"row_features": np.random.default_rng(1).normal(size=(ROWS + 1, 2))}),
@@ -43,65 +26,19 @@ def slow(names):
     return [pytest.param(name, marks=pytest.mark.slow) for name in sorted(names)]
 
 
-class Array(np.ndarray):
-    """An array of the device."""
-
-    def get(self):
-        return np.array(self).view(np.ndarray)
-
-
 @pytest.fixture(autouse=True)
 def device_of_numpy(monkeypatch):
-    """Calls of CuPy and launches of kernels reach numpy and the CPU. Tasks are short, so several share a row."""
-    functions = {name: _of_arrays(getattr(np, name)) for name in FUNCTIONS}
-    replaced = {
-        "cupy": lambda: types.SimpleNamespace(**functions),
-        "kernel": _kernel,
-        "upload": lambda array: np.array(array).view(Array),
-        "download": lambda array: np.array(array).view(np.ndarray),
-        "compile_soon": lambda *_: None,
-        "cache_bytes": lambda: 2**25,
-        "usable_bytes": lambda: 10**9,
-        "TASK": 16,
-        "MANY_TASKS": 3,
-    }
-    for module in (device, ratings, runner, shapes):
-        for name, function in replaced.items():
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, function)
-    monkeypatch.setitem(shapes.RATING_MACROS, "TASK", 16)
-    monkeypatch.setattr(core_config, "no_device", lambda: None)
-
-
-def _of_arrays(function):
-    return lambda *given, **named: np.asarray(function(*given, **named)).view(Array)
-
-
-def _kernel(source, name, macros, shared_bytes=0):
-    def launched(grid, block, arguments, shared_mem=0):
-        cudaoncpu.run(source, name, dict(macros), (*grid, 1)[:2], block[0], *arguments, shared=shared_mem)
-
-    return launched
-
-
-@pytest.fixture(params=slow(FORMS.keys() - {"many spreads"}))
-def both(request):
-    return Both(made, **{"rank": 4, **FORMS[request.param]})
-
-
-def made(seed, weighted, unit=0.25):
-    """Repeated cells, rows of several tasks and of more than ``join_few`` takes, and rows without ratings."""
-    rng = np.random.default_rng(seed)
-    rows, cols = rng.integers(0, ROWS, N), rng.integers(0, COLUMNS, N)
-    rows[:90], cols[60:120] = 5, 3
-    weights = rng.integers(1, 9, N).astype(np.float32) * np.float32(unit) if weighted else None
-    return rows, cols, rng.random(N) < 0.6, (ROWS + 3, COLUMNS + 2), weights
+    cudaoncpu.replace_device(monkeypatch)
 
 
 @pytest.mark.parametrize("unit", [1e-9, 0.25, 1e9])
 def test_no_weight_is_lost_among_the_margins(unit):
-    both = Both(partial(made, unit=unit), rank=2, weighted=True).disturb()
-    left = both.there.holdout_loss(both.config.loss, both.there.posteriors, Split(3, 0.7))
+    rows, cols, positive, shape, weights = made(0, weighted=True, unit=unit)
+    config = FitConfig(rank=2, tol=0, likelihood_weight=0.9)
+    block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
+    state = FitState(CudaEngine.of_block(block, config.form))
+    state.start(config, config.make_loss())
+    left = state.holdout_loss(config.loss, state.posteriors, Split(3, 0.7))
     assert left.total_weight > 0
     assert left.margins.sum() == pytest.approx(left.total_weight, rel=1e-6)
 

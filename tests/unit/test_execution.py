@@ -15,8 +15,8 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import solve
 from onebit_spark.engines.cuda.device import bytes_needed
-from onebit_spark.engines.cuda.runner import CudaRunner
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.engines.cuda.runner import CudaEngine
+from onebit_spark.engines.threads import local_state
 from onebit_spark.errors import RequestError
 
 
@@ -93,7 +93,7 @@ def test_a_start_with_too_many_factors_is_refused_by_name():
     with pytest.raises(
         RequestError, match=r"up to 64 factors, and the model .* starts from has 80: choose device='cpu'"
     ):
-        CudaRunner.table(None, "rows", start)
+        CudaEngine.table(None, "rows", start)
 
 
 def test_what_a_machine_lacks(monkeypatch):
@@ -130,13 +130,13 @@ def test_ratings_are_freed_without_the_garbage_collector():
     gc.collect()
     gc.disable()
     try:
-        with local_engine(block, 2).running() as engine:
-            solve(engine, FitConfig(rank=1, max_iter=2, tol=0))
-            with engine.restricted(Split(1, 0.5)) as part:
-                held = [weakref.ref(part.runner), weakref.ref(engine.runner)]
+        with local_state(block, 2).running() as state:
+            solve(state, FitConfig(rank=1, max_iter=2, tol=0))
+            with state.restricted(Split(1, 0.5)) as part:
+                held = [weakref.ref(part.engine), weakref.ref(state.engine)]
             del part
             assert held[0]() is None
-        del engine
+        del state
         assert held[1]() is None
     finally:
         gc.enable()

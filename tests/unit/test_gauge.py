@@ -15,15 +15,15 @@ from test_statistics import statistics
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import gauge, prediction
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.engine import Engine
 from onebit_spark.core.features import SideFeatures
+from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.gauge import Gauge, GaugeStep
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.solver import Start, solve
-from onebit_spark.engines.threads import ThreadRunner, local_engine
+from onebit_spark.engines.threads import ThreadEngine, local_state
 
 M1, M2 = 14, 11
 KINDS = {"linear": "covariance", "scaling": "spread"}
@@ -268,9 +268,9 @@ def solved(data, config, gauge, start=None):
     """A fit with neither gauge nor relaxation, or with both."""
     rows, cols, labels = data
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, (int(rows.max()) + 1, int(cols.max()) + 1))
-    with local_engine(block).running() as engine:
-        outcome = solve(engine, config, gauge=gauge, relaxed=gauge, start=start)
-        return outcome, {side: engine.posterior(side).copy() for side in SIDES}
+    with local_state(block).running() as state:
+        outcome = solve(state, config, gauge=gauge, relaxed=gauge, start=start)
+        return outcome, {side: state.posterior(side).copy() for side in SIDES}
 
 
 @pytest.mark.parametrize("intercepts", [False, True])
@@ -310,7 +310,7 @@ def test_saved_factors_do_not_permute_with_the_numbering(loss):
     np.testing.assert_allclose(other.cols.mean[new_col], fit.cols.mean, atol=tolerance * np.abs(fit.cols.mean).max())
 
 
-class Eager(Engine):
+class Eager(FitState):
     """Maps all rows after every iteration."""
 
     def apply(self, maps):
@@ -326,12 +326,12 @@ def test_a_map_may_wait(options):
     config = FitConfig(rank=4, likelihood_weight=1.0, tol=0, max_iter=12, precision="float64", **options)
     features = {side: rng.normal(size=(m, 2)) for side, m in zip(SIDES, (60, 50), strict=True)}
     found = []
-    for engine in (Eager(ThreadRunner(block)), local_engine(block)):
+    for state in (Eager(ThreadEngine(block)), local_state(block)):
         for side, given in features.items():
-            engine.features[side] = SideFeatures.of_rows(given, engine.counts(side) > 0, "features")
-        outcome = solve(engine, config)
-        waiting = dict(engine._maps)
-        found.append((waiting, outcome, {side: engine.posterior(side).packed() for side in SIDES}))
+            state.features[side] = SideFeatures.of_rows(given, state.engine.counts(side) > 0, "features")
+        outcome = solve(state, config)
+        waiting = dict(state._maps)
+        found.append((waiting, outcome, {side: state.posterior(side).packed() for side in SIDES}))
     (none, eager, expected), (some, lazy, posteriors) = found
     assert not none
     assert set(some) == set(SIDES)
@@ -347,12 +347,12 @@ def test_a_map_that_would_magnify_rounding_does_not_wait(monkeypatch):
     data = simulated("B3", shape=(60, 50), fraction=0.5)
     config = FitConfig(rank=4, likelihood_weight=1.0, tol=0, max_iter=6)
     rows, cols, labels = data
-    engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
-    solve(engine, config)
-    assert engine._maps
-    monkeypatch.setattr("onebit_spark.core.engine.MOST_STRETCH", 1.0 + 1e-6)
-    solve(engine, config)
-    assert not engine._maps
+    state = local_state(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
+    solve(state, config)
+    assert state._maps
+    monkeypatch.setattr("onebit_spark.core.fit_state.MOST_STRETCH", 1.0 + 1e-6)
+    solve(state, config)
+    assert not state._maps
 
 
 def test_a_fit_that_was_interrupted_goes_on_to_the_bit():
@@ -361,9 +361,9 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_bit():
     That is what a fit with checkpoints does. One that does not look agrees to rounding.
     """
     rows, cols, labels = data = simulated("B3", shape=(60, 50), fraction=0.5)
-    engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
+    state = local_state(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
     config = FitConfig(tol=0, max_iter=8, implicit_features=False)
-    whole = solve(engine, config, lambda step: engine.posteriors if step.number == 4 else None)
+    whole = solve(state, config, lambda step: state.posteriors if step.number == 4 else None)
     half, reached = solved(data, replace(config, max_iter=4), True)
     resumed, again = solved(data, config, True, start=Start(reached, half.hierarchy, half.history))
     unseen, rounded = solved(data, config, True)
@@ -372,6 +372,6 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_bit():
         [step.objective for step in unseen.history], [step.objective for step in whole.history], rtol=1e-7
     )
     for side in SIDES:
-        np.testing.assert_array_equal(again[side].packed(), engine.posterior(side).packed())
+        np.testing.assert_array_equal(again[side].packed(), state.posterior(side).packed())
         expected = again[side].packed()
         np.testing.assert_allclose(rounded[side].packed(), expected, atol=1e-4 * np.abs(expected).max())

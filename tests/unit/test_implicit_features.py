@@ -30,7 +30,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.solver import solve
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.engines.threads import local_state
 
 SHAPE = (9, 7)
 
@@ -104,14 +104,14 @@ def test_the_second_moments_by_hand(loss):
     rows, cols, labels = simulated("B2", shape=(30, 20))
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, (30, 20))
     config = config_of(loss, implicit_features=True, max_iter=6, tol=0, rank=3)
-    engine = local_engine(block)
-    outcome = solve(engine, config, gauge=False)
+    state = local_state(block)
+    outcome = solve(state, config, gauge=False)
     f = {"rows": features(rows, cols, (30, 20)), "cols": features(cols, rows, (20, 30))}
     second = np.zeros(3)
     for side in SIDES:
-        posterior, used = engine.posteriors[side], engine.posteriors[OTHER[side]].implicit[:, :3]
+        posterior, used = state.posteriors[side], state.posteriors[OTHER[side]].implicit[:, :3]
         means = f[side] @ used
-        counts = np.maximum(engine.runner.ratings[side].distinct_counts, 1)[:, None]
+        counts = np.maximum(state.engine.ratings[side].distinct_counts, 1)[:, None]
         np.testing.assert_allclose(posterior.implicit[:, 3:6] * np.sqrt(counts), posterior.mean - means, atol=1e-5)
         variance = posterior.spread.astype(float) ** 2
         second += np.sum((posterior.mean - means) ** 2 + variance, axis=0) + RIDGE * np.sum(used**2, axis=0)

@@ -14,7 +14,7 @@ from fitting import assert_same_bits, simulated
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays, fit_table
 from onebit_spark.certificate import bounds
-from onebit_spark.certificate.certified_fit import prior_cost
+from onebit_spark.certificate.draw_certificates import prior_cost
 from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.core import model_selection
 from onebit_spark.core.blocks import RatingBlock
@@ -33,7 +33,8 @@ from onebit_spark.core.model_selection import (
 from onebit_spark.core.posterior import Form
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import IterationPlan, Start, solve
-from onebit_spark.engines.threads import GROWN_MARGIN, local_engine
+from onebit_spark.engines.start import GROWN_MARGIN
+from onebit_spark.engines.threads import local_state
 
 SHAPE = (200, 150)
 FIXED = {"rank": 4, "implicit_features": False}
@@ -44,7 +45,7 @@ def data(kind, seed=0, **options):
 
 
 def engine_of(rows, cols, labels):
-    return local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
+    return local_state(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
 
 
 def noise():
@@ -100,17 +101,17 @@ def test_a_change_is_kept_if_it_gains_a_tenth_of_the_standard_error(ratings):
 def test_the_fit_goes_on_from_the_state_of_the_nine_tenths():
     """The fit of all ratings begins at the state whose loss the trail has last."""
     ratings, config = data("B2"), FitConfig(rank=3, tol=0)
-    engine = engine_of(*ratings)
-    choice, split = select_model(engine, config), Split(config.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
+    state = engine_of(*ratings)
+    choice, split = select_model(state, config), Split(config.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
     reached = [entry for entry in choice.trail if entry["kept"]][-1]
-    assert engine.holdout_loss("logistic", choice.start.posteriors, split).loss == reached["loss"]
+    assert state.holdout_loss("logistic", choice.start.posteriors, split).loss == reached["loss"]
     assert choice.start.earlier == reached["iterations"]
     assert choice.start.planned.iterations == model_selection.FINAL_ITERATIONS
-    outcome = solve(engine, choice.config, start=choice.start)
+    outcome = solve(state, choice.config, start=choice.start)
     fit = fitted(ratings, config)
     assert fit.objective_history == [step.objective for step in outcome.history]
     for side, rows in (("rows", fit.rows), ("cols", fit.cols)):
-        np.testing.assert_array_equal(rows.location, engine.posterior(side).location)
+        np.testing.assert_array_equal(rows.location, state.posterior(side).location)
     assert np.all(np.diff(fit.objective_history) < 0)  # all ratings: the objective falls from the first step on
 
 
@@ -156,11 +157,11 @@ def test_steps_are_as_relaxed_as_if_the_fit_had_not_been_divided():
     whole, parts = engine_of(*ratings), engine_of(*ratings)
     through = solve(whole, config)
     half = solve(parts, replace(config, max_iter=6))
-    state = Start({side: parts.posterior(side) for side in SIDES}, half.hierarchy, earlier=6)
-    rest = solve(parts, replace(config, max_iter=3), start=state)
+    start = Start({side: parts.posterior(side) for side in SIDES}, half.hierarchy, earlier=6)
+    rest = solve(parts, replace(config, max_iter=3), start=start)
     expected = [step.objective for step in through.history[6:]]
     assert [step.objective for step in rest.history] == pytest.approx(expected, rel=1e-7)  # float32 in between
-    afresh = solve(parts, replace(config, max_iter=3), start=replace(state, earlier=0))
+    afresh = solve(parts, replace(config, max_iter=3), start=replace(start, earlier=0))
     assert [step.objective for step in afresh.history] != pytest.approx(expected, rel=1e-6)
 
 
@@ -186,8 +187,8 @@ def test_mere_noise_leaves_one_factor():
 
 def test_dropped_factors_move_no_score():
     """Only their strength is below 1% of the largest, and what the fit says is what it said."""
-    engine, config = engine_of(*data("B2")), FitConfig(rank=10, likelihood_weight="auto")
-    full, dropped = select_model(engine, config), select_model(engine, replace(config, rank="auto"))
+    state, config = engine_of(*data("B2")), FitConfig(rank=10, likelihood_weight="auto")
+    full, dropped = select_model(state, config), select_model(state, replace(config, rank="auto"))
     assert dropped.config.rank < 10 == full.config.rank
 
     def scores(choice):
@@ -208,41 +209,41 @@ def test_factors_that_the_held_out_loss_needs_are_not_dropped(monkeypatch):
 
 
 def test_a_slice_has_whole_rows_and_its_tenth_is_a_part_of_the_tenth_of_all():
-    engine, tenth = engine_of(*data("B3")), Split(7, 0.9, "cell")
+    state, tenth = engine_of(*data("B3")), Split(7, 0.9, "cell")
     sets = {}
     for side, share in product(SIDES, (0.3, 0.6)):
-        with engine.restricted(Split(5, share, side)) as some, some.restricted(tenth) as part:
-            counts, here = some.counts(side), some.numbers[side]
+        with state.restricted(Split(5, share, side)) as some, some.restricted(tenth) as part:
+            counts, here = some.engine.counts(side), some.engine.numbers[side]
             assert counts.min() > 0
-            assert np.array_equal(counts, engine.counts(side)[here])
-            assert len(counts) == pytest.approx(share * engine.runner.n_rows(side), abs=30)
-            left = some.n_ratings - part.n_ratings
-            posteriors = {each: rows.take(some.numbers[each]) for each, rows in posteriors_of(engine).items()}
+            assert np.array_equal(counts, state.engine.counts(side)[here])
+            assert len(counts) == pytest.approx(share * state.engine.n_rows(side), abs=30)
+            left = some.engine.n_ratings - part.engine.n_ratings
+            posteriors = {each: rows.take(some.engine.numbers[each]) for each, rows in posteriors_of(state).items()}
             assert left == some.holdout_loss("logistic", posteriors, tenth).n
             sets[side, share] = set(here), set(cells(part))
             hierarchy = HyperPosterior(PRIOR, PRIOR, np.ones(2))
-            placed = engine.placed(posteriors, some.numbers, hierarchy)[side]
+            placed = state.place(posteriors, some.engine.numbers, hierarchy)[side]
             np.testing.assert_array_equal(placed.location[here], posteriors[side].location)
             np.testing.assert_array_equal(np.delete(placed.std, here, axis=0), 1.0)
-    with engine.restricted(tenth) as fitted:
+    with state.restricted(tenth) as fitted:
         everywhere = set(cells(fitted))
-    assert everywhere < set(cells(engine))
+    assert everywhere < set(cells(state))
     for side in SIDES:
         (few, fewer), (many, more) = sets[side, 0.3], sets[side, 0.6]
         assert few < many
         assert fewer < more < everywhere
 
 
-def cells(engine):
-    block, numbers = engine.runner.ratings["rows"], engine.numbers
+def cells(state):
+    block, numbers = state.engine.ratings["rows"], state.engine.numbers
     rows, columns = np.repeat(numbers["rows"], block.row_counts), numbers["cols"][block.codes >> 1]
     return zip(rows.tolist(), columns.tolist(), strict=True)
 
 
-def posteriors_of(engine):
+def posteriors_of(state):
     config = FitConfig(rank=2)
-    engine.start(config, config.make_loss())
-    return engine.posteriors
+    state.start(config, config.make_loss())
+    return state.posteriors
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -252,19 +253,19 @@ def test_the_search_begins_on_a_slice_of_the_longer_side(monkeypatch, turned):
     monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 300)
     rows, cols, labels = data("B2")
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE)
-    engine, sliced = local_engine(block.transpose() if turned else block), []
-    restricted = type(engine).restricted
-    monkeypatch.setattr(type(engine), "restricted", lambda *of: sliced.append(of[1]) or restricted(*of))
-    choice = select_model(engine, FitConfig())
+    state, sliced = local_state(block.transpose() if turned else block), []
+    restricted = type(state).restricted
+    monkeypatch.setattr(type(state), "restricted", lambda *of: sliced.append(of[1]) or restricted(*of))
+    choice = select_model(state, FitConfig())
     assert [(split.by, split.fraction) for split in sliced] == [
         ("cols" if turned else "rows", 1 / 16), ("cell", 0.9), ("cols" if turned else "rows", 1 / 4), ("cell", 0.9),
         ("cell", 0.9),
     ]  # fmt: skip
     assert [share for share, _ in groupby(entry["share"] for entry in choice.trail)] == [1 / 16, 1 / 4, 1]
-    assert choice.start.posteriors["rows"].n_rows == engine.runner.n_rows("rows")
+    assert choice.start.posteriors["rows"].n_rows == state.engine.n_rows("rows")
     assert set(choice.losses) <= {entry["weight"] for entry in choice.trail if entry["share"] == 1}
-    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", engine.n_ratings)
-    whole = select_model(engine, FitConfig())
+    monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", state.engine.n_ratings)
+    whole = select_model(state, FitConfig())
     assert choice.holdout.loss < whole.holdout.loss + whole.holdout.standard_error
 
 
@@ -288,7 +289,7 @@ def test_all_ratings_try_twenty_factors_where_a_slice_refused_more(monkeypatch, 
     """``short``: 32 factors take too much memory, which is reported once."""
     shape, tried = (600, 150), []
     rows, cols, labels = simulated("B1", rank=15, shape=shape, fraction=0.9)
-    engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, shape))
+    state = local_state(RatingBlock.from_coordinates(rows, cols, labels > 0, shape))
 
     def refused(search, trial, wider):
         tried.append((search._share, wider.factors))
@@ -298,8 +299,8 @@ def test_all_ratings_try_twenty_factors_where_a_slice_refused_more(monkeypatch, 
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", len(rows) // 5)
     monkeypatch.setattr(model_selection._Search, "_grown", refused)
     if short:
-        monkeypatch.setattr(type(engine), "shortage", lambda _, config: "too large" if config.rank > 20 else None)
-    select_model(engine, FitConfig(likelihood_weight=4.0))
+        monkeypatch.setattr(type(state.engine), "shortage", lambda _, config: "too large" if config.rank > 20 else None)
+    select_model(state, FitConfig(likelihood_weight=4.0))
     assert tried == [*([] if short else [(1 / 4, 32)]), (1, 20)]
     assert caplog.text.count("rank 32 is not tried: too large") == int(short)
 
@@ -308,19 +309,19 @@ def test_the_side_with_new_rows_moves_first():
     """A fit in which the columns move first is that of the transposed ratings."""
     rows, cols, labels = data("B3")
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE)
-    here, there = local_engine(block), local_engine(block.transpose())
+    here, there = local_state(block), local_state(block.transpose())
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=6, tol=0, intercepts=False)
     here.start(config, config.make_loss())
     begun = {side: here.posterior(side) for side in SIDES}
     turned = {side: begun[OTHER[side]] for side in SIDES}
-    state = Start(begun, HyperPosterior(PRIOR, PRIOR, np.ones(2)))
+    start = Start(begun, HyperPosterior(PRIOR, PRIOR, np.ones(2)))
 
-    def history(engine, start):
-        return [step.objective for step in solve(engine, config, start=start).history]
+    def history(state, start):
+        return [step.objective for step in solve(state, config, start=start).history]
 
-    expected = history(here, state)
-    assert history(there, replace(state, posteriors=turned, first="cols")) == pytest.approx(expected, rel=1e-6)
-    assert history(there, replace(state, posteriors=turned)) != pytest.approx(expected, rel=1e-6)
+    expected = history(here, start)
+    assert history(there, replace(start, posteriors=turned, first="cols")) == pytest.approx(expected, rel=1e-6)
+    assert history(there, replace(start, posteriors=turned)) != pytest.approx(expected, rel=1e-6)
 
 
 # ---- when there is nothing to choose ---------------------------------------------------------------------------------
@@ -328,40 +329,40 @@ def test_the_side_with_new_rows_moves_first():
 
 def test_a_rank_and_a_weight_that_are_given_leave_nothing_to_choose():
     ratings, config = data("B2"), FitConfig(rank=3, likelihood_weight=1.0, tol=0, max_iter=12)
-    fit, engine = fit_arrays(*ratings, config, SHAPE), engine_of(*ratings)
-    outcome = solve(engine, config)
+    fit, state = fit_arrays(*ratings, config, SHAPE), engine_of(*ratings)
+    outcome = solve(state, config)
     assert fit.objective_history == [step.objective for step in outcome.history]
-    np.testing.assert_array_equal(fit.rows.location, engine.posterior("rows").location)
+    np.testing.assert_array_equal(fit.rows.location, state.posterior("rows").location)
     assert replace(fit.config, alpha=None, beta=None) == config
     assert fit.config.implicit_features
     assert (fit.info.choice, fit.info.calibration, fit.info.weight_losses) == (None, None, None)
 
 
 def test_when_there_is_too_little_to_choose(monkeypatch):
-    engine = engine_of(*data("B3"))
-    given = select_model(engine, FitConfig(likelihood_weight=0.7, rank=5))
+    state = engine_of(*data("B3"))
+    given = select_model(state, FitConfig(likelihood_weight=0.7, rank=5))
     assert (given.config.kappa, given.config.rank, given.start) == (0.7, 5, None)
-    short = select_model(engine, FitConfig(max_iter=model_selection.SHORTEST_FIT - 1))
+    short = select_model(state, FitConfig(max_iter=model_selection.SHORTEST_FIT - 1))
     assert (short.config.rank, short.config.kappa, short.start) == (START_RANK, LOSSES["logistic"].default_kappa, None)
-    monkeypatch.setattr(model_selection, "FEWEST_RATINGS", engine.n_ratings + 1)
+    monkeypatch.setattr(model_selection, "FEWEST_RATINGS", state.engine.n_ratings + 1)
     for loss in ("logistic", "hinge"):
-        few = select_model(engine, FitConfig(loss=loss))
+        few = select_model(state, FitConfig(loss=loss))
         assert (few.config.rank, few.config.kappa, few.start) == (START_RANK, LOSSES[loss].default_kappa, None)
         assert few.as_dict() is few.calibration is None
         assert (few.candidates, few.ranks) == (1, 1)
-    assert select_model(engine, FitConfig(max_rank=4)).config.rank == 4
+    assert select_model(state, FitConfig(max_rank=4)).config.rank == 4
 
 
 def test_a_fit_that_starts_from_another_takes_its_settings():
-    engine = engine_of(*data("B3"))
+    state = engine_of(*data("B3"))
     settings = {"rank": 17, "likelihood_weight": 1.3, "implicit_features": False}
     earlier = Start({}, HyperPosterior(PRIOR, PRIOR, np.ones(17)), settings=settings)
-    choice = select_model(engine, FitConfig(), earlier)
+    choice = select_model(state, FitConfig(), earlier)
     assert (choice.config.rank, choice.config.kappa, choice.config.implicit_features) == (17, 1.3, False)
     assert (choice.candidates, choice.ranks) == (len(KAPPA_FACTORS), 64)  # chosen, on ratings that may be these
     assert choice.start is earlier
     assert choice.as_dict() is None
-    given = select_model(engine, FitConfig(rank=5, likelihood_weight=0.7), earlier)
+    given = select_model(state, FitConfig(rank=5, likelihood_weight=0.7), earlier)
     assert (given.config.rank, given.config.kappa, given.config.implicit_features) == (5, 0.7, True)
     noisy = {
         "trail": [],
@@ -370,7 +371,7 @@ def test_a_fit_that_starts_from_another_takes_its_settings():
         "earlier": 9,
         "planned": [8, "as planned"],
     }
-    assert select_model(engine, FitConfig(), replace(earlier, record=noisy)).noise.noise == 0.2
+    assert select_model(state, FitConfig(), replace(earlier, record=noisy)).noise.noise == 0.2
 
 
 # ---- what goes together with it --------------------------------------------------------------------------------------
@@ -380,11 +381,11 @@ def test_ratings_of_a_cell_stay_together():
     """Each rating three times: as with each once, so that a κ that repeats them gains nothing by it."""
     rows, cols, labels = data("B3")
     once, thrice = (engine_of(*(np.repeat(part, n) for part in (rows, cols, labels))) for n in (1, 3))
-    weights = [select_model(engine, FitConfig(**FIXED)).config.kappa for engine in (once, thrice)]
+    weights = [select_model(state, FitConfig(**FIXED)).config.kappa for state in (once, thrice)]
     assert weights[1] < weights[0]
     split, numbers = Split(7, 0.9, "cell"), tuple(map(np.arange, SHAPE))
     alone, together = (
-        split.part_of(engine.runner.ratings["rows"], *numbers, those=False).codes for engine in (once, thrice)
+        split.part_of(state.engine.ratings["rows"], *numbers, those=False).codes for state in (once, thrice)
     )
     np.testing.assert_array_equal(np.repeat(alone, 3), together)
 
@@ -425,11 +426,11 @@ def test_features_that_pay_are_kept():
 
 def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():
     config = FitConfig(loss="hinge", rank=3, likelihood_weight="auto", implicit_features=False)
-    engine, terms = engine_of(*data("A2")), Terms(delta=0.1)
+    state, terms = engine_of(*data("A2")), Terms(delta=0.1)
     chosen = fitted(data("A2"), config, certify=terms)
     found = {item.name: item for item in chosen.certificates}
     assert len(chosen.info.weight_losses) < len(KAPPA_FACTORS)  # which of them are tried depends on the labels
-    theorem1, n = found["theorem1"], engine.n_ratings
+    theorem1, n = found["theorem1"], state.engine.n_ratings
     assert theorem1.inputs["grid"] == len(KAPPA_FACTORS)
     paid = theorem1.inputs["avb"] + theorem1.inputs["prior_cost"] / theorem1.inputs["lambda"]
     assert theorem1.bound == bounds.theorem1(paid, n, theorem1.inputs["lambda"], 0.1 / len(KAPPA_FACTORS))
@@ -605,10 +606,10 @@ def rank_two_engine(weighted=False, **choices):
     """An engine after some iterations at rank 2 on labels of rank 5."""
     rows, cols, labels = simulated("B1", rank=5, shape=SMALL, fraction=0.6, seed=4)
     weights = np.random.default_rng(0).gamma(2.0, 0.5, len(rows)).astype(np.float32) if weighted else None
-    engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, SMALL, weights), threads=2)
+    state = local_state(RatingBlock.from_coordinates(rows, cols, labels > 0, SMALL, weights), threads=2)
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=8, tol=0, **choices)
-    solve(engine, config)
-    return engine, config, (rows, cols, labels.astype(float), np.ones(len(rows)) if weights is None else weights)
+    solve(state, config)
+    return state, config, (rows, cols, labels.astype(float), np.ones(len(rows)) if weights is None else weights)
 
 
 def scores_of(engine_or_posteriors):
@@ -623,8 +624,8 @@ def scores_of(engine_or_posteriors):
 def test_new_factors_are_singular_vectors_of_the_residuals(weighted, choices, monkeypatch):
     """ΔL ΔRᵀ ∝ D_r^{−½} U F Σ Vᵀ D_c^{−½} of D_r^{−½} E D_c^{−½}, E_ij = Σ w y σ(−y u); Σ w·residual·Δu = .003 Σ w."""
     monkeypatch.setattr("onebit_spark.core.spectral.OVERSAMPLING", 87)  # the whole space: no error but rounding
-    engine, config, (rows, cols, labels, weights) = rank_two_engine(weighted, **choices)
-    before = {side: engine.posterior(side) for side in SIDES}
+    state, config, (rows, cols, labels, weights) = rank_two_engine(weighted, **choices)
+    before = {side: state.posterior(side) for side in SIDES}
     residuals = weights * labels / (1 + np.exp(labels * scores_of(before)[rows, cols]))
     matrix, roots = np.zeros(SMALL), []
     np.add.at(matrix, (rows, cols), residuals)
@@ -636,7 +637,7 @@ def test_new_factors_are_singular_vectors_of_the_residuals(weighted, choices, mo
     expected = GROWN_MARGIN * weights.sum() * low_rank / np.sum(residuals * low_rank[rows, cols])
 
     wider = FitConfig(rank=5, **choices)
-    grown = engine.grown(wider, wider.make_loss())
+    grown = state.grow(wider, wider.make_loss())
     added = grown["rows"].mean[:, 2:].astype(float) @ grown["cols"].mean[:, 2:].T.astype(float)
     assert np.linalg.norm(added - expected) < 1e-3 * np.linalg.norm(expected)
     for side in SIDES:
@@ -648,10 +649,10 @@ def test_new_factors_are_singular_vectors_of_the_residuals(weighted, choices, mo
 
 def test_growth_hardly_changes_a_score():
     """And it lowers the loss of the ratings: the new factors point where the likelihood rises."""
-    engine, _, (rows, cols, labels, _) = rank_two_engine()
-    before = {side: engine.posterior(side) for side in SIDES}
+    state, _, (rows, cols, labels, _) = rank_two_engine()
+    before = {side: state.posterior(side) for side in SIDES}
     wider = FitConfig(rank=4)
-    grown = engine.grown(wider, wider.make_loss())
+    grown = state.grow(wider, wider.make_loss())
     old, new = scores_of(before), scores_of(grown)
     assert 0 < np.abs(new - old).max() < 0.2
     losses = [np.mean(np.logaddexp(0, -labels * scores[rows, cols])) for scores in (old, new)]
@@ -660,10 +661,10 @@ def test_growth_hardly_changes_a_score():
 
 def test_the_objective_falls_from_the_grown_state():
     """After the first iteration: the grown state itself has factors of the start's spread, with γ of no ratings."""
-    engine, config, _ = rank_two_engine(implicit_features=False)
-    hierarchy = solve(engine, config).hierarchy
+    state, config, _ = rank_two_engine(implicit_features=False)
+    hierarchy = solve(state, config).hierarchy
     wider = FitConfig(rank=4, likelihood_weight=1.0, max_iter=8, tol=0, implicit_features=False)
     scales = hierarchy.of_factors(np.array([0, 1, -1, -1]))
-    state = Start(engine.grown(wider, wider.make_loss()), scales, earlier=8)
-    history = [step.objective for step in solve(engine, wider, start=state).history]
+    start = Start(state.grow(wider, wider.make_loss()), scales, earlier=8)
+    history = [step.objective for step in solve(state, wider, start=start).history]
     assert np.all(np.diff(history) < 0)

@@ -25,7 +25,7 @@ from onebit_spark.core.losses import SIDES, HalfStep
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import solve
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.engines.threads import local_state
 
 
 def coded(**columns):
@@ -146,12 +146,12 @@ P, SHAPE = 3, (40, 30)
 def known_engine(seed=0):
     """An engine on simulated ratings with random side features of both sides."""
     rows, cols, labels = simulated("B3", shape=SHAPE)
-    engine = local_engine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
+    state = local_state(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
     rng = np.random.default_rng(seed)
     for side in SIDES:
-        given = rng.normal(size=(engine.runner.ratings[side].n_rows, P))
-        engine.features[side] = SideFeatures.of_rows(given, engine.counts(side) > 0, "features")
-    return engine
+        given = rng.normal(size=(state.engine.ratings[side].n_rows, P))
+        state.features[side] = SideFeatures.of_rows(given, state.engine.counts(side) > 0, "features")
+    return state
 
 
 def test_a_step_without_implicit_features_is_the_ridge_regression():
@@ -179,26 +179,26 @@ def test_the_objective_never_rises(loss, prior, intercepts, implicit):
 def test_the_statistics_by_hand():
     """Of one half step with given weights: Σ f(x − p)ᵀ, X' = [1, x − Wᵀf − p], and the ridge."""
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=3, tol=0)
-    engine, loss, rng = known_engine(), config.make_loss(), np.random.default_rng(3)
-    hierarchy = solve(engine, config).hierarchy
+    state, loss, rng = known_engine(), config.make_loss(), np.random.default_rng(3)
+    hierarchy = solve(state, config).hierarchy
     weights = rng.normal(size=(P, config.dimension))
-    implicit_coef = engine.posteriors["cols"].implicit[:, :2].copy()
+    implicit_coef = state.posteriors["cols"].implicit[:, :2].copy()
     step = HalfStep(
         side="rows", iteration=0, kappa=1.0, prior=hierarchy.row_prior("rows"), ratings_per_row=1.0,
         feature_coef=weights,
     )  # fmt: skip
-    found = engine.half_step(loss, step)
-    block, rows = engine.runner.ratings["rows"], engine.posteriors["rows"]
+    found = state.half_step(loss, step)
+    block, rows = state.engine.ratings["rows"], state.posteriors["rows"]
     rated = np.zeros((block.n_rows, block.n_columns))
     rated[np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1] = 1.0
     active = block.row_counts > 0
     implicit_mean = (rated / np.sqrt(np.maximum(rated.sum(axis=1, keepdims=True), 1.0))) @ implicit_coef
-    known = engine.features["rows"].coded @ weights
+    known = state.features["rows"].coded @ weights
     known[:, 1:] += implicit_mean
     distance = rows.location - known
     centre = np.zeros(config.dimension)
     centre[0] = hierarchy.mean
-    f = engine.features["rows"].coded[active]
+    f = state.features["rows"].coded[active]
     counts = np.sqrt(block.distinct_counts)[:, None]
     directions = (counts * rows.implicit[:, 8:])[active]
     lines = np.hstack([(distance - centre)[active], directions])
@@ -276,9 +276,9 @@ def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest():
     other = np.where(outside[:, None], 50.0, features)
     found = []
     for given in (features, other):
-        engine = local_engine(block)
-        engine.features["rows"] = SideFeatures.of_rows(given, block.row_counts > 0, "features")
-        with engine.restricted(split) as part:
+        state = local_state(block)
+        state.features["rows"] = SideFeatures.of_rows(given, block.row_counts > 0, "features")
+        with state.restricted(split) as part:
             found.append(part.features["rows"].coding)
     assert found[0] == found[1]
 

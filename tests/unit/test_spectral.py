@@ -8,13 +8,14 @@ from scipy.sparse import coo_array, diags_array
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.spectral import OVERSAMPLING, CountedRows, Keyed, spectral_start
-from onebit_spark.engines.threads import StartTables, ThreadRunner
+from onebit_spark.engines.start import StartTables
+from onebit_spark.engines.threads import ThreadEngine
 from onebit_spark.simulate import simulate
 
 
 def engine(rows, cols, labels, shape=None):
     shape = shape or (rows.max() + 1, cols.max() + 1)
-    return StartTables(ThreadRunner(RatingBlock.from_coordinates(rows, cols, labels > 0, shape), threads=1))
+    return StartTables(ThreadEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, shape), threads=1))
 
 
 def reference(rows, cols, labels, rank, oversampling):

@@ -23,8 +23,9 @@ from onebit_spark.core import config as core_config
 from onebit_spark.core.config import Execution
 from onebit_spark.core.hashes import CellSketch, cell_hashes, coin_drawn
 from onebit_spark.core.model_info import feature_effects
-from onebit_spark.engines.threads import ThreadRunner
-from onebit_spark.in_process import TableFit
+from onebit_spark.engines.threads import ThreadEngine
+from onebit_spark.fit import FitTask, fit_model
+from onebit_spark.in_process import LocalModels, driver_state
 from onebit_spark.input.ratings import ArrowRatings, Columns
 from onebit_spark.input.tables import ArrowTable
 from onebit_spark.ml.checkpoint import OWNER, clear_checkpoints
@@ -59,7 +60,7 @@ def test_the_fit_is_that_of_the_arrays(ratings, likes, loss):
     assert by_ids.users.ids.to_pylist() == sorted(set(likes["user"].to_pylist()))
 
 
-class Device(ThreadRunner):
+class Device(ThreadEngine):
     """A stand-in for a GPU. Lines that are fetched are turned round, and those that are sent are turned back."""
 
     @classmethod
@@ -68,27 +69,26 @@ class Device(ThreadRunner):
         return cls(block)
 
     def start(self, config, loss):
-        return ThreadRunner(self.ratings["rows"]).start(config, loss)
+        return ThreadEngine(self.ratings["rows"]).start(config, loss)
 
-    def lines(self, table):
+    def rows_here(self, table):
         return table[::-1] if isinstance(table, np.ndarray) else table.take(np.arange(table.n_rows)[::-1])
 
     def table(self, side, lines):
-        return self.lines(lines)
+        return self.rows_here(lines)
 
 
 def test_on_a_device(likes, tmp_path, monkeypatch):
     """What a model holds was fetched from there. A checkpoint that goes on was sent there again."""
     monkeypatch.setattr(core_config, "no_device", lambda: None)
-    monkeypatch.setattr(in_process, "CudaRunner", Device)
+    monkeypatch.setattr(in_process, "CudaEngine", Device)
     expected, model = fit_table(likes, QUICK), fit_table(likes, QUICK, device="cuda")
     assert model.info.objective_history == expected.info.objective_history
     np.testing.assert_array_equal(model.users.known.location, expected.users.known.location[::-1])
     ratings = ArrowRatings(ArrowTable.of(likes), Columns())
     keep = Execution(device="cuda", checkpoint_dir=str(tmp_path / "c"), checkpoint_interval=2)
     for config, how in ((replace(QUICK, max_iter=3), keep), (QUICK, replace(keep, resume=True))):
-        fit = TableFit(config, None, Columns(), ratings.id_types, execution=how)
-        resumed = fit.model(ratings.divided().to_fit)
+        resumed = fitted_by(config, ratings, how)
     np.testing.assert_allclose(resumed.info.objective_history, expected.info.objective_history, rtol=1e-7)
 
 
@@ -99,7 +99,7 @@ def test_memory_is_checked_for_the_rank_at_the_start(likes, monkeypatch):
         raise RequestError(f"rank {form.rank}")
 
     monkeypatch.setattr(core_config, "no_device", lambda: None)
-    monkeypatch.setattr(in_process.CudaRunner, "of_block", of_block)
+    monkeypatch.setattr(in_process.CudaEngine, "of_block", of_block)
     for max_rank, first in ((64, 10), (4, 4)):
         with pytest.raises(RequestError, match=f"rank {first}$"):
             fit_table(likes, FitConfig(max_rank=max_rank), device="cuda")
@@ -321,8 +321,15 @@ def test_bad_requests(likes, arguments, message):
 def fitted(likes, execution, terms=None, on_iteration=None, **settings):
     source = ArrowRatings(ArrowTable.of(likes), Columns())
     config = FitConfig(**{"rank": 2, "tol": 0.0, "likelihood_weight": 1.0, **settings})
-    fit = TableFit(config, terms, Columns(), source.id_types, execution=execution)
-    return fit.model(source.divided().to_fit, on_iteration)
+    return fitted_by(config, source, execution, terms, on_iteration)
+
+
+def fitted_by(config, source, execution, terms=None, on_iteration=None):
+    """The pipeline, with checkpoints."""
+    task = FitTask(config, terms, Columns(), source.id_types, execution=execution)
+    ratings = source.divided().to_fit
+    opening = driver_state(ratings, config, execution.device)
+    return fit_model(task, ratings, LocalModels(), opening, on_iteration)
 
 
 def test_a_fit_goes_on_from_a_checkpoint_and_ends_at_the_same_bits(likes, tmp_path):
@@ -663,7 +670,7 @@ def test_a_holdout_that_the_initial_model_leaves_nothing_of(ratings, likes, mode
         "of some": (replace(model, fitted=part), "the cells of at least [0-9]+ of the [0-9]+ held-out"),
         "unknown": (replace(model, fitted=None), "does not record the ratings that it was fitted on"),
     }
-    monkeypatch.setattr(TableFit, "model", None)
+    monkeypatch.setattr(in_process, "fit_model", None)
     for given, what in initial.values():
         message = (
             f"holdout does not go with this initial_model, which .*{what}.*: fit it with the same holdout and seed"

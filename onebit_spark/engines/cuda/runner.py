@@ -1,4 +1,4 @@
-"""CudaRunner: the steps on a GPU. A table is a posterior with arrays on the device.
+"""CudaEngine: the engine on a GPU. A table is a posterior with arrays on the device.
 
 A half step is: lines, sums over ratings, a system for every row, and the statistics of the side. The .cu files that a
 fit needs are compiled in parallel, before the first of them runs.
@@ -17,25 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig
-from onebit_spark.core.engine import (
-    Confidences,
-    Convert,
-    Draw,
-    FillUnrated,
-    Measure,
-    MeasureHoldoutLoss,
-    RowLayout,
-    RowStep,
-    RowTransform,
-    Step,
-    Sums,
-    Update,
-    coef_gram_step,
-    column_squares,
-)
 from onebit_spark.core.features import RIDGE, ImplicitMove
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Logistic, Loss, RowPrior, Side
-from onebit_spark.core.posterior import FIT_VECTORS, Form, RowMap, RowPosterior, packed_size
+from onebit_spark.core.posterior import FIT_VECTORS, FloatArray, Form, RowMap, RowPosterior, packed_size
 from onebit_spark.core.prediction import BINS, HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, WIDEST
 from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.core.spectral import (
@@ -43,15 +27,33 @@ from onebit_spark.core.spectral import (
     CountedRows,
     CubeSums,
     Factors,
-    Keyed,
+    Normals,
     Numbered,
     SquareSum,
     Table,
-    add_tables,
+    TableSum,
     gram,
     spectral_start,
 )
 from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.core.work import (
+    CoefGram,
+    ColumnNorms,
+    ConvertRows,
+    CountConfidences,
+    CountDrawErrors,
+    FillUnrated,
+    HalfStepInputs,
+    MeasureSpreads,
+    RatingWork,
+    RowMapping,
+    RowSum,
+    RowTransform,
+    SumHoldoutLoss,
+    Sums,
+    UpdateRows,
+)
+from onebit_spark.engines.base import Engine, Numbers, S
 from onebit_spark.engines.cuda.device import (
     NULL,
     THREADS,
@@ -86,7 +88,7 @@ from onebit_spark.engines.cuda.shapes import (
     LineShape,
     Shape,
 )
-from onebit_spark.engines.threads import GROWN_MARGIN
+from onebit_spark.engines.start import GROWN_MARGIN
 from onebit_spark.errors import RequestError
 
 FILL_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200
@@ -103,10 +105,13 @@ TOTAL_BITS = 62  # the weights of held-out ratings are added up as integers belo
 Vector = NDArray[np.float64]
 
 
-class CudaRunner:
-    """Runs the steps of an engine on the device, which holds both orientations of the ratings."""
+class CudaEngine:
+    """The engine on the device, which holds both orientations of the ratings.
 
-    numbers = None
+    Every work of ``core.work`` has a form for the device here.
+    """
+
+    numbers: dict[Side, Numbers] | None = None
 
     def __init__(self, ratings: Orientations) -> None:
         self.ratings = ratings
@@ -114,26 +119,37 @@ class CudaRunner:
         self.weighted = ratings["rows"].weights is not None
         self.total_weight = ratings["rows"].total_weight
         self._prepared: set[Form] = set()
+        self._features: dict[Side, tuple[FloatArray, Any]] = {}  # side features, here and there
         self._left_out: tuple[Split, DeviceRatings] | None = None
-        self._ahead: RatingSums | None = None  # sums of the next half step, where the data term has needed them
+        # sums of the next half step, where the data term has needed them
+        self._ahead: RatingSums | None = None
         self._next: Callable[[], RatingSums] | None = None  # computes them
 
     @classmethod
     def of_arrays(
-        cls, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None,
-        settings: Sequence[object], weights: ArrayLike | None, form: Form,
-    ) -> Self:  # fmt: skip
-        """A runner on the ratings of ``fit_arrays``; ``settings`` are the problems of the settings."""
+        cls,
+        rows: ArrayLike,
+        cols: ArrayLike,
+        labels: ArrayLike,
+        shape: Sequence[int] | None,
+        settings: Sequence[object],
+        weights: ArrayLike | None,
+        form: Form,
+    ) -> Self:
+        """An engine on the ratings of ``fit_arrays``; ``settings`` are the problems of the settings."""
         if not settings:
             prepare_ratings()
         return cls(device_ratings(rows, cols, labels, shape, settings, weights, form))
 
     @classmethod
     def of_block(cls, block: RatingBlock, form: Form) -> Self:
-        """A runner on the ratings of a block; ``form`` is that of the rows at the start of the fit."""
+        """An engine on the ratings of a block; ``form`` is that of the rows at the start of the fit."""
         prepare_ratings()
-        check_memory(block.n_ratings, block.n_rows, block.n_columns, form, block.weights is not None)
+        weighted = block.weights is not None
+        check_memory(block.n_ratings, block.n_rows, block.n_columns, form, weighted)
         return cls(orientations_of(block))
+
+    # ---- the ratings ---------------------------------------------------------------------------------
 
     @property
     def positives(self) -> int:
@@ -149,35 +165,115 @@ class CudaRunner:
     def n_rows(self, side: Side) -> int:
         return self.ratings[side].n_rows
 
-    def counts(self, side: Side) -> NDArray[np.int64]:
+    def counts(self, side: Side) -> Numbers:
         return self.ratings[side].counts
 
-    def held_rows(self, side: Side) -> CountedRows:
-        return self.ratings[side].counted_rows
+    # ---- the length of a fit -------------------------------------------------------------------------
 
-    def run(
-        self, side: Side, step: Step, tables: Sequence[Any], others: Any, layout: RowLayout, send: Any = None
-    ) -> tuple[Any, list[Sums]]:
-        if isinstance(step, Measure):
-            self._ahead = self._next = None  # no half step follows
-            return measured(self.ratings[side], step, tables[0], others), []
-        assert isinstance(step, Update)
-        half, ratings, rows = step.step, self.ratings[side], tables[0]
-        self._prepare(rows.form)
-        features = tables[1] if half.feature_coef is not None else None
-        prior = DevicePrior.of(half, features)
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """The engine for the length of a fit. Afterwards, sums for a next half step are freed."""
+        yield self
+        self._ahead = None
         self._next = None
-        rating_sums, self._ahead = self._ahead, None
-        if rating_sums is None or not rating_sums.are_of(rows, others, half.kappa):
-            rating_sums = RatingSums.of(ratings, rows, others, half.kappa)
-        new, implicit_means, scalars = updated(ratings, half, rating_sums, prior)
-        del rating_sums
-        if half.want_data:
-            self._next = partial(RatingSums.of, self.ratings[OTHER[side]], others, new, half.kappa)
+        self._left_out = None
+
+    @contextmanager
+    def restricted(self, split: Split) -> Iterator[CudaEngine]:
+        chosen = self.ratings["rows"].part_of(split)
+        yield CudaEngine({"rows": chosen, "cols": chosen.transposed()})
+
+    def described(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def shortage(self, config: FitConfig) -> str | None:
+        sizes = self.n_ratings, self.n_rows("rows"), self.n_rows("cols")
+        needed = bytes_needed(*sizes, config.form, self.weighted)
+        there = usable_bytes()
+        if needed <= there:
+            return None
+        return f"it takes about {needed / 1e9:.1f} GB of GPU memory, and there are {there / 1e9:.1f}"
+
+    # ---- tables --------------------------------------------------------------------------------------
+
+    def table(self, side: Side, rows: RowPosterior) -> RowPosterior:
+        if rows.rank > CUDA_MOST_RANK:
+            raise RequestError(
+                f"device='cuda' fits up to {CUDA_MOST_RANK} factors, and the model or checkpoint that "
+                f"this fit starts from has {rows.rank}: choose device='cpu'"
+            )
+        return with_arrays(rows, lambda array: upload(array.astype(np.float32, copy=False)))
+
+    def rows_here(self, table: RowPosterior) -> RowPosterior:
+        return with_arrays(table, download)
+
+    def take(self, side: Side, table: RowPosterior, numbers: Numbers) -> RowPosterior:
+        return self.rows_here(table).take(numbers)
+
+    def place(
+        self,
+        side: Side,
+        rows: RowPosterior,
+        numbers: Numbers,
+        prior: RowPosterior,
+    ) -> RowPosterior:
+        return self.table(side, rows.among(prior, self.n_rows(side), numbers))
+
+    # ---- the start -----------------------------------------------------------------------------------
+
+    def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
+        self._prepare(config.form)
+        signs = DeviceSigns(self.ratings, self.ratings)
+        tables: tuple[Any, Any] = STARTS[config.start](signs, config.factors, config.seed)
+        return {side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)}
+
+    def grow(
+        self,
+        tables: dict[Side, RowPosterior],
+        config: FitConfig,
+        loss: Loss,
+    ) -> dict[Side, RowPosterior]:
+        self._prepare(config.form)
+        residuals: dict[Side, DeviceRatings] = {}
+        for side, ratings in self.ratings.items():
+            weights = residual_weights(ratings, tables[side], tables[OTHER[side]])
+            residuals[side] = replace(ratings, weights=weights)
+        matrix = DeviceSigns(self.ratings, residuals)
+        more = config.factors - tables["rows"].rank
+        factors: tuple[Any, Any] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
+        return {
+            side: _with_factors(tables[side], each, loss.start_std) for side, each in zip(SIDES, factors, strict=True)
+        }
+
+    # ---- half steps ----------------------------------------------------------------------------------
+
+    def half_step(
+        self,
+        update: UpdateRows,
+        inputs: HalfStepInputs[RowPosterior],
+    ) -> tuple[RowPosterior, SideStatistics]:
+        step = update.step
+        side = step.side
+        rows = inputs.rows
+        others = inputs.others
+        ratings = self.ratings[side]
+        self._prepare(rows.form)
+        features = self._feature_table(side, inputs.features)
+        prior = DevicePrior.of(step, features)
+        self._next = None
+        sums = self._ahead
+        self._ahead = None
+        if sums is None or not sums.are_of(rows, others, step.kappa):
+            sums = RatingSums.of(ratings, rows, others, step.kappa)
+        new, implicit_means, scalars = updated(ratings, step, sums, prior)
+        del sums
+        if step.want_data:
+            partners = self.ratings[OTHER[side]]
+            self._next = partial(RatingSums.of, partners, others, new, step.kappa)
         statistics = side_statistics(
-            ratings, rows.location, new, prior, implicit_means, scalars, half.want_data, features
+            ratings, rows.location, new, prior, implicit_means, scalars, step.want_data, features
         )
-        return new, [statistics.to_vector()]
+        return new, statistics
 
     def _prepare(self, form: Form) -> None:
         if form not in self._prepared:
@@ -185,108 +281,49 @@ class CudaRunner:
             for ratings in self.ratings.values():
                 prepare_half_step(ratings, form)
 
+    def _feature_table(self, side: Side, features: FloatArray | None) -> Any:
+        """The side features on the device, sent once."""
+        if features is None:
+            return None
+        if side not in self._features or self._features[side][0] is not features:
+            self._features[side] = features, upload(features)
+        return self._features[side][1]
+
     def data_term(self, summed: float) -> float:
-        """The data term. Its first part comes with the sums of the next half step, after the weights have moved."""
+        """The data term. Its first part comes with the sums of the next half step."""
         if self._next is None:
             return summed
-        self._ahead, self._next = self._next(), None
+        self._ahead = self._next()
+        self._next = None
         first = cupy().empty(1)
         fold(self._ahead.data[None, :], first)
         return summed + float(first[0])
 
-    def sums(self, side: Side, step: Step, tables: Sequence[Any], others: Any) -> list[Sums]:
-        ratings, rows = self.ratings[side], tables[0]
-        if isinstance(step, Draw):
-            return [drawn_errors(ratings, rows, others, step.draws)]
-        if isinstance(step, Confidences):
-            return [confidence_histogram(ratings, rows, others, step.noise, step.stride)]
-        assert isinstance(step, MeasureHoldoutLoss)
-        return [holdout_loss_sums(self._left(step.split), rows, others)]
-
-    def run_rows(self, side: Side, step: RowStep, tables: Sequence[Any], layout: RowLayout) -> Any:
-        if isinstance(step, FillUnrated):
-            explained = None
-            if step.feature_coef is not None:
-                explained = (tables[1] @ cupy().asarray(step.feature_coef)).astype(np.float32)
-            return _with_prior(tables[0], self.ratings[side], step.prior, explained)
-        assert isinstance(step, Convert)
-        return step.make(tables[0])  # it uses only functions and indices that CuPy has too
-
-    def row_sums(self, side: Side, step: RowStep, tables: Sequence[Any] = ()) -> list[Sums]:
-        posterior: RowPosterior = tables[0]
-        if step is coef_gram_step:
-            return [gram_of_coef(self.ratings[side], posterior)]
-        if step is not column_squares:  # it uses only functions and indices that CuPy has too
-            ratings = self.ratings[side]
-            rows = CountedRows(cupy().arange(ratings.n_rows), *ratings.row_weights[:2])
-            return [download(step(rows, list(tables))[1])]
-        mean: Any = posterior.mean.astype(np.float64)
-        return [np.diag((mean.T @ mean).get()).copy()]
-
-    def table(self, side: Side, lines: Any) -> Any:
-        if not isinstance(lines, RowPosterior):
-            return upload(lines)
-        if lines.rank > CUDA_MOST_RANK:
-            raise RequestError(
-                f"device='cuda' fits up to {CUDA_MOST_RANK} factors, and the model or checkpoint that this fit starts "
-                f"from has {lines.rank}: choose device='cpu'"
-            )
-        return with_arrays(lines, lambda array: upload(array.astype(np.float32, copy=False)))
-
-    def lines(self, table: Any) -> Any:
-        return with_arrays(table, download) if isinstance(table, RowPosterior) else table
-
-    def mapped(self, side: Side, table: RowPosterior, by: RowTransform) -> RowPosterior:
+    def apply(self, side: Side, table: RowPosterior, by: RowTransform) -> RowPosterior:
         """Map the rows themselves, at once."""
         self._ahead = None
         if isinstance(by, ImplicitMove):
             move_implicit(table, by)
         else:
-            assert isinstance(by, RowMap)
             apply_map(table, by)
         return table
 
-    def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
-        self._prepare(config.form)
-        signs: Any = DeviceSigns(self.ratings, self.ratings)
-        tables: tuple[Any, Any] = STARTS[config.start](signs, config.factors, config.seed)
-        return {side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)}
+    # ---- other work ----------------------------------------------------------------------------------
 
-    def shortage(self, config: FitConfig) -> str | None:
-        sizes = self.n_ratings, self.n_rows("rows"), self.n_rows("cols")
-        needed, there = bytes_needed(*sizes, config.form, self.weighted), usable_bytes()
-        if needed <= there:
-            return None
-        return f"it takes about {needed / 1e9:.1f} GB of GPU memory, and there are {there / 1e9:.1f}"
+    def over_ratings(self, work: RatingWork[S], rows: RowPosterior, cols: RowPosterior) -> S:
+        return work.result(self._sum_of(work, rows, cols))
 
-    def grown(self, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
-        """Both posteriors with as many factors as ``config`` says (``threads``)."""
-        self._prepare(config.form)
-        residuals = {
-            side: replace(some, weights=residual_weights(some, posteriors[side], posteriors[OTHER[side]]))
-            for side, some in self.ratings.items()
-        }
-        matrix: Any = DeviceSigns(self.ratings, residuals)
-        more = config.factors - posteriors["rows"].rank
-        tables: tuple[Any, Any] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
-        return {
-            side: _with_factors(posteriors[side], table, loss.start_std)
-            for side, table in zip(SIDES, tables, strict=True)
-        }
-
-    @contextmanager
-    def restricted(self, split: Split) -> Iterator[CudaRunner]:
-        chosen = self.ratings["rows"].part_of(split)
-        yield CudaRunner({"rows": chosen, "cols": chosen.transposed()})
-
-    def described(self, what: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    @contextmanager
-    def running(self) -> Iterator[Self]:
-        """The runner for the length of a fit. Afterwards, sums for a next half step are freed."""
-        yield self
-        self._ahead = self._next = self._left_out = None
+    def _sum_of(self, work: RatingWork[Any], rows: RowPosterior, cols: RowPosterior) -> Sums:
+        ratings = self.ratings["rows"]
+        match work:
+            case CountDrawErrors():
+                return drawn_errors(ratings, rows, cols, work.draws)
+            case CountConfidences():
+                return confidence_histogram(ratings, rows, cols, work.noise, work.stride)
+            case SumHoldoutLoss():
+                return holdout_loss_sums(self._left(work.split), rows, cols)
+            case _:
+                raise NotImplementedError(f"a GPU has no form of {work}")
 
     def _left(self, split: Split) -> DeviceRatings:
         """The ratings that a split does not choose. Those of the last split are kept."""
@@ -294,9 +331,57 @@ class CudaRunner:
             self._left_out = split, self.ratings["rows"].part_of(split, those=False)
         return self._left_out[1]
 
+    def sum_rows(self, work: RowSum[S], side: Side, table: RowPosterior) -> S:
+        ratings = self.ratings[side]
+        total: Sums
+        match work:
+            case CoefGram():
+                total = gram_of_coef(ratings, table).ravel()
+            case ColumnNorms():
+                mean: Any = table.mean.astype(np.float64)
+                total = np.diag((mean.T @ mean).get()).copy()
+            case _:  # these use only functions and indices that CuPy has too
+                numbers = cupy().arange(ratings.n_rows)
+                total = download(work.on_rows(CountedRows(numbers, *ratings.row_weights[:2]), table))
+        return work.result(total)
+
+    def map_rows(
+        self,
+        work: RowMapping,
+        side: Side,
+        table: RowPosterior,
+        features: FloatArray | None = None,
+    ) -> RowPosterior:
+        match work:
+            case FillUnrated():
+                explained = None
+                if work.feature_coef is not None:
+                    coef = cupy().asarray(work.feature_coef)
+                    explained = (self._feature_table(side, features) @ coef).astype(np.float32)
+                return _with_prior(table, self.ratings[side], work.prior, explained)
+            case ConvertRows():  # it uses only functions and indices that CuPy has too
+                return work.make(table)
+            case _:
+                raise NotImplementedError(f"a GPU has no form of {work}")
+
+    def measure(
+        self,
+        work: MeasureSpreads,
+        side: Side,
+        rows: RowPosterior,
+        others: RowPosterior,
+    ) -> NDArray[np.float32]:
+        self._ahead = None  # no half step follows
+        self._next = None
+        return measured(self.ratings[side], work, rows, others)
+
+
+def _is_engine(engine: CudaEngine) -> Engine[RowPosterior]:
+    return engine  # mypy holds the class to the Protocol
+
 
 def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior, explained: Any) -> RowPosterior:
-    """The posterior with the prior in rows without ratings (``engine.FillUnrated``)."""
+    """The posterior with the prior in rows without ratings (``core.work.FillUnrated``)."""
     filled, shape, deviation = posterior.copy(), Shape.of(posterior.form), prior.precision[0] ** -0.5
     line = deviation
     if not shape.spread:
@@ -366,8 +451,10 @@ def holdout_loss_sums(left: DeviceRatings, rows: RowPosterior, cols: RowPosterio
     return np.concatenate([np.insert(sums.get(), 4, left.n), margins.get() * unit])
 
 
-def measured(ratings: DeviceRatings, step: Measure, rows: RowPosterior, others: RowPosterior) -> NDArray[np.float32]:
-    """The table of ``Measure``, on the host."""
+def measured(
+    ratings: DeviceRatings, step: MeasureSpreads, rows: RowPosterior, others: RowPosterior
+) -> NDArray[np.float32]:
+    """The table of ``MeasureSpreads``, on the host."""
     half, rows = step.half_step, replace(rows, scale=rows.scale.copy(), implicit=None)
     sums = RatingSums.of(ratings, rows, others, half.kappa, half.curvature)
     new, *_ = updated(ratings, half, sums, DevicePrior.of(half, None))
@@ -449,18 +536,21 @@ class DeviceSigns:
     def distinct_keys(self, side: Side, enough: int) -> int:
         return count_distinct(self.ratings[side])
 
-    def row_table(self, side: Side, make: Callable[..., Table], *tables: Any) -> Any:
+    def draw(self, side: Side, normals: Normals) -> Any:
+        numbered = isinstance(normals, Numbered)
+        std = normals.std if isinstance(normals, Numbered) else 1.0
+        return keyed_normals(self.ratings[side], normals.width, normals.seed, std, numbered)
+
+    def add(self, side: Side, table: Any, other: Any) -> Any:
+        return table + other
+
+    def factors(self, side: Side, factors: Factors, table: Any) -> Any:
         ratings = self.ratings[side]
-        if make is add_tables:
-            return tables[0] + tables[1]
-        if isinstance(make, Factors):
-            factors = _scaled(ratings, tables[0], make.right)
-            if not make.fillers:
-                return factors
-            return cupy().hstack([factors, keyed_normals(ratings, make.fillers, make.seed + 1, make.noise, False)])
-        assert isinstance(make, Keyed | Numbered)
-        numbered = isinstance(make, Numbered)
-        return keyed_normals(ratings, make.width, make.seed, getattr(make, "std", 1.0), numbered)
+        scaled = _scaled(ratings, table, factors.right)
+        if not factors.fillers:
+            return scaled
+        noise = keyed_normals(ratings, factors.fillers, factors.seed + 1, factors.noise, False)
+        return cupy().hstack([scaled, noise])
 
     def product(self, side: Side, table: Any, right: Table) -> Any:
         line = LineShape.of_columns(right.shape[1])
@@ -469,7 +559,7 @@ class DeviceSigns:
         sums = rating_sums(self.weighted[side], line, None, sent, mode=MODE_PRODUCT)
         return sums[:, : right.shape[1]] * self.ratings[side].row_weights.root[:, None]
 
-    def total(self, side: Side, measure: Callable[[CountedRows, Table], Table], table: Any) -> NDArray[np.float64]:
+    def total(self, side: Side, measure: TableSum, table: Any) -> NDArray[np.float64]:
         if measure is gram:
             return np.asarray((table.T @ table).get())
         assert isinstance(measure, CubeSums | SquareSum)
@@ -699,7 +789,7 @@ def side_statistics(
     """``SideStatistics`` of updated rows, in one transfer.
 
     ``old`` are the means before the update, ``implicit_means`` and ``scalars`` what ``updated`` returns beside the
-    rows. The first part of the data term comes with the sums of the next half step (``CudaRunner.data_term``).
+    rows. The first part of the data term comes with the sums of the next half step (``CudaEngine.data_term``).
     """
     shape, cp = Shape.of(new.form), cupy()
     parts = _parts(ratings, shape, old, new, prior.explained, implicit_means, jobs(shape))

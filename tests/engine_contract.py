@@ -1,18 +1,19 @@
-"""The engine on a GPU against the engine of this process: every step, from the same state."""
+"""The contract of engines: every step of another engine against that of this process, from the same state.
+
+``tests/unit/test_engine_contract.py`` (threads, and the GPU's kernels on the CPU), ``tests/gpu`` and ``tests/spark``
+run these functions on a fixture ``both``.
+"""
 
 from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
-import pytest
 
-from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig
-from onebit_spark.core.engine import Confidences, Engine
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior
-from onebit_spark.core.posterior import RowMap
+from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.randomness import UNITS, Draws, Split
-from onebit_spark.engines.cuda.runner import CudaRunner
-from onebit_spark.engines.threads import local_engine
+from onebit_spark.core.work import CountConfidences
 
 FORMS = {
     "default": {},
@@ -28,21 +29,33 @@ FORMS = {
 }
 
 
+ROWS, COLUMNS, N = 14, 9, 260
+
+
+def made(seed, weighted=False, unit=0.25):
+    """Repeated cells, rows of several tasks and of more than ``join_few`` takes, and rows without ratings."""
+    rng = np.random.default_rng(seed)
+    rows, cols = rng.integers(0, ROWS, N), rng.integers(0, COLUMNS, N)
+    rows[:90], cols[60:120] = 5, 3
+    weights = rng.integers(1, 9, N).astype(np.float32) * np.float32(unit) if weighted else None
+    return rows, cols, rng.random(N) < 0.6, (ROWS + 3, COLUMNS + 2), weights
+
+
 def far(found, expected):
     found, expected = np.asarray(found, float), np.asarray(expected, float)
     return np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-30) if expected.size else 0.0
 
 
 class Both:
-    """The same ratings and the same posteriors here and on the device."""
+    """The same ratings and the same posteriors in two states: on an engine of this process, and on another one."""
 
-    def __init__(self, ratings, seed=0, weighted=False, **settings):
-        self.config = FitConfig(**{"rank": 10, "tol": 0, "likelihood_weight": 0.9, **settings})
-        rows, cols, positive, shape, weights = ratings(seed, weighted=weighted)
-        block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
-        self.loss, self.rng = self.config.make_loss(), np.random.default_rng(seed)
-        self.here = local_engine(block, 1)
-        self.there = Engine(CudaRunner.of_block(block, self.config.form))
+    def __init__(self, here, there, config, seed=0):
+        self.here, self.there, self.config = here, there, config
+        self.loss, self.rng = config.make_loss(), np.random.default_rng(seed)
+
+    def rows(self, side, table):
+        """The rows of a table of the other engine, in this process."""
+        return self.there.engine.take(side, table, np.arange(self.there.engine.n_rows(side)))
 
     def disturb(self):
         """Both at the start of the CPU, moved a little."""
@@ -52,24 +65,21 @@ class Both:
             posterior.location[:] += 0.3 * self.rng.normal(size=posterior.location.shape)
             if posterior.implicit is not None:
                 posterior.implicit[:] = 0.1 * self.rng.normal(size=posterior.implicit.shape)
-        self.there.posteriors = {side: self.there.runner.table(side, self.here.posteriors[side]) for side in SIDES}
+        self.there.posteriors = {
+            side: self.there.engine.table(side, self.here.posteriors[side].copy()) for side in SIDES
+        }
         return self
 
     def assert_close(self, tolerance=None):
         """To the rounding of float32 numbers in sums over the coordinates."""
         tolerance = tolerance or 1e-6 * np.sqrt(self.config.dimension)
         for side in SIDES:
-            here, there = self.here.posteriors[side], self.there.runner.lines(self.there.posteriors[side])
+            here, there = self.here.posteriors[side], self.rows(side, self.there.posteriors[side])
             assert far(there.location, here.location) < tolerance
             assert far(there.scale, here.scale) < tolerance
             if here.implicit is not None:  # what rows without ratings tell is never read
-                rated = self.here.counts(side) > 0
+                rated = self.here.engine.counts(side) > 0
                 assert far(there.implicit[rated], here.implicit[rated]) < tolerance
-
-
-@pytest.fixture(params=FORMS)
-def both(request, ratings):
-    return Both(ratings, **FORMS[request.param])
 
 
 def test_start(both):
@@ -132,17 +142,20 @@ def test_steps_over_all_ratings(both):
         assert (found.errors, found.n) == (expected.errors, expected.n)
         assert np.abs(found.margins - expected.margins).sum() < 0.01 * expected.total_weight  # neighbouring bins
         with here.restricted(split) as part, there.restricted(split) as other:
+            assert other.engine.n_ratings == part.engine.n_ratings
             for side in SIDES:
-                codes, own = other.runner.ratings[side].codes.get() & 0x7FFFFFFF, part.runner.ratings[side].codes
-                assert np.array_equal(codes, part.numbers[OTHER[side]][own >> 1] << 1 | own & 1)
-                assert np.array_equal(other.counts(side)[part.numbers[side]], part.counts(side))
+                numbers, counts = part.engine.numbers[side], other.engine.counts(side)
+                if other.engine.numbers is not None:
+                    assert np.array_equal(other.engine.numbers[side], numbers)
+                    assert np.array_equal(counts, part.engine.counts(side))
+                else:
+                    assert np.array_equal(counts[numbers], part.engine.counts(side))
     expected, found = here.gibbs_errors(Draws(5, 3)), there.gibbs_errors(Draws(5, 3))
     assert found.ratings == expected.ratings
     assert abs(found.errors - expected.errors) <= 2  # a draw may lie at 0 but for rounding
     for stride in (1, 7):
-        step = Confidences(2.0, stride)
-        expected = here.runner.sums("rows", step, [here.posteriors["rows"]], here.posteriors["cols"])[0]
-        found = there.runner.sums("rows", step, [there.posteriors["rows"]], there.posteriors["cols"])[0]
+        work = CountConfidences(2.0, stride)
+        expected, found = (each.engine.over_ratings(work, *each.posteriors.values()) for each in (here, there))
         assert found.sum() == expected.sum()
         assert np.abs(found - expected).sum() <= 2 * max(4, 0.005 * expected.sum())  # neighbouring bins
 
@@ -151,13 +164,16 @@ def test_positions(both):
     both.disturb()
     size = both.config.dimension
     priors = {side: RowPrior(np.zeros((1, size)), both.rng.uniform(0.5, 1.5, (1, size))) for side in SIDES}
-    axes, expected = both.here.measured(both.here.posteriors, both.loss, priors)
-    same_axes, found = both.there.measured(both.there.posteriors, both.loss, priors)
+    axes, expected = both.here.measure(both.here.posteriors, both.loss, priors)
+    same_axes, found = both.there.measure(both.there.posteriors, both.loss, priors)
     assert far(same_axes.positions, axes.positions) < 1e-4
     for side in SIDES:
-        assert found[side].dtype == np.float32
-        assert np.array_equal(found[side][:, 0], expected[side][:, 0])
-        for mine, theirs in zip(found[side].T, expected[side].T, strict=True):
+        numbers = found[side]
+        if not isinstance(numbers, np.ndarray):
+            continue  # a table of Spark
+        assert numbers.dtype == np.float32
+        assert np.array_equal(numbers[:, 0], expected[side][:, 0])
+        for mine, theirs in zip(numbers.T, expected[side].T, strict=True):
             assert far(mine, theirs) < 1e-4
     both.assert_close()
 
@@ -165,9 +181,9 @@ def test_positions(both):
 def test_growth(both):
     both.disturb()
     config = replace(both.config, rank=both.config.rank + 3)
-    expected, found = (engine.grown(config, both.loss) for engine in (both.here, both.there))
+    expected, found = (state.grow(config, both.loss) for state in (both.here, both.there))
     for side in SIDES:
-        lines = both.there.runner.lines(found[side])
+        lines = both.rows(side, found[side])
         assert far(lines.location, expected[side].location) < 2e-5
         assert far(lines.scale, expected[side].scale) < 1e-6
         if lines.implicit is not None:
@@ -180,17 +196,9 @@ def test_rows_without_idle_factors(both):
     for side in SIDES:
         posterior = both.there.posteriors[side]
         expected = both.here.posteriors[side].with_only(kept)
-        found = both.there.runner.lines(both.there.convert(side, _Keep(kept), posterior))
+        found = both.rows(side, both.there.convert(side, partial(RowPosterior.with_only, factors=kept), posterior))
         assert np.array_equal(found.location, expected.location)
         assert np.array_equal(found.scale, expected.scale)
-
-
-class _Keep:
-    def __init__(self, factors):
-        self.factors = factors
-
-    def __call__(self, posterior):
-        return posterior.with_only(self.factors)
 
 
 def test_rows(both):
@@ -202,8 +210,26 @@ def test_rows(both):
             far(there.column_norms(side, there.posteriors[side]), here.column_norms(side, here.posteriors[side])) < 1e-6
         )
         assert far(there.coef_gram(side), here.coef_gram(side)) < 1e-6
-        expected, found = here.posterior(side, prior), there.runner.lines(there.posterior(side, prior))
+        expected, found = here.posterior(side, prior), both.rows(side, there.posterior(side, prior))
         assert far(found.location, expected.location) < 1e-6
         assert far(found.scale, expected.scale) < 1e-6
-    assert there.repeats == here.repeats
-    assert there.positives == here.positives
+        assert there.engine.count(side) == here.engine.count(side)
+        assert np.array_equal(there.engine.counts(side), here.engine.counts(side))
+    assert there.engine.n_ratings == here.engine.n_ratings
+    assert there.engine.weighted == here.engine.weighted
+    assert there.engine.total_weight == here.engine.total_weight
+    assert there.engine.repeats == here.engine.repeats
+
+
+def test_rows_of_a_slice(both):
+    """Rows that are taken by their numbers and placed again; the others have the prior."""
+    both.disturb()
+    size = both.config.dimension
+    scales = HyperPosterior(both.config.make_prior(9), both.config.make_intercept_prior(), np.ones(both.config.factors))
+    assert scales.unseen("rows").precision.shape == (1, size)
+    numbers = {side: np.arange(both.here.engine.n_rows(side))[::2] for side in SIDES}
+    taken = both.there.take(both.there.posteriors, numbers)
+    expected, found = (state.place(taken, numbers, scales) for state in (both.here, both.there))
+    for side in SIDES:
+        assert np.array_equal(taken[side].packed(), both.here.posteriors[side].take(numbers[side]).packed())
+        assert np.array_equal(both.rows(side, found[side]).packed(), expected[side].packed())

@@ -1,0 +1,30 @@
+"""The contract of engines on a GPU: see ``tests/engine_contract.py``."""
+
+import pytest
+from engine_contract import (  # noqa: F401
+    FORMS,
+    Both,
+    test_growth,
+    test_half_steps_and_maps,
+    test_positions,
+    test_rows,
+    test_rows_of_a_slice,
+    test_rows_without_idle_factors,
+    test_start,
+    test_steps_over_all_ratings,
+)
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.fit_state import FitState
+from onebit_spark.engines.cuda.runner import CudaEngine
+from onebit_spark.engines.threads import local_state
+
+
+@pytest.fixture(params=FORMS)
+def both(request, ratings):
+    form = dict(FORMS[request.param])
+    rows, cols, positive, shape, weights = ratings(0, weighted=form.pop("weighted", False))
+    config = FitConfig(**{"rank": 10, "tol": 0, "likelihood_weight": 0.9, **form})
+    block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
+    return Both(local_state(block, 1), FitState(CudaEngine.of_block(block, config.form)), config)

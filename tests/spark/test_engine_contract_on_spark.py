@@ -1,0 +1,56 @@
+"""The contract of engines (``tests/engine_contract.py``) for Spark: tables that the driver holds, and stored ones."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from engine_contract import (  # noqa: F401
+    FORMS,
+    Both,
+    made,
+    test_growth,
+    test_half_steps_and_maps,
+    test_positions,
+    test_rows,
+    test_rows_of_a_slice,
+    test_rows_without_idle_factors,
+    test_start,
+    test_steps_over_all_ratings,
+)
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.config import FitConfig
+from onebit_spark.engines.blocking import Storage
+from onebit_spark.engines.spark_engine import executor_state
+from onebit_spark.engines.threads import local_state
+from onebit_spark.input.ratings import Columns
+from onebit_spark.input.spark_ratings import survey_ratings
+
+pytestmark = pytest.mark.classic
+HELD = {"broadcast": ["rows", "cols"], "mixed": ["cols"], "shuffle": []}
+
+
+def param(exchange, form):
+    marks = [] if (exchange, form) == ("broadcast", "default") else [pytest.mark.slow]
+    return pytest.param((exchange, form), id=f"{exchange}, {form}", marks=marks)
+
+
+@pytest.fixture(params=[param(exchange, form) for exchange in HELD for form in ("default", "weighted", "spreads")])
+def both(request, spark):
+    exchange, name = request.param
+    form = {"rank": 3, **FORMS[name]}
+    weighted = form.pop("weighted", False)
+    rows, cols, positive, _, weights = made(0, weighted)
+    config = FitConfig(**{"tol": 0, "likelihood_weight": 0.9, **form})
+    shape = len(np.unique(rows)), len(np.unique(cols))  # Spark numbers the ids with ratings
+    assert shape == (rows.max() + 1, cols.max() + 1)
+    block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
+    table = {"user": rows, "item": cols, "label": positive}
+    if weighted:
+        table["w"] = weights.astype(np.float64)
+    frame = spark.createDataFrame(pa.table(table))
+    columns = Columns(weight="w" if weighted else None)
+    with (
+        survey_ratings(frame, columns) as survey,
+        executor_state(spark, survey, (3, 2), config.form, Storage(), frozenset(HELD[exchange])) as there,
+    ):
+        yield Both(local_state(block, 1), there, config)

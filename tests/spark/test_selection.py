@@ -231,7 +231,7 @@ def test_which_precision_and_under_which_name(spark, ratings, precise, tmp_path)
 
 
 def test_what_is_refused(make_model, make_known, ratings, monkeypatch):
-    with pytest.raises(RequestError, match="fit it again"):
+    with pytest.raises(RequestError, match="a checkpoint has no confidences"):
         make_model().certifySelective(ratings, 0.1)
     model = make_known()
     for arguments, message in (

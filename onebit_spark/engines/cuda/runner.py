@@ -800,8 +800,8 @@ def side_statistics(
     if features is not None:
         shift = new.location.astype(np.float64) - prior.means(implicit_means, shape.fixed)
         if shape.implicit:
-            assert new.implicit is not None
-            directions = new.implicit[:, 4 * shape.rank :] * cp.sqrt(ratings.distinct.astype(np.float64))[:, None]
+            assert new.features is not None
+            directions = new.features.directions * cp.sqrt(ratings.distinct.astype(np.float64))[:, None]
             shift = cp.hstack([shift, directions])
         shift *= cp.diff(ratings.pointers)[:, None] > 0
         cross = (features.astype(np.float64).T @ shift).get()

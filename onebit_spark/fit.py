@@ -1,7 +1,9 @@
-"""THE pipeline of a fit: ratings ─► choose ─► solve ─► certify ─► finish ─► model. Every front end calls it.
+"""THE pipeline of a fit: ratings ─► choose ─► solve ─► certify ─► finish ─► model.
 
-    fit_arrays, fit_table, the classifier of scikit-learn, jobs without Spark      (``in_process``)
-    OneBitCompletion.fit, jobs on Spark                                           (``estimator``)
+Every front end calls it:
+
+    fit_arrays, fit_table, the classifier of scikit-learn, jobs without Spark    ``in_process``
+    OneBitCompletion.fit, jobs on Spark                                          ``estimator``
 
 A front end checks its input and opens an engine. A ``ModelStore`` makes the model of its runtime.
 """
@@ -96,7 +98,7 @@ class ModelStore(ModelFiles[M], Protocol[M, T]):
         prior: RowPosterior,
         precision: str,
     ) -> T:
-        """The posterior of the state's ids. Ids that the model lacks get the one row of ``prior``."""
+        """The posterior of the state's ids. Those that the model lacks get the row of ``prior``."""
 
 
 def fit_model(
@@ -107,7 +109,7 @@ def fit_model(
     on_iteration: Callable[[Iteration], None] | None = None,
     timer: PhaseTimer | None = None,
 ) -> M:
-    """Fit ratings on the engine that ``opening`` opens. ``timer`` has the seconds of reading them."""
+    """Fit ratings on the engine that ``opening`` opens; ``timer`` has the seconds of reading."""
     timer = timer or PhaseTimer()
     config = task.config
     if task.execution.device == "cpu" and available_cores() > 1:  # else as they are called
@@ -154,14 +156,15 @@ class Maker(Generic[M, T]):
     sketch: CellSketch | None
 
     def __call__(self, fit: Fit[T], seconds: Mapping[str, float] | None = None) -> M:
-        """Without the seconds of its phases, the fit is unfinished: ids without ratings are left out."""
+        """Without the seconds of its phases, the fit is unfinished: unrated ids are left out."""
         task = self.task
         unrated = {side: self.unrated(side) for side in SIDES}
         of_task = task.columns, task.id_types, unrated, task.exchange
         info = info_of_fit(fit, self.state, self.counts, *of_task, seconds or {})
         newcomers = {} if seconds is None else unrated_tables(fit, self.features, info)
         certificate = certificate_document(item.as_dict() for item in fit.certificates)
-        return self.store.make(ModelParts(fit, self.state, info, newcomers, certificate, self.sketch))
+        parts = ModelParts(fit, self.state, info, newcomers, certificate, self.sketch)
+        return self.store.make(parts)
 
     def unrated(self, side: Side) -> int:
         """The number of rows without ratings: of the engine, and of side features."""
@@ -178,7 +181,7 @@ class Maker(Generic[M, T]):
         return Maker(self.task, self.counts, self.store, self.state, self.features, sketch)
 
 
-# ---- checkpoints -------------------------------------------------------------------------------------
+# ---- checkpoints ---------------------------------------------------------------------------------
 
 
 def checkpoint_folder(

@@ -160,7 +160,7 @@ def label_coding(labels: ArrayLike) -> Coding:
     return "binary" if labels.min() == 0 else "signed"
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def fit_table(
@@ -353,7 +353,7 @@ def checked_features(table: ArrowTable, column: str, id_type: str, who: Who) -> 
     return checked_lines(table.named({column if name == own else name: name for name in names}).table(), column, who)
 
 
-# ---- engines and models of this process ---------------------------------------------------------------
+# ---- engines and models of this process ----------------------------------------------------------
 
 
 @contextmanager

@@ -33,7 +33,19 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses.base import Side
 from onebit_spark.core.losses.row_sums import CHUNK, add_weighted_rows
-from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Matrix, RowMap, RowPosterior
+from onebit_spark.core.posterior import (
+    PLACE_D,
+    PLACE_Q,
+    PLACE_R,
+    PLACE_S,
+    PLACE_W,
+    PLACE_Z,
+    SENT_VECTORS,
+    FloatArray,
+    Matrix,
+    RowMap,
+    RowPosterior,
+)
 from onebit_spark.core.user_data import one_array
 
 RIDGE = 5.0  # ρ of implicit features; values from 3 to 10 hardly differ
@@ -72,8 +84,8 @@ def _lower_triangle(lines):
 
 def sent_vectors(partners: RowPosterior) -> FloatArray:
     """[w r z d] of every partner, for ``add_implicit_sums``."""
-    assert partners.implicit is not None
-    return np.ascontiguousarray(partners.implicit[:, : SENT_VECTORS * partners.rank])
+    assert partners.features is not None
+    return np.ascontiguousarray(partners.features.sent)
 
 
 def add_implicit_sums(
@@ -88,17 +100,18 @@ def add_implicit_sums(
 
 def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, means: NDArray[np.float64]) -> None:
     """Write r_i of the updated rows lo … hi−1, whose prior means are ``means`` (m × D)."""
-    assert rows.implicit is not None
+    assert rows.features is not None
     rank = rows.rank
     counts = np.maximum(block.distinct_counts[lo:hi], 1)
     distance = rows.location[lo:hi, -rank:] - means[lo:hi, -rank:]
-    rows.implicit[lo:hi, rank : 2 * rank] = distance / np.sqrt(counts)[:, None]
+    rows.features.r[lo:hi] = distance / np.sqrt(counts)[:, None]
 
 
 def prior_means(block: RatingBlock, partners: RowPosterior) -> NDArray[np.float64]:
-    assert partners.implicit is not None
-    rank, means = partners.rank, np.zeros((block.n_rows, partners.rank))
-    _add_means(block.row_pointers, block.codes, np.ascontiguousarray(partners.implicit[:, :rank]), means)
+    assert partners.features is not None
+    means = np.zeros((block.n_rows, partners.rank))
+    weights = np.ascontiguousarray(partners.features.w)
+    _add_means(block.row_pointers, block.codes, weights, means)
     return means
 
 
@@ -116,11 +129,10 @@ def newcomer_means(
 
 def coef_gram(posterior: RowPosterior) -> NDArray[np.float64]:
     """The Gram matrix of [w z d] (3K × 3K); 0 × 0 without implicit features."""
-    if posterior.implicit is None:
+    features = posterior.features
+    if features is None:
         return np.zeros((0, 0))
-    rank = posterior.rank
-    parts = [posterior.implicit[:, :rank], posterior.implicit[:, 2 * rank : 4 * rank]]
-    return gram_matrix(np.hstack(parts, dtype=np.float64))
+    return gram_matrix(np.hstack([features.w, features.z, features.d], dtype=np.float64))
 
 
 @jit
@@ -140,18 +152,21 @@ def _partner_sums(pointers, codes, i, partners, is_first, part, sums):
 @jit
 def _add_implicit_sums(pointers, codes, first, last, partners, own, ridge, means):
     size = means.shape[1]
-    sums, is_first = np.empty(4 * size), np.empty(CHUNK, partners.dtype)
-    part = np.empty(4 * size, partners.dtype)
+    w, r, z, d = PLACE_W * size, PLACE_R * size, PLACE_Z * size, PLACE_D * size
+    s, q = PLACE_S * size, PLACE_Q * size
+    sums = np.empty(SENT_VECTORS * size)
+    part = np.empty(SENT_VECTORS * size, partners.dtype)
+    is_first = np.empty(CHUNK, partners.dtype)
     for i in range(first, last):
         if pointers[i] == pointers[i + 1]:
             continue
         count = _partner_sums(pointers, codes, i, partners, is_first, part, sums)
         share = 1.0 / np.sqrt(count)
         for k in range(size):
-            means[i, k] += share * sums[k]
-            own[i, 2 * size + k] = (sums[size + k] - ridge * own[i, k]) / (count + ridge)
-            own[i, 4 * size + k] = sums[2 * size + k] / count
-            own[i, 5 * size + k] = sums[3 * size + k] / count
+            means[i, k] += share * sums[w + k]
+            own[i, z + k] = (sums[r + k] - ridge * own[i, w + k]) / (count + ridge)
+            own[i, s + k] = sums[z + k] / count
+            own[i, q + k] = sums[d + k] / count
 
 
 @jit
@@ -214,12 +229,12 @@ class CoefStep:
     @property
     def of_coef(self) -> ImplicitMove:
         """The change of a line on the rated side."""
-        return ImplicitMove(self.matrix, 0, 2)
+        return ImplicitMove(self.matrix, PLACE_W, PLACE_Z)
 
     @property
     def of_residuals(self) -> ImplicitMove:
         """The change of a line on the rating side."""
-        return ImplicitMove(-self.matrix, 1, 4)
+        return ImplicitMove(-self.matrix, PLACE_R, PLACE_S)
 
     def before(self, by: RowMap) -> CoefStep:
         """The same step for lines to which the map x ─► xT has not been applied yet: TAT⁻¹ and TBT⁻¹."""
@@ -231,9 +246,13 @@ class CoefStep:
     def moved(self, weights: Matrix) -> Matrix:
         """The Gram matrix of [W Z D] after the step."""
         rank = self.matrix.shape[1]
+        w = slice(0, rank)
+        d = slice(2 * rank, 3 * rank)
+        from_directions = slice(rank, 3 * rank)  # X = [Z D]
         change = np.zeros((3 * rank, 3 * rank))  # [W Z D] times this is [W + X C, Z, X C]
         change[: 2 * rank, : 2 * rank] = np.eye(2 * rank)
-        change[rank:, :rank] = change[rank:, 2 * rank :] = self.matrix
+        change[from_directions, w] = self.matrix
+        change[from_directions, d] = self.matrix
         return np.asarray(change.T @ weights @ change)
 
 
@@ -242,10 +261,10 @@ def _move_implicit(implicit, matrix, value, directions, first, last):
     size = matrix.shape[1]
     out = np.empty(size)
     for i in range(first, last):
-        x, y, last_step = (
-            implicit[i, value * size : (value + 1) * size], implicit[i, directions * size : (directions + 2) * size],
-            implicit[i, (directions + 1) * size : (directions + 2) * size],
-        )  # fmt: skip
+        line = implicit[i]
+        x = line[value * size : (value + 1) * size]
+        y = line[directions * size : (directions + 2) * size]
+        last_step = y[size:]
         out[:] = 0.0
         for j in range(2 * size):
             part = np.float64(y[j])

@@ -89,7 +89,7 @@ class FitState(Generic[T]):
         self._tables = tables
         self._maps = {}
 
-    # ---- start ---------------------------------------------------------------------------------------
+    # ---- start -----------------------------------------------------------------------------------
 
     def start(self, config: FitConfig, loss: Loss) -> None:
         with self.engine.described("start"):
@@ -104,7 +104,7 @@ class FitState(Generic[T]):
         with self.engine.described("more factors"):
             return self.engine.grow(self.posteriors, config, loss)
 
-    # ---- half steps and maps -------------------------------------------------------------------------
+    # ---- half steps and maps ---------------------------------------------------------------------
 
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""
@@ -148,7 +148,7 @@ class FitState(Generic[T]):
         for whose, by in ((side, step.of_residuals), (OTHER[side], step.of_coef)):
             self._tables[whose] = self.engine.apply(whose, self._tables[whose], by)
 
-    # ---- sums over rows ------------------------------------------------------------------------------
+    # ---- sums over rows --------------------------------------------------------------------------
 
     def coef_gram(self, side: Side) -> Matrix:
         """The Gram matrix of [w z d], the side's implicit weights for the other side.
@@ -172,7 +172,7 @@ class FitState(Generic[T]):
         known = self.features.get(side)
         return None if known is None else rated_gram(known.coded, self.engine.counts(side))
 
-    # ---- other posteriors ----------------------------------------------------------------------------
+    # ---- other posteriors ------------------------------------------------------------------------
 
     def posterior(
         self,
@@ -203,15 +203,18 @@ class FitState(Generic[T]):
 
     def final_posteriors(self, hierarchy: HyperPosterior) -> dict[Side, T]:
         """Both posteriors, with the prior in the rows without ratings."""
-        features = hierarchy.features
-        return {side: self.posterior(side, hierarchy.unseen(side), features.get(side)) for side in SIDES}
+        final: dict[Side, T] = {}
+        for side in SIDES:
+            coef = hierarchy.features.get(side)
+            final[side] = self.posterior(side, hierarchy.unseen(side), coef)
+        return final
 
     def without_directions(self, posteriors: dict[Side, T], vectors: int) -> dict[Side, T]:
         """The posteriors with so many implicit vectors: the coefficients, and directions of 0."""
         make = partial(RowPosterior.with_vectors, kept=MODEL_VECTORS, vectors=vectors)
         return {side: self.convert(side, make, rows) for side, rows in posteriors.items()}
 
-    # ---- over all ratings ----------------------------------------------------------------------------
+    # ---- over all ratings ------------------------------------------------------------------------
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         """Errors of draws from the posteriors on the ratings: one pass over the ratings."""
@@ -253,7 +256,7 @@ class FitState(Generic[T]):
                 measured[side] = engine.measure(work, side, posterior[side], partners)
         return axes, measured
 
-    # ---- parts of the ratings ------------------------------------------------------------------------
+    # ---- parts of the ratings --------------------------------------------------------------------
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[FitState[Any]]:

@@ -1,6 +1,6 @@
 """The gauge: maps of both sides that change no score and bring the posterior nearer to its prior (docs/MATH.md, §7.2).
 
-The best maps follow from D×D sums on the driver, so no rating is read. The rows are mapped later (``Engine.apply``).
+The best maps follow from D×D sums on the driver, so no rating is read. The rows are mapped later (``FitState.apply``).
 Rows with independent coordinates admit only a diagonal A and no centring, which would correlate d_j with R_j. With
 implicit features there is no centring either, because the residuals of the columns, from which the next directions
 follow, would not be centred with them.

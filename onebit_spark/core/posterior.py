@@ -18,6 +18,8 @@ Kind = Literal["spread", "covariance"]
 
 # Vectors of length K in ``implicit``: in a model, sent to the rows that rate this one, and in a fit.
 MODEL_VECTORS, SENT_VECTORS, FIT_VECTORS = 2, 4, 6
+# The place of each vector there; ``core.features`` says what they are. Kernels of a GPU know them too (``rows.cuh``).
+PLACE_W, PLACE_R, PLACE_Z, PLACE_D, PLACE_S, PLACE_Q = range(FIT_VECTORS)
 
 RANK_THRESHOLD = 0.01  # share of the strongest factor; a weaker factor is not in use
 LEAST_STRENGTH = 0.01  # a factor that moves scores by less than this moves no probability by more than .0025
@@ -29,6 +31,51 @@ def packed_size(dimension: int) -> int:
 
 def _diagonal(dimension: int) -> NDArray[np.int64]:
     return np.cumsum(np.arange(1, dimension + 1)) - 1
+
+
+@dataclass(frozen=True)
+class ImplicitVectors:
+    """The vectors of implicit features by name: views of the packed [w r z d s q], m × K each."""
+
+    packed: FloatArray
+    rank: int
+
+    def at(self, place: int) -> FloatArray:
+        return self.packed[:, place * self.rank : (place + 1) * self.rank]
+
+    @property
+    def w(self) -> FloatArray:
+        return self.at(PLACE_W)
+
+    @property
+    def r(self) -> FloatArray:
+        return self.at(PLACE_R)
+
+    @property
+    def z(self) -> FloatArray:
+        return self.at(PLACE_Z)
+
+    @property
+    def d(self) -> FloatArray:
+        return self.at(PLACE_D)
+
+    @property
+    def s(self) -> FloatArray:
+        return self.at(PLACE_S)
+
+    @property
+    def q(self) -> FloatArray:
+        return self.at(PLACE_Q)
+
+    @property
+    def sent(self) -> FloatArray:
+        """[w r z d], which a rating reads of its partner."""
+        return self.packed[:, : SENT_VECTORS * self.rank]
+
+    @property
+    def directions(self) -> FloatArray:
+        """Y = [s q]."""
+        return self.packed[:, PLACE_S * self.rank :]
 
 
 @dataclass(frozen=True)
@@ -83,6 +130,11 @@ class RowPosterior:
     def vectors(self) -> int:
         """The number of vectors in ``implicit``; 0 without implicit features."""
         return 0 if self.implicit is None else self.implicit.shape[1] // self.rank
+
+    @property
+    def features(self) -> ImplicitVectors | None:
+        """The vectors in ``implicit`` by name."""
+        return None if self.implicit is None else ImplicitVectors(self.implicit, self.rank)
 
     @property
     def mean(self) -> FloatArray:
@@ -168,9 +220,9 @@ class RowPosterior:
         rows.scale[:, : self.scale.shape[1]] = self.scale  # the triangle of the first coordinates comes first
         new = np.arange(self.dimension, dimension) if self.kind == "spread" else _diagonal(dimension)[-more:]
         rows.scale[:, new] = std if self.kind == "spread" else std**2
-        if rows.implicit is not None and self.implicit is not None:
-            for n in range(self.vectors):
-                rows.implicit[:, n * rows.rank :][:, : self.rank] = self.implicit[:, n * self.rank :][:, : self.rank]
+        if rows.features is not None and self.features is not None:
+            for place in range(self.vectors):
+                rows.features.at(place)[:, : self.rank] = self.features.at(place)
         return rows
 
     def with_only(self, factors: NDArray[np.integer]) -> RowPosterior:
@@ -407,7 +459,8 @@ def _map_implicit(implicit, weight_matrix, residual_matrix, vectors, first, last
     out = np.empty(size)
     for i in range(first, last):
         for vector in range(vectors):
-            matrix = weight_matrix if vector in (0, 2, 3) else residual_matrix
+            is_weight = vector in (PLACE_W, PLACE_Z, PLACE_D)
+            matrix = weight_matrix if is_weight else residual_matrix
             begin = vector * size
             out[:] = 0.0
             for j in range(size):

@@ -1,4 +1,4 @@
-"""The alternation of L step, R step and γ step, with its objective and stopping rule, on any engine."""
+"""The alternation of L step, R step and γ step, with objective and stopping rule, on any engine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ class Outcome:
 
 
 class IterationPlan(NamedTuple):
-    """A number of iterations that was chosen in advance, and why. A fit that reaches it has converged."""
+    """A number of iterations that was chosen in advance, and why.
+
+    A fit that reaches it has converged.
+    """
 
     iterations: int
     reason: str
@@ -64,7 +67,8 @@ class Start(Generic[T]):
 
     posteriors: dict[Side, T]
     scales: HyperPosterior
-    history: list[Iteration] = field(default_factory=list)  # of an interrupted fit, which is continued
+    # of an interrupted fit, which is continued
+    history: list[Iteration] = field(default_factory=list)
     # rank, κ and implicit features of the earlier fit
     settings: Mapping[str, Any] = field(default_factory=dict)
     # how they were chosen: see ``model_selection.SelectedModel.as_dict``
@@ -75,11 +79,11 @@ class Start(Generic[T]):
     planned: IterationPlan | None = None
 
 
-# Called with the state, the hierarchy and the history after every iteration that does not end the fit.
+# Called with state, hierarchy and history after every iteration that does not end the fit.
 AfterIteration = Callable[[FitState[T], HyperPosterior, list[Iteration]], None]
 
 
-# ---- the loop ----------------------------------------------------------------------------------------
+# ---- the loop ------------------------------------------------------------------------------------
 
 
 def solve(
@@ -131,7 +135,7 @@ def solve(
     return Outcome(now.hierarchy, history, False, reason)
 
 
-# ---- the start ---------------------------------------------------------------------------------------
+# ---- the start -----------------------------------------------------------------------------------
 
 
 def begin(
@@ -165,7 +169,7 @@ def feature_grams(state: FitState[T]) -> dict[Side, Matrix]:
     return {side: gram for side, gram in grams.items() if gram is not None}
 
 
-# ---- what stays the same during a fit ----------------------------------------------------------------
+# ---- what stays the same during a fit ------------------------------------------------------------
 
 # The γ step: the updated prior of the rows, KL(ρ‖π), and maps of the rows, if any.
 PriorStep = Callable[
@@ -258,7 +262,7 @@ class Rules:
         )
 
 
-# ---- one iteration -----------------------------------------------------------------------------------
+# ---- one iteration -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -287,7 +291,7 @@ def learn_coefficients(
     step: HalfStep,
     statistics: SideStatistics,
 ) -> Alternation:
-    """Move the implicit coefficients that explain the rows of a half step, and keep its statistics."""
+    """Move the implicit coefficients that explain the rows of a half step; keep its statistics."""
     side = step.side
     other = OTHER[side]
     grams = {**now.coef_grams, side: statistics.coef_gram}
@@ -310,10 +314,11 @@ def take_prior_step(
 ) -> tuple[Alternation, IterationEnd]:
     """Update the prior, and map the rows of both sides if a gauge says so."""
     latest = now.latest
-    features = {
-        side: ridge.moved(now.hierarchy.features[side], latest[side].feature_cross, rules.omega(iteration))
-        for side, ridge in rules.ridges.items()
-    }
+    omega = rules.omega(iteration)
+    features: dict[Side, Matrix] = {}
+    for side, ridge in rules.ridges.items():
+        cross = latest[side].feature_cross
+        features[side] = ridge.moved(now.hierarchy.features[side], cross, omega)
     step = rules.prior_step(now.hierarchy, latest["rows"], latest["cols"])
     hierarchy, divergence, maps = step
     mean_grams = {side: statistics.implicit_gram for side, statistics in latest.items()}
@@ -326,7 +331,8 @@ def take_prior_step(
         coef_grams = {side: mapped_coef(maps[OTHER[side]], coef_grams[side]) for side in SIDES}
     hierarchy = hierarchy.with_coef(coef_grams, mean_grams, features)
     change = relative_change(now.moved["rows"], now.moved["cols"], rules.config.intercepts)
-    return replace(now, hierarchy=hierarchy, coef_grams=coef_grams), IterationEnd(divergence, change)
+    now = replace(now, hierarchy=hierarchy, coef_grams=coef_grams)
+    return now, IterationEnd(divergence, change)
 
 
 def mapped_means(by: RowMap, gram: Matrix, rank: int) -> Matrix:
@@ -365,7 +371,7 @@ def check_objective(step: Iteration) -> None:
         )
 
 
-# ---- the stopping rule -------------------------------------------------------------------------------
+# ---- the stopping rule ---------------------------------------------------------------------------
 
 
 def how_far(history: Sequence[Iteration], tol: float) -> str:
@@ -397,7 +403,7 @@ def distance(history: Sequence[Iteration]) -> float:
     return max(abs(recent_fall(history)), history[-1].change)
 
 
-# ---- seconds -----------------------------------------------------------------------------------------
+# ---- seconds -------------------------------------------------------------------------------------
 
 
 class PhaseTimer:
@@ -412,7 +418,7 @@ class PhaseTimer:
         self._last = now
 
     def divide_fit(self, choosing: float, iterations: list[Iteration]) -> None:
-        """Book the seconds of the fit that neither the choice nor iterations took as the start's."""
+        """Book the seconds that neither the choice nor iterations took as those of the start."""
         self.seconds["choosing"] = choosing
         iterating = sum(step.seconds for step in iterations)
         self.seconds["start"] = self.seconds["fit"] - choosing - iterating

@@ -108,8 +108,8 @@ class SideStatistics:
         size, ones = new.shape[1] + fixed, np.ones((len(new), fixed))
         both = gram_matrix(np.concatenate([ones, old, np.zeros_like(ones), new - old], axis=1))  # of [X Δ]
         directions = np.zeros((len(new), 0))
-        if posterior.implicit is not None:  # it holds Y = [S Q] times |Ω_i|^{−½}
-            directions = np.asarray(posterior.implicit[pick, 4 * rank :] * roots, np.float64)
+        if posterior.features is not None:  # they have Y = [S Q] times |Ω_i|^{−½}
+            directions = np.asarray(posterior.features.directions[pick] * roots, np.float64)
         distance = new if prior.explained is None else new - prior.explained
         moved = gram_matrix(np.concatenate([ones, distance, directions], axis=1))  # of [X' Y]
         means = np.zeros((len(new), rank)) if prior.implicit_mean is None else prior.implicit_mean

@@ -1,12 +1,13 @@
-"""The work on a block of ratings, or on the rows of a side, that every engine runs: each is a dataclass with a name.
+"""The work on a block of ratings, or on the rows of a side, that every engine runs.
 
-    UpdateRows           (block, HalfStepInputs) ─► new rows, SideStatistics       a half step
-    RatingWork[S]        (block, rows, columns) ─► a vector                        its sum over all blocks gives an S
-    RowSum[S]            (counted rows, rows) ─► a vector                          the same, without reading a rating
-    RowMapping           (counted rows, rows) ─► rows                              a posterior from another one
-    MeasureSpreads       (block, rows, columns) ─► numbers of every row
+    UpdateRows        (block, HalfStepInputs) ─► new rows, SideStatistics    a half step
+    RatingWork[S]     (block, rows, columns) ─► a vector                     summed, it gives an S
+    RowSum[S]         (counted rows, rows) ─► a vector                       the same without ratings
+    RowMapping        (counted rows, rows) ─► rows                           another posterior
+    MeasureSpreads    (block, rows, columns) ─► numbers of every row
 
-The rows are those of the block, the columns are the rows of the other side to which its ratings refer.
+The rows are those of the block. The columns are the rows of the other side to which its ratings
+refer.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class PlacedBlock:
         return CountedRows(self.rows, ratings.row_weights, ratings.row_positive_weights)
 
 
-# ---- a half step -------------------------------------------------------------------------------------
+# ---- a half step ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class HalfStepInputs(Generic[T]):
 
     rows: T  # of the side that moves
     others: T  # of the other side
-    features: FloatArray | None = None  # side features of the rows, if the step has weights for them
+    features: FloatArray | None = None  # side features of the rows, if the step has their weights
 
 
 @dataclass(frozen=True)
@@ -168,10 +169,11 @@ def _statistics(
     part = slice(lo, hi)
     some = None if features is None else features[part]
     prior = step.prior.take(part)
-    return SideStatistics.of_rows(before[part], rows.take(part), prior, counts[part], RowSums(), some)
+    after = rows.take(part)
+    return SideStatistics.of_rows(before[part], after, prior, counts[part], RowSums(), some)
 
 
-# ---- a posterior from another one ---------------------------------------------------------------------
+# ---- a posterior from another one ----------------------------------------------------------------
 
 
 class RowMapping(ABC):
@@ -237,7 +239,7 @@ def prior_rows(prior: RowPrior, n: int, like: RowPosterior) -> RowPosterior:
     return RowPosterior.isotropic(location, std, like.kind, like.has_intercept)
 
 
-# ---- sums over the rows of a side ---------------------------------------------------------------------
+# ---- sums over the rows of a side ----------------------------------------------------------------
 
 
 class RowSum(ABC, Generic[S]):
@@ -303,7 +305,7 @@ def _square(total: Sums) -> Matrix:
     return total.reshape(size, size)
 
 
-# ---- over all ratings, after a fit --------------------------------------------------------------------
+# ---- over all ratings, after a fit ---------------------------------------------------------------
 
 
 class RatingWork(ABC, Generic[S]):
@@ -373,7 +375,7 @@ class SumHoldoutLoss(RatingWork[HoldoutLoss]):
         return HoldoutLoss.of_sums(total)
 
 
-# ---- what the ratings of a row leave open ---------------------------------------------------------------
+# ---- what the ratings of a row leave open --------------------------------------------------------
 
 
 @dataclass(frozen=True)

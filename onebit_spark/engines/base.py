@@ -1,12 +1,12 @@
-"""What an engine is: it holds the ratings of a fit in both orientations, and runs the work of ``core.work`` on them.
+"""What an engine is: it holds ratings in both orientations, and runs ``core.work`` on them.
 
-    engine            a table of a side's rows (``T``)        where the work runs
-    ThreadEngine      RowPosterior                            the cores of this process
-    CudaEngine        RowPosterior with arrays on a GPU       the GPU
-    SparkEngine       Table, held or stored                   the executors: one job, or two, per step
+    engine          a table of a side's rows (``T``)       where the work runs
+    ThreadEngine    RowPosterior                           the cores of this process
+    CudaEngine      RowPosterior with arrays on a GPU      the GPU
+    SparkEngine     Table, held or stored                  the executors, in one job or two per step
 
-``core.fit_state`` keeps the tables of a fit and calls these methods. mypy holds the three classes to
-the Protocol, and so does one contract test (``tests/engine_contract.py``).
+``core.fit_state`` keeps the tables of a fit and calls these methods. mypy holds the three classes
+to the Protocol, and so does one contract test (``tests/engine_contract.py``).
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ class Engine(Protocol[T]):
     def counts(self, side: Side) -> Numbers:
         """Number of ratings of every row."""
 
-    # ---- the length of a fit -------------------------------------------------------------------------
+    # ---- the length of a fit ---------------------------------------------------------------------
 
     def running(self) -> AbstractContextManager[Self]:
         """The engine for the length of a fit: threads or buffers are kept."""
 
     def restricted(self, split: Split) -> AbstractContextManager[Engine[Any]]:
-        """An engine on the ratings that the split chooses. Slices of Spark may be in this process."""
+        """An engine on the ratings that the split chooses; of Spark, it may be in this process."""
 
     def described(self, what: str) -> AbstractContextManager[None]:
         """Name the work, for Spark's UI."""
@@ -93,7 +93,7 @@ class Engine(Protocol[T]):
     def shortage(self, config: FitConfig) -> str | None:
         """Why there is no room for a fit with these settings; None if there is, or if unknown."""
 
-    # ---- tables --------------------------------------------------------------------------------------
+    # ---- tables ----------------------------------------------------------------------------------
 
     def table(self, side: Side, rows: RowPosterior) -> T:
         """A table of rows in this process."""
@@ -107,7 +107,7 @@ class Engine(Protocol[T]):
     def place(self, side: Side, rows: RowPosterior, numbers: Numbers, prior: RowPosterior) -> T:
         """A table with these rows, by their numbers, and the one row of ``prior`` elsewhere."""
 
-    # ---- work ----------------------------------------------------------------------------------------
+    # ---- work ------------------------------------------------------------------------------------
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, T]:
         """Both posteriors at the start of a fit."""

@@ -1,4 +1,4 @@
-"""How the rows of a table are laid out when they are stored, sent, or held with maps that are pending."""
+"""How the rows of a table are laid out: stored, sent, or held with maps that are pending."""
 
 from __future__ import annotations
 

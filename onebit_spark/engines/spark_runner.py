@@ -90,7 +90,7 @@ Takes = Callable[[int, int], bool]  # (ratings, ids) ─► whether the driver h
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
 class Broadcasts:
@@ -165,7 +165,7 @@ class Table:
         return self.layout.whole(self.at.lines)
 
 
-# ---- work on a block, as a worker runs it ------------------------------------------------------------
+# ---- work on a block, as a worker runs it --------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class SumWeights(RowStep):
         return None, np.array([counted.counts.sum()], np.float64)
 
 
-# ---- the engine --------------------------------------------------------------------------------------
+# ---- the engine ----------------------------------------------------------------------------------
 
 
 class SparkEngine:
@@ -279,7 +279,7 @@ class SparkEngine:
         if weighted:
             self.total_weight = float(np.sum(self.sum_row_step("rows", SumWeights(), {})))
 
-    # ---- the ratings ---------------------------------------------------------------------------------
+    # ---- the ratings -----------------------------------------------------------------------------
 
     def count(self, side: Side) -> int:
         return self.sides[side].n_rated
@@ -297,7 +297,7 @@ class SparkEngine:
         """Whether the driver holds the tables of this side."""
         return self.sides[side].plan.held
 
-    # ---- the length of a fit -------------------------------------------------------------------------
+    # ---- the length of a fit ---------------------------------------------------------------------
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -343,7 +343,7 @@ class SparkEngine:
     def shortage(self, config: FitConfig) -> str | None:
         return None
 
-    # ---- tables --------------------------------------------------------------------------------------
+    # ---- tables ----------------------------------------------------------------------------------
 
     def table(self, side: Side, rows: Rows) -> Table:
         layout = RowLayout.of_rows(rows)
@@ -398,7 +398,7 @@ class SparkEngine:
             self._features[side] = features, self.table(side, features)
         return {"features": self._features[side][1]}
 
-    # ---- work ----------------------------------------------------------------------------------------
+    # ---- work ------------------------------------------------------------------------------------
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
         return start_posteriors(self, config, loss)
@@ -460,7 +460,7 @@ class SparkEngine:
         own = {"rows": rows}
         return self.run_step(side, MeasureStep(work), own, others, RowLayout("float32"))[0]
 
-    # ---- steps ---------------------------------------------------------------------------------------
+    # ---- steps -----------------------------------------------------------------------------------
 
     def run_step(
         self,
@@ -496,7 +496,7 @@ class SparkEngine:
         counted = self.sides[side].counted_rows
         return step.on_rows(counted, {name: table.lines for name, table in own.items()})
 
-    # ---- to and from DataFrames --------------------------------------------------------------------------------------
+    # ---- to and from DataFrames ------------------------------------------------------------------
 
     def frame(
         self,
@@ -525,7 +525,7 @@ class SparkEngine:
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
         return self._blocking.storage.persist(frame, schema)
 
-    # ---- jobs --------------------------------------------------------------------------------------------------------
+    # ---- jobs ------------------------------------------------------------------------------------
 
     def _results(
         self,
@@ -611,7 +611,7 @@ def _sums_of(line: dict[str, Any]) -> Sums:
     return np.frombuffer(line["sums"], np.float64).copy()  # a view would keep the whole batch
 
 
-# ---- code of the workers: how a block gets its rows ------------------------------------------------------------------
+# ---- code of the workers: how a block gets its rows ----------------------------------------------
 
 
 @dataclass(frozen=True)

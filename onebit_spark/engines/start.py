@@ -1,7 +1,7 @@
-"""The start of a fit, and new factors, on engines whose ratings are in blocks: this process and Spark.
+"""The start of a fit, and new factors, on engines with blocks of ratings: this process and Spark.
 
-``core.spectral`` computes with tables of a ``SignMatrix``. ``StartTables`` keeps them as arrays where
-the driver holds the tables of a side, and as ``StoredRows`` where they are stored on the cluster.
+``core.spectral`` computes with tables of a ``SignMatrix``. ``StartTables`` keeps them as arrays
+where the driver holds the tables of a side, and as ``StoredRows`` where they are on the cluster.
 """
 
 from __future__ import annotations
@@ -93,14 +93,17 @@ class StartEngine(Protocol):
     def sum_row_step(self, side: Side, step: RowStep, own: Mapping[str, Any]) -> list[Sums]: ...
 
 
-# ---- both posteriors ---------------------------------------------------------------------------------
+# ---- both posteriors -----------------------------------------------------------------------------
 
 
 def start_posteriors(engine: StartEngine, config: FitConfig, loss: Loss) -> dict[Side, Any]:
     matrix = StartTables(engine)
     tables = STARTS[config.start](matrix, config.factors, config.seed)
     finish = Finish(config, loss.start_std, loss.start_shrinkage)
-    return {side: matrix.posterior(side, table, finish) for side, table in zip(SIDES, tables, strict=True)}
+    posteriors: dict[Side, Any] = {}
+    for side, table in zip(SIDES, tables, strict=True):
+        posteriors[side] = matrix.posterior(side, table, finish)
+    return posteriors
 
 
 def grow_posteriors(
@@ -113,14 +116,15 @@ def grow_posteriors(
     matrix = ResidualTables(engine, posteriors)
     more = config.factors - posteriors["rows"].form.rank
     tables = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
-    return {
-        side: matrix.grow(side, table, loss.start_std, config.form) for side, table in zip(SIDES, tables, strict=True)
-    }
+    grown: dict[Side, Any] = {}
+    for side, table in zip(SIDES, tables, strict=True):
+        grown[side] = matrix.grow(side, table, loss.start_std, config.form)
+    return grown
 
 
 @dataclass(frozen=True)
 class Finish:
-    """The posterior at some factors: intercepts at 0, one standard deviation for all coordinates."""
+    """The posterior at some factors: intercepts at 0, one deviation for all coordinates."""
 
     config: FitConfig
     std: float
@@ -136,7 +140,7 @@ class Finish:
         return posterior.with_implicit(FIT_VECTORS) if config.implicit_features else posterior
 
 
-# ---- tables of the start -----------------------------------------------------------------------------
+# ---- tables of the start -------------------------------------------------------------------------
 
 
 @dataclass
@@ -234,7 +238,10 @@ class StartTables:
         if not isinstance(table, StoredRows):
             rows = self._engine.held_rows(side)
             assert rows is not None
-            held = [measure(rows.part(part), table[part].astype(np.float64, copy=False)) for part in _parts(len(table))]
+            held = []
+            for part in _parts(len(table)):
+                lines = table[part].astype(np.float64, copy=False)
+                held.append(measure(rows.part(part), lines))
             return np.asarray(sum(held[1:], held[0]))
         if measure is gram and table.gram is not None:
             return table.gram
@@ -323,7 +330,7 @@ def _scaled(right: Table, weights: NDArray[Any], rows: FloatArray) -> FloatArray
     return scaled_product(counted, rows, right)
 
 
-# ---- steps on rows -----------------------------------------------------------------------------------
+# ---- steps on rows -------------------------------------------------------------------------------
 
 
 class MakeRows(RowStep):
@@ -426,7 +433,7 @@ class FindKeys(RowStep):
         return None, distinct_keys(counted)[: self.enough].astype(np.float64).ravel()
 
 
-# ---- the product with the signs or the residuals -----------------------------------------------------
+# ---- the product with the signs or the residuals -------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""ThreadEngine: the engine on the cores of this machine, without Spark. All ratings are one block."""
+"""ThreadEngine: the engine on the cores of this machine. All ratings are one block."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ThreadEngine:
         assert self.numbers is not None
         return self.numbers
 
-    # ---- the ratings ---------------------------------------------------------------------------------
+    # ---- the ratings -----------------------------------------------------------------------------
 
     @property
     def positives(self) -> int:
@@ -100,7 +100,7 @@ class ThreadEngine:
     def counted_rows(self, side: Side) -> CountedRows:
         return self._block(side).counted_rows
 
-    # ---- the length of a fit -------------------------------------------------------------------------
+    # ---- the length of a fit ---------------------------------------------------------------------
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -129,7 +129,7 @@ class ThreadEngine:
     def shortage(self, config: FitConfig) -> str | None:
         return None
 
-    # ---- tables --------------------------------------------------------------------------------------
+    # ---- tables ----------------------------------------------------------------------------------
 
     def table(self, side: Side, rows: R) -> R:
         return rows
@@ -150,7 +150,7 @@ class ThreadEngine:
         places = np.searchsorted(self._numbers[side], numbers)
         return rows.among(prior, self.n_rows(side), places)
 
-    # ---- work ----------------------------------------------------------------------------------------
+    # ---- work ------------------------------------------------------------------------------------
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
         return start_posteriors(self, config, loss)
@@ -202,7 +202,7 @@ class ThreadEngine:
     ) -> NDArray[np.float32]:
         return work.on_block(self._block(side), rows, others)
 
-    # ---- steps of the start: see ``start.StartEngine`` -------------------------------------------------
+    # ---- steps of the start: see ``start.StartEngine`` -------------------------------------------
 
     def held_rows(self, side: Side) -> CountedRows | None:
         return self.counted_rows(side)

@@ -142,7 +142,7 @@ def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
     names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
     files = {str(file.relative_to(package)) for file in package.rglob("*.py") if names.search(file.read_text("utf-8"))}
     recipe = (package.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8").partition("### A new setting")[2]
-    assert files == {"core/config.py", "ml/params.py", "in_process.py"}
+    assert files == {"core/config.py", "ml/params.py", "fit.py"}
     assert all(f"`{file}" in recipe for file in files)
 
 

@@ -115,7 +115,7 @@ def test_tables_are_made_in_parts(monkeypatch):
     """More lines than are computed at a time: the same start, but for the rounding of sums."""
     data = gapped()
     whole = spectral_start(engine(*data), 5, seed=0)
-    monkeypatch.setattr("onebit_spark.engines.threads.HELD_ROWS", 7)
+    monkeypatch.setattr("onebit_spark.engines.start.HELD_ROWS", 7)
     for found, expected in zip(spectral_start(engine(*data), 5, seed=0), whole, strict=True):
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5 * np.abs(expected).max())

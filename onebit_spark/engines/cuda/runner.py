@@ -149,7 +149,7 @@ class CudaEngine:
         check_memory(block.n_ratings, block.n_rows, block.n_columns, form, weighted)
         return cls(orientations_of(block))
 
-    # ---- the ratings ---------------------------------------------------------------------------------
+    # ---- the ratings -----------------------------------------------------------------------------
 
     @property
     def positives(self) -> int:
@@ -168,7 +168,7 @@ class CudaEngine:
     def counts(self, side: Side) -> Numbers:
         return self.ratings[side].counts
 
-    # ---- the length of a fit -------------------------------------------------------------------------
+    # ---- the length of a fit ---------------------------------------------------------------------
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -194,7 +194,7 @@ class CudaEngine:
             return None
         return f"it takes about {needed / 1e9:.1f} GB of GPU memory, and there are {there / 1e9:.1f}"
 
-    # ---- tables --------------------------------------------------------------------------------------
+    # ---- tables ----------------------------------------------------------------------------------
 
     def table(self, side: Side, rows: RowPosterior) -> RowPosterior:
         if rows.rank > CUDA_MOST_RANK:
@@ -219,7 +219,7 @@ class CudaEngine:
     ) -> RowPosterior:
         return self.table(side, rows.among(prior, self.n_rows(side), numbers))
 
-    # ---- the start -----------------------------------------------------------------------------------
+    # ---- the start -------------------------------------------------------------------------------
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
         self._prepare(config.form)
@@ -245,7 +245,7 @@ class CudaEngine:
             side: _with_factors(tables[side], each, loss.start_std) for side, each in zip(SIDES, factors, strict=True)
         }
 
-    # ---- half steps ----------------------------------------------------------------------------------
+    # ---- half steps ------------------------------------------------------------------------------
 
     def half_step(
         self,
@@ -308,7 +308,7 @@ class CudaEngine:
             apply_map(table, by)
         return table
 
-    # ---- other work ----------------------------------------------------------------------------------
+    # ---- other work ------------------------------------------------------------------------------
 
     def over_ratings(self, work: RatingWork[S], rows: RowPosterior, cols: RowPosterior) -> S:
         return work.result(self._sum_of(work, rows, cols))
@@ -398,7 +398,7 @@ def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior
     return filled
 
 
-# ---- steps over all ratings ------------------------------------------------------------------------------------------
+# ---- steps over all ratings ----------------------------------------------------------------------
 
 
 def drawn_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, draws: Draws) -> Sums:
@@ -477,7 +477,7 @@ def residual_weights(ratings: DeviceRatings, rows: RowPosterior, others: RowPost
     return out
 
 
-# ---- the start of a fit, and of new factors --------------------------------------------------------------------------
+# ---- the start of a fit, and of new factors ------------------------------------------------------
 
 
 def _with_factors(rows: RowPosterior, factors: Any, deviation: float) -> RowPosterior:
@@ -573,7 +573,7 @@ def _scaled(ratings: DeviceRatings, table: Any, right: Table) -> Any:
     return ratings.row_weights.root[:, None] * (table @ cupy().asarray(right))
 
 
-# ---- compiling ahead -------------------------------------------------------------------------------------------------
+# ---- compiling ahead -----------------------------------------------------------------------------
 
 
 def sum_macros(line: LineShape, ratings: DeviceRatings, mode: int) -> dict[str, int]:
@@ -602,7 +602,7 @@ def prepare_ratings() -> None:
     compile_soon("fold", {})
 
 
-# ---- the update ------------------------------------------------------------------------------------------------------
+# ---- the update ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -692,7 +692,7 @@ def updated(
     return new, implicit_means, scalars
 
 
-# ---- lines and sums --------------------------------------------------------------------------------------------------
+# ---- lines and sums ------------------------------------------------------------------------------
 
 
 def other_lines(shape: Shape, others: RowPosterior) -> Any:
@@ -750,7 +750,7 @@ def rating_sums(
     return acc
 
 
-# ---- maps ------------------------------------------------------------------------------------------------------------
+# ---- maps ----------------------------------------------------------------------------------------
 
 
 def apply_map(posterior: RowPosterior, by: RowMap) -> None:
@@ -779,7 +779,7 @@ def move_implicit(posterior: RowPosterior, by: ImplicitMove) -> None:
     )  # fmt: skip
 
 
-# ---- statistics ------------------------------------------------------------------------------------------------------
+# ---- statistics ----------------------------------------------------------------------------------
 
 
 def side_statistics(
@@ -800,8 +800,8 @@ def side_statistics(
     if features is not None:
         shift = new.location.astype(np.float64) - prior.means(implicit_means, shape.fixed)
         if shape.implicit:
-            assert new.implicit is not None
-            directions = new.implicit[:, 4 * shape.rank :] * cp.sqrt(ratings.distinct.astype(np.float64))[:, None]
+            assert new.features is not None
+            directions = new.features.directions * cp.sqrt(ratings.distinct.astype(np.float64))[:, None]
             shift = cp.hstack([shift, directions])
         shift *= cp.diff(ratings.pointers)[:, None] > 0
         cross = (features.astype(np.float64).T @ shift).get()

@@ -9,7 +9,7 @@ from onebit_spark.core import prediction
 from onebit_spark.core.prediction import Calibration
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.spark_ratings import check_ratings
-from onebit_spark.ml.scoring import measure, predicted_pairs
+from onebit_spark.ml.scoring import KNOWN_PAIR, measure, predicted_pairs
 from onebit_spark.model import OneBitCompletionModel
 
 USERS = np.array([0, 3, 27, 28, 99, 5, 99, 3, -1])
@@ -29,6 +29,8 @@ def test_predictions_are_those_of_transform(spark, make_model, choices):
     pairs = spark.createDataFrame(pa.table({"user": USERS.astype(np.int32), "item": ITEMS.astype(np.int16)}))
     model = make_model(**choices).setRawPredictionCol("")
     found, expected = predicted_pairs(model.factors, pairs, 9).toPandas(), model.transform(pairs).toPandas()
+    known = found.pop(KNOWN_PAIR)
+    np.testing.assert_array_equal(known, found["user"].between(0, 27) & found["item"].between(0, 17))
     assert found.columns.tolist() == expected.columns.tolist()
     assert found.dtypes.tolist() == expected.dtypes.tolist()
     for name in expected.columns:

@@ -12,12 +12,19 @@ from onebit_spark.core.model_info import ModelInfo, factor_table, plain_lists, s
 from onebit_spark.simulate import simulate
 
 
-def save_small_model(path):
-    """A model of 14 users, whose ids are text, and 10 items, in a folder."""
+def save_small_model(path, max_error=None):
+    """A model of 14 users, whose ids are text, and 10 items, in a folder.
+
+    With ``max_error``, it has a selective certificate of this request, by a quarter of the ratings.
+    """
     drawn = simulate("B2", rank=2, shape=(14, 10), fraction=0.6, seed=4)
     users = [f"u{row}" for row in drawn.rows]
     ratings = pa.table({"user": users, "item": drawn.cols, "label": drawn.labels})
-    fit_table(ratings, FitConfig(rank=2, max_iter=5, tol=0)).save(path)
+    kept = ratings[: 0 if max_error is None else len(ratings) // 4]
+    model = fit_table(ratings[len(kept) :], FitConfig(rank=2, max_iter=5, tol=0))
+    if max_error is not None:
+        model = model.with_certificates(model.certify(kept, max_error=max_error))
+    model.save(path)
     return path
 
 

@@ -1,17 +1,14 @@
 """A model in a registry of MLflow, as a UDF of Spark."""
 
-from pathlib import Path
-
 import idtypes
 import numpy as np
 import pyarrow as pa
 import pytest
+from modelfolders import save_small_model
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, fit_table
 from onebit_spark.model import OneBitCompletionModel
-
-MODEL = Path(__file__).parent / "folders" / "logistic-4"
 
 
 @pytest.mark.slow
@@ -22,9 +19,10 @@ def test_a_registered_model_predicts_as_transform_does(spark, tmp_path, monkeypa
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database would need more packages
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
+    folder = save_small_model(tmp_path / "model")
     with mlflow.start_run():
-        tracking.log_model(MODEL, registered_model_name="films")
-    model = OneBitCompletionModel.load(str(MODEL)).setRawPredictionCol("")
+        tracking.log_model(folder, registered_model_name="films")
+    model = OneBitCompletionModel.load(str(folder)).setRawPredictionCol("")
     pairs = spark.createDataFrame([("u0", 0), ("u1", 3), ("nobody", 3)], "user string, item bigint")
     predict = mlflow.pyfunc.spark_udf(spark, "models:/films/1", env_manager="local")
     found = pairs.select(predict("user", "item").alias("p")).select("p.*").toPandas()

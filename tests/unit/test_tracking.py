@@ -1,18 +1,21 @@
 """MLflow, with a tracking store in a folder: what is logged of a model, and its predictions without Spark."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import idtypes
 import pandas as pd
 import pyarrow as pa
 import pytest
+from modelfolders import save_small_model
 
 import onebit_spark
 from onebit_spark import FitConfig, RequestError, fit_table
 from onebit_spark.core.solver import Iteration
 
-MODEL = Path(__file__).parents[1] / "spark" / "folders" / "logistic-4"
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_small_model(tmp_path_factory.mktemp("model") / "model", max_error=0.45)
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +29,14 @@ def mlflow(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def logged(mlflow):
+def logged(mlflow, folder):
     """A run with the curve of three iterations, and a model."""
     from onebit_spark import tracking
 
     with mlflow.start_run() as run:
         for number in (1, 2, 3):
             tracking.log_iteration(Iteration(number, 100.0 / number, 1.0, 0.1, 0.01 / number, 0.5))
-        tracking.log_model(MODEL, registered_model_name="films")
+        tracking.log_model(folder, registered_model_name="films")
     return mlflow.tracking.MlflowClient(), run.info.run_id, mlflow.pyfunc.load_model("models:/films/1")
 
 
@@ -43,20 +46,22 @@ def test_the_curve_is_logged(logged):
     assert [(point.step, point.value) for point in history] == [(1, 100.0), (2, 50.0), (3, pytest.approx(100 / 3))]
 
 
-def test_settings_figures_and_files(logged):
+def test_settings_figures_and_files(logged, folder):
     client, run, _ = logged
-    found, info = client.get_run(run).data, onebit_spark.load(MODEL).info
-    assert found.params["rank"] == str(info.config.rank)
-    assert found.metrics["effective_rank"] == info.effective_rank
-    assert found.metrics["bound_selective_0.45"] == 0.45
+    found, model = client.get_run(run).data, onebit_spark.load(folder)
+    assert found.params["rank"] == str(model.config.rank)
+    assert found.metrics["effective_rank"] == model.effective_rank
+    holdout, selective = model.certificates
+    assert found.metrics["bound_holdout"] == holdout.bound
+    assert found.metrics["bound_selective_0.45"] == selective.bound
     assert "certificate.json" in {entry.path for entry in client.list_artifacts(run)}
 
 
-def test_the_model_predicts_without_spark(logged):
+def test_the_model_predicts_without_spark(logged, folder):
     from onebit_spark import tracking
 
     _, _, model = logged
-    served = onebit_spark.load(MODEL)
+    served = onebit_spark.load(folder)
     columns = served.info.columns
     users, items = (side.ids.to_pylist()[:3] for side in (served.users, served.items))
     expected = served.predictions(users, items).to_pandas()
@@ -68,10 +73,10 @@ def test_the_model_predicts_without_spark(logged):
         tracking.ServedPairs(served).predict(pd.DataFrame({columns["user"]: users}))
 
 
-def test_the_signature_and_the_example(logged):
+def test_the_signature_and_the_example(logged, folder):
     """A registry such as Unity Catalog takes no model without a signature."""
     _, _, model = logged
-    columns, signature = onebit_spark.load(MODEL).info.columns, model.metadata.signature
+    columns, signature = onebit_spark.load(folder).info.columns, model.metadata.signature
     assert [(each.name, each.type.name) for each in signature.inputs] == [
         (columns["user"], "string"),
         (columns["item"], "long"),
@@ -82,12 +87,12 @@ def test_the_signature_and_the_example(logged):
     assert len(answer) == len(example) == 3
 
 
-def test_every_pair_has_a_line():
+def test_every_pair_has_a_line(folder):
     """Also where the model leaves out unknown ids: a UDF of Spark returns as many lines as it is given."""
     pytest.importorskip("mlflow")
     from onebit_spark import tracking
 
-    model = replace(onebit_spark.load(MODEL), cold_start="drop")
+    model = replace(onebit_spark.load(folder), cold_start="drop")
     user, item = (side.ids[0].as_py() for side in (model.users, model.items))
     pairs = pd.DataFrame({"user": [user, "nobody"], "item": [item, item]})
     assert len(model.predictions(pairs["user"], pairs["item"])) == 1

@@ -26,8 +26,8 @@ from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.prediction import auc
-from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.spark.estimator import OneBitCompletion
+from onebit_spark.spark.model import OneBitCompletionModel
 
 DATA: dict[str, Callable[[], Ratings]] = {
     "ml-1m": movielens_1m,

@@ -17,7 +17,7 @@ from datasets import Ratings, movielens_1m, movielens_100k, senate, split
 from record import provenance
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
-from onebit_spark.certificate.bounds import holdout
+from onebit_spark.certify.bounds import holdout
 
 DATA = {"movielens-100k": (movielens_100k, 5000), "movielens-1m": (movielens_1m, 0.1), "senate": (senate, 0.1)}
 

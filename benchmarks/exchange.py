@@ -29,8 +29,8 @@ from record import provenance
 from session import local_session
 
 from onebit_spark import NotConverged
-from onebit_spark.engines.blocking import Placement
-from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.engines.spark.blocking import Placement
+from onebit_spark.spark.estimator import OneBitCompletion
 
 RATINGS_PER_ROW = 3
 
@@ -95,7 +95,7 @@ def measure(options: argparse.Namespace) -> dict[str, str]:
 
 
 def estimator_blocks(spark: SparkSession, model: Any) -> tuple[int, int]:
-    from onebit_spark.engines.spark_engine import blocks_by_size
+    from onebit_spark.engines.spark.engine import blocks_by_size
 
     info, cores = model.info, spark.sparkContext.defaultParallelism
     users, items, form = info.n_users, info.n_items, info.config.form

@@ -30,9 +30,9 @@ from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import learn_coding, newcomer_means
 from onebit_spark.core.losses import Side
-from onebit_spark.core.model_info import coding_of
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.predictor.new_ratings import converged_rows
+from onebit_spark.model_info import coding_of
+from onebit_spark.predict.new_ratings import converged_rows
 
 FOLDED = (0, 1, 3, 10)
 SHARE = 0.1

@@ -46,8 +46,8 @@ from numpy.typing import NDArray
 from record import provenance, save
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.core.config import available_cores
 from onebit_spark.core.prediction import auc
+from onebit_spark.settings import available_cores
 
 DATA: dict[str, Callable[[], Ratings]] = {
     "ml-100k": movielens_100k,

@@ -34,7 +34,7 @@ from spread import own_curvature
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays, load
 from onebit_spark.__main__ import main as job
 from onebit_spark.core import prediction
-from onebit_spark.core.questions import best_questions
+from onebit_spark.predict.questions import best_questions
 
 SCENARIOS = (500, 60, 0.5), (2000, 40, 1.0), (2000, 200, 0.2), (300, 500, 0.3)  # persons, questions, share asked
 LARGE = 11_785, 36_259, 0.02

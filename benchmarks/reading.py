@@ -20,8 +20,8 @@ from record import provenance
 from scale import IDS, write_ratings
 from session import local_session
 
-from onebit_spark.input import spark_ratings
-from onebit_spark.input.ratings import Columns
+from onebit_spark.data.ratings import Columns
+from onebit_spark.engines.spark import survey as spark_ratings
 
 
 def main() -> None:

@@ -37,9 +37,9 @@ from record import provenance, save
 from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays, fit_table
-from onebit_spark.core.config import available_cores
-from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.model_info import ModelInfo
+from onebit_spark.settings import available_cores
+from onebit_spark.spark.estimator import OneBitCompletion
 
 OURS: dict[str, dict[str, Any]] = {
     "hinge": {"loss": "hinge"},

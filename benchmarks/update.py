@@ -21,7 +21,7 @@ from record import provenance
 from session import local_session
 
 from onebit_spark import OneBitCompletion
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.spark.model import OneBitCompletionModel
 
 OLD, TEST = 80_000, 10_000
 

@@ -10,8 +10,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from onebit_spark.__main__ import JOBS, main
-from onebit_spark.core.config import Setting, declared
-from onebit_spark.ml.params import TABLES, names_of_params, settings_with_params
+from onebit_spark.settings import Setting, declared
+from onebit_spark.spark.params import TABLES, names_of_params, settings_with_params
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}

@@ -8,34 +8,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onebit_spark.certificate.certificates import Certificate as Certificate
-    from onebit_spark.core.config import FitConfig as FitConfig
-    from onebit_spark.core.config import Terms as Terms
+    from onebit_spark.certify.certificates import Certificate as Certificate
     from onebit_spark.core.solver import NotConverged as NotConverged
     from onebit_spark.errors import FitFailed as FitFailed
     from onebit_spark.errors import RequestError as RequestError
-    from onebit_spark.estimator import OneBitCompletion as OneBitCompletion
     from onebit_spark.in_process import fit_arrays as fit_arrays
     from onebit_spark.in_process import fit_table as fit_table
-    from onebit_spark.model import OneBitCompletionModel as OneBitCompletionModel
-    from onebit_spark.predictor.fitted_model import FittedModel as FittedModel
-    from onebit_spark.predictor.fitted_model import load as load
+    from onebit_spark.model import FittedModel as FittedModel
+    from onebit_spark.model import load as load
+    from onebit_spark.settings import FitConfig as FitConfig
+    from onebit_spark.settings import Terms as Terms
+    from onebit_spark.spark.estimator import OneBitCompletion as OneBitCompletion
+    from onebit_spark.spark.model import OneBitCompletionModel as OneBitCompletionModel
 
 __version__ = "1.0.0"
 
 _MODULES = {
-    "Certificate": "certificate.certificates",
-    "FitConfig": "core.config",
+    "Certificate": "certify.certificates",
+    "FitConfig": "settings",
     "FitFailed": "errors",
-    "FittedModel": "predictor.fitted_model",
+    "FittedModel": "model",
     "NotConverged": "core.solver",
-    "OneBitCompletion": "estimator",
-    "OneBitCompletionModel": "model",
+    "OneBitCompletion": "spark.estimator",
+    "OneBitCompletionModel": "spark.model",
     "RequestError": "errors",
-    "Terms": "core.config",
+    "Terms": "settings",
     "fit_arrays": "in_process",
     "fit_table": "in_process",
-    "load": "predictor.fitted_model",
+    "load": "model",
 }
 
 __all__ = [*_MODULES]

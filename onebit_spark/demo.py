@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from onebit_spark import cli
 from onebit_spark.cli.running import spark_session
-from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.simulate import Simulation, simulate
+from onebit_spark.spark.estimator import OneBitCompletion
 
 NAMES = ("ratings", "pairs", "model", "model-by-blocks", "model-without-spark", "predictions", "metrics.json")
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a JVM that ends within a minute

@@ -18,18 +18,18 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from onebit_spark.certificate.certificates import certificate_document
-from onebit_spark.certificate.draw_certificates import certify_draws
-from onebit_spark.core.compiled import compile_kernels
-from onebit_spark.core.config import Execution, FitConfig, Terms, available_cores
+from onebit_spark.certify.certificates import certificate_document
+from onebit_spark.certify.draw_certificates import certify_draws
+from onebit_spark.checkpoints import CheckpointFolder, ModelFiles, resumed, subject_of, warm_start
+from onebit_spark.compiled import compile_kernels
 from onebit_spark.core.fit_state import FitState
-from onebit_spark.core.hashes import CellSketch, merged_sketch
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import FitFeatures, ModelInfo, Who, digest, give_features
 from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import Iteration, PhaseTimer, Start, solve
+from onebit_spark.data.hashes import CellSketch, merged_sketch
+from onebit_spark.data.ratings import Columns, RatingCounts
 from onebit_spark.engines.base import T
 from onebit_spark.finish import (
     Fit,
@@ -39,8 +39,8 @@ from onebit_spark.finish import (
     unfinished_choice,
     unrated_tables,
 )
-from onebit_spark.input.ratings import Columns, RatingCounts
-from onebit_spark.ml.checkpoint import CheckpointFolder, ModelFiles, resumed, subject_of, warm_start
+from onebit_spark.model_info import FitFeatures, ModelInfo, digest, give_features
+from onebit_spark.settings import Execution, FitConfig, Terms, Who, available_cores
 
 M = TypeVar("M")  # the model of a runtime
 

@@ -15,24 +15,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from onebit_spark.core import model_info
+from onebit_spark import model_info
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import Execution, FitConfig, Labels, Problem, Terms, device_problems, is_integer
 from onebit_spark.core.features import SideFeatures, SideTables
 from onebit_spark.core.fit_state import FitState
-from onebit_spark.core.hashes import CellSketch
-from onebit_spark.core.id_index import HeldIds, Ids
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import SIDE_OF, ModelInfo, Who
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.core.user_data import checked_arrays, spark_name
-from onebit_spark.engines.cuda.runner import CudaEngine
-from onebit_spark.engines.threads import ThreadEngine
-from onebit_spark.errors import RequestError, refuse
-from onebit_spark.fit import FitTask, ModelParts, fit_model
-from onebit_spark.input.ratings import (
+from onebit_spark.data.files import ArrowTable, Unreadable
+from onebit_spark.data.hashes import CellSketch
+from onebit_spark.data.id_index import HeldIds, Ids
+from onebit_spark.data.ratings import (
     ArrowRatings,
     Coding,
     CollectedRatings,
@@ -44,10 +38,16 @@ from onebit_spark.input.ratings import (
     checked_lines,
     column_count_problem,
 )
-from onebit_spark.input.tables import ArrowTable, Unreadable
-from onebit_spark.predictor.fitted_model import FittedModel, load
-from onebit_spark.predictor.model_folder import local_path, write_into
-from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest, ModelSide, fresh_to
+from onebit_spark.data.user_tables import checked_arrays, spark_name
+from onebit_spark.engines.cuda.runner import CudaEngine
+from onebit_spark.engines.threads import ThreadEngine
+from onebit_spark.errors import RequestError, refuse
+from onebit_spark.fit import FitTask, ModelParts, fit_model
+from onebit_spark.model import FittedModel, load
+from onebit_spark.model_folder import local_path, write_into
+from onebit_spark.model_info import SIDE_OF, ModelInfo
+from onebit_spark.predict.predictor import KEPT_OUT, CertificateRequest, ModelSide, fresh_to
+from onebit_spark.settings import Execution, FitConfig, Labels, Problem, Terms, Who, device_problems, is_integer
 
 log = logging.getLogger("onebit_spark")
 

@@ -20,13 +20,13 @@ from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from onebit_spark.core.config import FitConfig, declared, documented_parameter, parameter_section
-from onebit_spark.core.hashes import cell_hashes
-from onebit_spark.core.user_data import arrow_table, refuse_repeated_columns
+from onebit_spark.data.hashes import cell_hashes
+from onebit_spark.data.user_tables import arrow_table, refuse_repeated_columns
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import fit_table
-from onebit_spark.predictor.fitted_model import FittedModel
-from onebit_spark.predictor.predictor import asked_ids
+from onebit_spark.model import FittedModel
+from onebit_spark.predict.predictor import asked_ids
+from onebit_spark.settings import FitConfig, declared, documented_parameter, parameter_section
 
 SETTINGS = {name: item for name, item in declared(FitConfig).items() if item.key is not None}
 DEFAULTS = {name: item.default for name, item in SETTINGS.items()} | {"threads": None, "device": "cpu"}

@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 import cudasanitized
 import numpy as np
 
-from onebit_spark.core import config as core_config
+from onebit_spark import settings as core_config
 from onebit_spark.engines.cuda import device, ratings, runner, shapes
 from onebit_spark.engines.cuda.device import text_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from onebit_spark.core.user_data import as_spark, spark_name
+from onebit_spark.data.user_tables import as_spark, spark_name
 
 GUIDE = Path(__file__).parents[1] / "docs" / "local.md"
 N = 8  # different ids of a type

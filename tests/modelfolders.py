@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onebit_spark import FitConfig, fit_table
-from onebit_spark.core.model_info import ModelInfo, factor_table, plain_lists, scale_fields
+from onebit_spark.model_info import ModelInfo, factor_table, plain_lists, scale_fields
 from onebit_spark.simulate import simulate
 
 
@@ -37,7 +37,7 @@ def write_folder(path, info, users, items, certificate=None, params=None):
         for part, lines in enumerate((table.slice(0, half), table.slice(half))):
             pq.write_table(lines, path / name / f"part-{part:05}.parquet")
     (path / "metadata").mkdir()
-    content = {"class": "onebit_spark.model.OneBitCompletionModel", "uid": "m", "paramMap": params or {}}
+    content = {"class": "onebit_spark.spark.model.OneBitCompletionModel", "uid": "m", "paramMap": params or {}}
     (path / "metadata" / "part-00000").write_text(json.dumps({**content, "defaultParamMap": {}}) + "\n")
     (path / "metadata" / "_SUCCESS").touch()
     if certificate is not None:
@@ -88,8 +88,8 @@ def info_of(fit, id_types):
 
 def model_of(spark, info, users, items):
     """A model on Spark, from factor tables in this process."""
-    from onebit_spark.engines.spark_engine import factor_frame, factor_schema
-    from onebit_spark.model import OneBitCompletionModel
+    from onebit_spark.engines.spark.engine import factor_frame, factor_schema
+    from onebit_spark.spark.model import OneBitCompletionModel
 
     tables = {"user": users, "item": items}
     schemas = {who: factor_schema(info, who, table.column_names) for who, table in tables.items()}

@@ -9,7 +9,7 @@ import gc
 
 from pyspark import daemon
 
-import onebit_spark.estimator  # noqa: F401
+import onebit_spark.spark.estimator  # noqa: F401
 
 if __name__ == "__main__":
     gc.freeze()

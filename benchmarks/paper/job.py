@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark.cli.running import DONE, REFUSED, Job
-from onebit_spark.platform.files import Location, OutputKind
-from onebit_spark.platform.sessions import broadcast, parallelism
+from onebit_spark.data.locations import Location, OutputKind
+from onebit_spark.engines.spark.sessions import broadcast, parallelism
 from paper.requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
 
 if TYPE_CHECKING:

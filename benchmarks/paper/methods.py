@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.in_process import fit_arrays
+from onebit_spark.settings import FitConfig
 from paper.baselines.davenport import fit_davenport
 from paper.baselines.simple import fit_logistic, fit_majority
 from paper.samples import Sample, folds

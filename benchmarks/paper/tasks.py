@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from onebit_spark.core.compiled import sources
-from onebit_spark.platform.files import Location
+from onebit_spark.compiled import sources
+from onebit_spark.data.locations import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,21 +13,22 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark import __version__
-from onebit_spark.certificate.certificates import PRECISION, SELECTIVE, SKEWED, headlines
+from onebit_spark.certify.certificates import PRECISION, SELECTIVE, SKEWED, headlines
+from onebit_spark.checkpoints import clear_checkpoints, complete_checkpoints
 from onebit_spark.cli import requests
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, Target
 from onebit_spark.cli.running import failures_after
-from onebit_spark.core.model_info import ModelInfo, Who
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
+from onebit_spark.data import locations as files
+from onebit_spark.data.locations import Location, OutputKind
+from onebit_spark.data.ratings import INTEGRAL, Columns
 from onebit_spark.errors import RequestError, counted
-from onebit_spark.input.ratings import INTEGRAL, Columns
-from onebit_spark.map import coloured
-from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
-from onebit_spark.platform import files
-from onebit_spark.platform.files import Location, OutputKind
-from onebit_spark.predictor.predictor import KEPT_OUT, CertificateRequest
-from onebit_spark.report import REPORT, rare_class
+from onebit_spark.model_info import ModelInfo
+from onebit_spark.predict.predictor import KEPT_OUT, CertificateRequest
+from onebit_spark.report.map import coloured
+from onebit_spark.report.page import REPORT, rare_class
+from onebit_spark.settings import Who
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,7 +2,7 @@
 
 Numba compiles one kernel at a time in a process. So a fit of 16 ratings first runs its kernels as plain Python, which
 takes a second and shows with which types each is called. Then several processes compile them, the longest first, into
-the cache of kernels. ``core/compiled.py`` starts this in a process of its own, because it replaces numba's dispatch and
+the cache of kernels. ``compiled.py`` starts this in a process of its own, because it replaces numba's dispatch and
 the intrinsics. All these processes end with the one that starts them, which logs what they print.
 """
 
@@ -32,9 +32,9 @@ from numba.core.dispatcher import Dispatcher
 from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.cli.running import compile_ahead
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig, available_cores
 from onebit_spark.core.losses import batched_solve
 from onebit_spark.core.randomness import Split
+from onebit_spark.settings import FitConfig, available_cores
 
 PROCESSES = 4  # more would wait for the longest kernel
 

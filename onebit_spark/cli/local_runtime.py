@@ -13,16 +13,13 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from onebit_spark.certificate.certificates import Certificate
+from onebit_spark.certify.certificates import Certificate
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv
-from onebit_spark.core.hashes import HIGHEST, CellSketch
-from onebit_spark.core.model_info import SIDE_OF, Who
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.core.user_data import spark_name
-from onebit_spark.errors import RequestError, refuse
-from onebit_spark.fit import FitTask, fit_model
-from onebit_spark.in_process import LocalModels, checked_features, driver_state
-from onebit_spark.input.ratings import (
+from onebit_spark.data.files import ArrowTable, Unreadable, inferred, null_or_nan, open_table
+from onebit_spark.data.hashes import HIGHEST, CellSketch
+from onebit_spark.data.locations import Location, table_format
+from onebit_spark.data.ratings import (
     EXAMPLES,
     ArrowRatings,
     CollectedRatings,
@@ -33,13 +30,17 @@ from onebit_spark.input.ratings import (
     checked_lines,
     column_count_problem,
 )
-from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
-from onebit_spark.map import groups_of
-from onebit_spark.platform.files import Location, table_format
-from onebit_spark.predictor import predictor
-from onebit_spark.predictor.fitted_model import FittedModel, load
-from onebit_spark.predictor.model_folder import local_path, replaced_folder
-from onebit_spark.predictor.predictor import SAMPLE, CertificateRequest
+from onebit_spark.data.user_tables import spark_name
+from onebit_spark.errors import RequestError, refuse
+from onebit_spark.fit import FitTask, fit_model
+from onebit_spark.in_process import LocalModels, checked_features, driver_state
+from onebit_spark.model import FittedModel, load
+from onebit_spark.model_folder import local_path, replaced_folder
+from onebit_spark.model_info import SIDE_OF
+from onebit_spark.predict import predictor
+from onebit_spark.predict.predictor import SAMPLE, CertificateRequest
+from onebit_spark.report.map import groups_of
+from onebit_spark.settings import Who
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 

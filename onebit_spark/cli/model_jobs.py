@@ -12,13 +12,13 @@ from onebit_spark.cli import fit_job
 from onebit_spark.cli.fit_job import Runtime, print_summary
 from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PositionsRequest, PredictRequest, Target
-from onebit_spark.core.model_info import Who
+from onebit_spark.data.locations import Location
+from onebit_spark.data.ratings import NoRatings
 from onebit_spark.errors import RequestError, counted
-from onebit_spark.input.ratings import NoRatings
-from onebit_spark.map import COLOURS, page
-from onebit_spark.platform.files import Location
-from onebit_spark.predictor.predictor import NOTHING_SEEN, CertificateRequest, arrow_type, asked_ids
-from onebit_spark.report import rare_class
+from onebit_spark.predict.predictor import NOTHING_SEEN, CertificateRequest, arrow_type, asked_ids
+from onebit_spark.report.map import COLOURS, page
+from onebit_spark.report.page import rare_class
+from onebit_spark.settings import Who
 
 
 def predict(runtime: Runtime, request: PredictRequest) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
-from onebit_spark.core.compiled import compile_seconds
+from onebit_spark.compiled import compile_seconds
 from onebit_spark.core.solver import Iteration, distance
 
 try:

@@ -27,7 +27,8 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
-from onebit_spark.core.config import (
+from onebit_spark.errors import RequestError
+from onebit_spark.settings import (
     RARE,
     RESUMING,
     Execution,
@@ -39,10 +40,9 @@ from onebit_spark.core.config import (
     device_problems,
     words_in,
 )
-from onebit_spark.errors import RequestError
 
 if TYPE_CHECKING:
-    from onebit_spark.platform.files import OutputKind
+    from onebit_spark.data.locations import OutputKind
 
 MAIN = "the flags that most people need"
 INPUT, MODEL, CERTIFICATES, OUTPUT, SPARK = (
@@ -424,7 +424,7 @@ class JobRequest(SessionRequest):
         )
 
     def no_columns(self, name: str, absent: Sequence[str], columns: Sequence[str], csv: bool) -> RequestError:
-        from onebit_spark.input.tables import separator_in
+        from onebit_spark.data.files import separator_in
 
         named = "name them with --user-col, --item-col, --label-col, --weight-col"
         cure = named if isinstance(self, FitRequest) else "rename them"
@@ -460,7 +460,7 @@ class CallsRequest(JobRequest):
     def calls_problems(self, missing: str | None) -> Iterator[str]:
         """Problems with the error rates and precisions, and flags that need what is ``missing``."""
         if self.max_error or self.min_precision:
-            from onebit_spark.certificate.certificates import precision_problems, request_problems
+            from onebit_spark.certify.certificates import precision_problems, request_problems
 
             yield from (f"--max-error {problem}" for problem in request_problems(self.max_error))
             yield from (f"--min-precision {problem}" for problem in precision_problems(self.min_precision))
@@ -647,7 +647,7 @@ class Target(NamedTuple):
 
     @property
     def kind(self) -> OutputKind:
-        from onebit_spark.platform.files import TABLES
+        from onebit_spark.data.locations import TABLES
 
         return TABLES[self.what][self.path is not None and is_csv(self.path)]
 

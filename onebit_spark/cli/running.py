@@ -31,8 +31,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from onebit_spark.cli import requests
-from onebit_spark.core.config import FitConfig, Terms, available_memory
 from onebit_spark.errors import FitFailed, RequestError, reason_of
+from onebit_spark.settings import FitConfig, Terms, available_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +98,7 @@ class Job(Generic[Request]):
             return
         remote = request.remote or os.environ.get("SPARK_REMOTE")
         if self.needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
-            from onebit_spark.platform.sessions import NOT_ON_CONNECT
+            from onebit_spark.engines.spark.sessions import NOT_ON_CONNECT
 
             raise RequestError(f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and SPARK_API_MODE")
         with spark_session(f"onebit_spark {self.name}", self.packages, request.log_level, remote) as spark:
@@ -158,7 +158,7 @@ def cluster_named() -> Iterator[str]:
 
 def needs_spark(request: requests.JobRequest) -> Iterator[str]:
     """What of a request only Spark can do, in words."""
-    from onebit_spark.predictor.model_folder import REMOTE
+    from onebit_spark.model_folder import REMOTE
 
     if request.remote:
         yield f"--remote {request.remote} names a Spark Connect server"
@@ -185,8 +185,8 @@ def needs_spark(request: requests.JobRequest) -> Iterator[str]:
 
 
 def _unreadable(request: requests.JobRequest, name: str, path: str) -> Iterator[str]:
-    from onebit_spark.input.tables import format_of, option_problems
-    from onebit_spark.predictor.model_folder import REMOTE
+    from onebit_spark.data.files import format_of, option_problems
+    from onebit_spark.model_folder import REMOTE
 
     if requests.is_table_name(path) and not Path(path).exists():
         yield f"{name} {path} is a table of a catalog"
@@ -204,10 +204,10 @@ def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
     """Why the ratings do not fit the memory. Whatever else is wrong with them is left to the job."""
     if not isinstance(request, requests.FitRequest):
         return
+    from onebit_spark.data.files import count_rows, format_of, id_text_bytes, open_table
+    from onebit_spark.data.ratings import SizeEstimate
     from onebit_spark.engines.decide import driver_exchange
-    from onebit_spark.input.ratings import SizeEstimate
-    from onebit_spark.input.tables import count_rows, format_of, id_text_bytes, open_table
-    from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
+    from onebit_spark.engines.spark.sessions import NO_LIMIT, DriverLimits
 
     rows, ids = None, 0.0
     with suppress(Exception):
@@ -246,7 +246,7 @@ def spark_session(
     """
     from pyspark.sql import SparkSession
 
-    from onebit_spark.platform.sessions import check_reachable, is_connect, logging_is_configured, ship
+    from onebit_spark.engines.spark.sessions import check_reachable, is_connect, logging_is_configured, ship
 
     running = SparkSession.getActiveSession()
     if running is not None and (is_connect(running) or not remote):
@@ -282,7 +282,7 @@ def spark_session(
 
 def _silence(spark: SparkSession) -> None:
     """Stop Spark's logging, if its JVM is ours and still runs."""
-    from onebit_spark.platform.sessions import log_nothing
+    from onebit_spark.engines.spark.sessions import log_nothing
 
     with suppress(Exception):  # Spark Connect has no SparkContext
         log_nothing(spark)
@@ -314,7 +314,7 @@ def explained_failures() -> Iterator[None]:
 
 
 def _unread_file(error: str, reason: str) -> str:
-    from onebit_spark.input.tables import WRONG_HEADER, WRONG_QUOTES, wrong_line
+    from onebit_spark.data.files import WRONG_HEADER, WRONG_QUOTES, wrong_line
 
     found = re.search(r"reading file (\S+?)\.?\s", error)
     file = re.sub("^file:/+", "file:/", found[1]) if found else ""

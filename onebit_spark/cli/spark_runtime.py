@@ -13,14 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from onebit_spark.certificate.certificates import Certificate
+from onebit_spark.certify.certificates import Certificate
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv, is_table_name
-from onebit_spark.core.model_info import Who
 from onebit_spark.core.solver import Iteration
-from onebit_spark.errors import RequestError, reason_of
-from onebit_spark.estimator import fit_ratings
-from onebit_spark.input import tables
-from onebit_spark.input.ratings import (
+from onebit_spark.data import files as tables
+from onebit_spark.data.locations import Location, replace_folder, table_format
+from onebit_spark.data.ratings import (
     Columns,
     RatingCounts,
     check_division,
@@ -29,15 +27,25 @@ from onebit_spark.input.ratings import (
     not_deterministic,
     total_of,
 )
-from onebit_spark.input.spark_ratings import SplitCounts, check_split, matching, missing, quoted, split_off, with_weight
-from onebit_spark.map import groups_of
-from onebit_spark.ml import scoring
-from onebit_spark.ml.positions import drawing
-from onebit_spark.ml.recommend import ranking
-from onebit_spark.ml.scoring import CheckedRatings
-from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform.files import Location, replace_folder, table_format
-from onebit_spark.predictor.predictor import CertificateRequest, seen_in_fit
+from onebit_spark.engines.spark.survey import (
+    SplitCounts,
+    check_split,
+    matching,
+    missing,
+    quoted,
+    split_off,
+    with_weight,
+)
+from onebit_spark.errors import RequestError, reason_of
+from onebit_spark.predict.predictor import CertificateRequest, seen_in_fit
+from onebit_spark.report.map import groups_of
+from onebit_spark.settings import Who
+from onebit_spark.spark import scoring
+from onebit_spark.spark.estimator import fit_ratings
+from onebit_spark.spark.model import OneBitCompletionModel
+from onebit_spark.spark.positions import drawing
+from onebit_spark.spark.recommend import ranking
+from onebit_spark.spark.scoring import CheckedRatings
 
 CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 

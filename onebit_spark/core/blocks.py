@@ -9,16 +9,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.compiled import inner, jit
+from onebit_spark.compiled import inner, jit
+from onebit_spark.data.limits import MAX_COLUMNS
 
 IntArray = NDArray[np.integer]
 Sums = NDArray[np.int64] | NDArray[np.float64]  # sums of weights, or counts if all weights are 1
 
 RANGE = 1 << 15  # ratings that a thread takes at a time, about
 EVEN_ROWS = 4096  # a statistic of fewer rows takes less time than the calls that compute it
-MAX_COLUMNS = 2**30  # a code holds the column's position and the label bit in one signed 32-bit integer
-LARGEST_WEIGHT = 1e30  # sums over the ratings of a row stay finite in float32
-ZERO_WEIGHT = 2.0**-150  # float32 rounds weights up to this to 0
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
+from onebit_spark.compiled import jit
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses.base import Side
 from onebit_spark.core.losses.row_sums import CHUNK, add_weighted_rows
 from onebit_spark.core.posterior import (
@@ -46,7 +46,7 @@ from onebit_spark.core.posterior import (
     RowMap,
     RowPosterior,
 )
-from onebit_spark.core.user_data import one_array
+from onebit_spark.data.user_tables import one_array
 
 RIDGE = 5.0  # ρ of implicit features; values from 3 to 10 hardly differ
 FEATURE_RIDGE = 5.0  # ρ of side features

@@ -10,10 +10,8 @@ from typing import Any, Generic, Self
 
 import numpy as np
 
-from onebit_spark.core.config import FitConfig
 from onebit_spark.core.features import CoefStep, SideTables, coded_by_rated, rated_gram
 from onebit_spark.core.hyper_posterior import HyperPosterior
-from onebit_spark.core.id_index import Ids
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, FloatArray, RowMap, RowPosterior
@@ -36,7 +34,9 @@ from onebit_spark.core.work import (
     UpdateRows,
     prior_rows,
 )
+from onebit_spark.data.id_index import Ids
 from onebit_spark.engines.base import Engine, Numbers, T
+from onebit_spark.settings import FitConfig
 
 # The largest stretch of a pending map. Rows are rounded to float32 before they are mapped, and the
 # map amplifies this rounding by the square of its stretch.

@@ -31,7 +31,6 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
@@ -39,6 +38,7 @@ from onebit_spark.core.prediction import Calibration, HoldoutLoss, TemperatureSc
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import IterationPlan, Start, solve
 from onebit_spark.engines.base import T
+from onebit_spark.settings import AUTO, FitConfig
 
 log = logging.getLogger("onebit_spark")
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.compiled import inner, jit
+from onebit_spark.compiled import inner, jit
 
 FloatArray = NDArray[np.floating]  # float32 or float64
 DoubleArray = NDArray[np.float64]

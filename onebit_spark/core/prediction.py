@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv, expit
 
+from onebit_spark.compiled import inner, jit
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.compiled import inner, jit
 from onebit_spark.core.blocks import RatingBlock, empty_like
-from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.posterior import RowPosterior
 
 STEP = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio

@@ -10,7 +10,6 @@ from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
-from onebit_spark.core.config import FitConfig
 from onebit_spark.core.features import FeatureRidge, of_known_size
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.gauge import GaugeStep
@@ -22,6 +21,7 @@ from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.core.work import Matrix
 from onebit_spark.engines.base import T
 from onebit_spark.errors import FitFailed
+from onebit_spark.settings import FitConfig
 
 WINDOW = 5  # the stopping rule compares the objective with that of so many iterations before
 MOST_RELAXED = 1.85  # the largest ω; a step with ω = 2 no longer descends

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import Repeats
-from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import Loss, Side
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.randomness import Split
@@ -32,6 +31,7 @@ from onebit_spark.core.work import (
     RowTransform,
     UpdateRows,
 )
+from onebit_spark.settings import FitConfig
 
 Numbers = NDArray[np.int64]
 S = TypeVar("S")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onebit_spark.core.posterior import Form
+from onebit_spark.data.ratings import TABLE_BYTES, SizeEstimate
+from onebit_spark.engines.spark.sessions import NOT_ON_CONNECT, DriverLimits
 from onebit_spark.errors import RequestError
-from onebit_spark.input.ratings import TABLE_BYTES, SizeEstimate
-from onebit_spark.platform.sessions import NOT_ON_CONNECT, DriverLimits
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker of a cluster hold a copy of
 DRIVER_COPIES, WORKER_COPIES = 2, 2.5  # of the broadcast factors: held, updated; held, taken by a block

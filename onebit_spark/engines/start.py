@@ -15,8 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.compiled import jit
-from onebit_spark.core.config import FitConfig
+from onebit_spark.compiled import jit
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.losses.row_sums import add_signed_rows
 from onebit_spark.core.posterior import FIT_VECTORS, FloatArray, Form, RowPosterior
@@ -34,6 +33,7 @@ from onebit_spark.core.spectral import (
 )
 from onebit_spark.core.work import PlacedBlock, Sums
 from onebit_spark.engines.layout import RowLayout, Rows, Sending
+from onebit_spark.settings import FitConfig
 
 HELD_ROWS = 2**18  # rows of a table on the driver that are computed at a time, to bound memory
 GROWN_MARGIN = 0.003  # mean of y·u of new factors' scores; ten times more disturbs the old ones

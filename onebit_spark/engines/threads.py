@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats, repeats_of
-from onebit_spark.core.config import FitConfig, available_cores
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.posterior import FloatArray, RowPosterior
@@ -33,6 +32,7 @@ from onebit_spark.core.work import (
 from onebit_spark.engines.base import Engine, Numbers, S
 from onebit_spark.engines.layout import RowLayout, Rows, Sending
 from onebit_spark.engines.start import BlockStep, RowStep, grow_posteriors, start_posteriors
+from onebit_spark.settings import FitConfig, available_cores
 
 R = TypeVar("R", bound=Rows)
 

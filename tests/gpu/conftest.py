@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onebit_spark.core.config import no_device
+from onebit_spark.settings import no_device
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ from engine_contract import (  # noqa: F401
 )
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import local_state
+from onebit_spark.settings import FitConfig
 
 
 @pytest.fixture(params=FORMS)

@@ -9,7 +9,7 @@ from paper.methods import METHODS
 from paper.tasks import on_workers, run_tasks
 from running import run_here
 
-from onebit_spark.platform.files import Location
+from onebit_spark.data.locations import Location
 from onebit_spark.simulate import simulate
 
 

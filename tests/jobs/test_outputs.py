@@ -13,7 +13,7 @@ from modelfolders import save_small_model
 from running import FAST, TABLES, run_here, write
 
 from onebit_spark import load
-from onebit_spark.platform.files import Location
+from onebit_spark.data.locations import Location
 
 SLOW = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from running import ROOT, TABLES, run, run_here, started, submit, wait_for, writ
 
 import onebit_spark
 from onebit_spark import OneBitCompletionModel
-from onebit_spark.core.config import available_cores
+from onebit_spark.settings import available_cores
 from onebit_spark.simulate import simulate
 
 KNOWN_PAIR, UNKNOWN = ("u1", "i1"), [("u1", "never"), ("never", "i1"), ("never", "never")]

@@ -10,14 +10,14 @@ from powerlaw import power_law_ratings
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import model_selection
-from onebit_spark.core.model_info import factor_table
+from onebit_spark.model_info import factor_table
 from onebit_spark.simulate import simulate
 
 
 @pytest.fixture
 def on_executors(monkeypatch):
     """No model is small enough to be scored, asked or changed on the driver."""
-    monkeypatch.setattr("onebit_spark.ml.scoring.MOST_BYTES", -1)
+    monkeypatch.setattr("onebit_spark.spark.scoring.MOST_BYTES", -1)
 
 
 @pytest.fixture(params=["here", pytest.param("on executors", marks=pytest.mark.slow)])

@@ -9,10 +9,10 @@ import pytest
 from modelfolders import save_small_model
 
 from onebit_spark import RequestError
+from onebit_spark.checkpoints import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.core import model_selection
-from onebit_spark.estimator import OneBitCompletion, SparkModels
-from onebit_spark.ml.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.spark.estimator import OneBitCompletion, SparkModels
+from onebit_spark.spark.model import OneBitCompletionModel
 
 LEVELS = ("_first_trial", "after")  # where a search is interrupted: a method of it, or after it
 

@@ -9,7 +9,7 @@ from onebit_spark import RequestError
 from onebit_spark.cli.fit_job import read_features
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.spark_runtime import SparkRuntime
-from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.spark.estimator import OneBitCompletion
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,16 @@ from pyspark.sql import functions as F
 
 import onebit_spark
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
-from onebit_spark.core import user_data
-from onebit_spark.core.config import Terms
-from onebit_spark.engines import spark_engine
-from onebit_spark.engines.spark_engine import load_ratings
-from onebit_spark.estimator import OneBitCompletion, fit_ratings
-from onebit_spark.input.ratings import BIT, LABEL, USER, Columns, SizeEstimate, count_labels, may_be_refused
-from onebit_spark.input.spark_ratings import estimate_size, flag_bits, unchecked_ratings
-from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform import frames
-from onebit_spark.platform.sessions import DriverLimits, is_connect
+from onebit_spark.data import user_tables as user_data
+from onebit_spark.data.ratings import BIT, LABEL, USER, Columns, SizeEstimate, count_labels, may_be_refused
+from onebit_spark.engines.spark import engine as spark_engine
+from onebit_spark.engines.spark import frames
+from onebit_spark.engines.spark.engine import load_ratings
+from onebit_spark.engines.spark.sessions import DriverLimits, is_connect
+from onebit_spark.engines.spark.survey import estimate_size, flag_bits, unchecked_ratings
+from onebit_spark.settings import Terms
+from onebit_spark.spark.estimator import OneBitCompletion, fit_ratings
+from onebit_spark.spark.model import OneBitCompletionModel
 
 SLOW = pytest.mark.slow
 
@@ -45,8 +45,8 @@ def whole(ratings):
 
 @pytest.mark.classic
 def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, whole, monkeypatch):
-    monkeypatch.setattr("onebit_spark.input.spark_ratings.TABLE_BYTES", 3000)
-    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 12_000)
+    monkeypatch.setattr("onebit_spark.engines.spark.survey.TABLE_BYTES", 3000)
+    monkeypatch.setattr("onebit_spark.engines.spark.sessions.as_bytes", lambda _: 12_000)
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(7)):
         again = fit(arranged, maxIter=1)
@@ -62,7 +62,7 @@ def test_a_small_result_size_means_several_collects(ratings, whole, monkeypatch)
     On Spark Connect the number of partitions is not available.
     """
     asked = []
-    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 8000)
+    monkeypatch.setattr("onebit_spark.engines.spark.sessions.as_bytes", lambda _: 8000)
     in_groups = frames.arrow_batches_by_groups
 
     def watched(frame, groups):
@@ -81,7 +81,7 @@ def test_a_small_result_size_means_several_collects(ratings, whole, monkeypatch)
 
 def test_uneven_partitions_are_collected_in_parts(ratings, whole, monkeypatch):
     """One partition holds more than Spark lets a job return: then the ratings are cached and chosen by a hash."""
-    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 8000)
+    monkeypatch.setattr("onebit_spark.engines.spark.sessions.as_bytes", lambda _: 8000)
 
     def refused(frame, groups):
         raise PySparkRuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")

@@ -18,12 +18,12 @@ from engine_contract import (  # noqa: F401
 )
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig
-from onebit_spark.engines.blocking import Storage
-from onebit_spark.engines.spark_engine import executor_state
+from onebit_spark.data.ratings import Columns
+from onebit_spark.engines.spark.blocking import Storage
+from onebit_spark.engines.spark.engine import executor_state
+from onebit_spark.engines.spark.survey import survey_ratings
 from onebit_spark.engines.threads import local_state
-from onebit_spark.input.ratings import Columns
-from onebit_spark.input.spark_ratings import survey_ratings
+from onebit_spark.settings import FitConfig
 
 pytestmark = pytest.mark.classic
 HELD = {"broadcast": ["rows", "cols"], "mixed": ["cols"], "shuffle": []}

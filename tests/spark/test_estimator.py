@@ -11,8 +11,8 @@ from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuil
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
-from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.spark.estimator import OneBitCompletion
+from onebit_spark.spark.model import OneBitCompletionModel
 
 QUICK = {"rank": 2, "maxIter": 2, "tol": 0.0, "exchange": "driver"}  # enough to beat guessing
 

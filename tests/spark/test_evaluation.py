@@ -7,10 +7,10 @@ import pytest
 from onebit_spark import RequestError
 from onebit_spark.core import prediction
 from onebit_spark.core.prediction import Calibration
-from onebit_spark.input.ratings import Columns
-from onebit_spark.input.spark_ratings import check_ratings
-from onebit_spark.ml.scoring import KNOWN_PAIR, measure, predicted_pairs
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.data.ratings import Columns
+from onebit_spark.engines.spark.survey import check_ratings
+from onebit_spark.spark.model import OneBitCompletionModel
+from onebit_spark.spark.scoring import KNOWN_PAIR, measure, predicted_pairs
 
 USERS = np.array([0, 3, 27, 28, 99, 5, 99, 3, -1])
 ITEMS = np.array([0, 17, 4, 2, 1, 19, 99, 17, 0])
@@ -66,7 +66,7 @@ def test_size_decides(make_model, monkeypatch):
     model = make_model()
     assert model.factors.fit_driver(2_000_000)
     assert not model.factors.fit_driver(2_000_001)
-    monkeypatch.setattr("onebit_spark.ml.scoring.MOST_BYTES", 46 * model.factors.bytes_per_row - 1)
+    monkeypatch.setattr("onebit_spark.spark.scoring.MOST_BYTES", 46 * model.factors.bytes_per_row - 1)
     assert not model.factors.fit_driver(1)
 
 
@@ -76,7 +76,7 @@ def test_the_same_figures_wherever_they_are_scored(spark, make_model, monkeypatc
     ratings = spark.createDataFrame(pa.table(table))
     counts, model = check_ratings(ratings, Columns()), make_model()
     here, counted = measure(model.factors, ratings, None, counts)
-    monkeypatch.setattr("onebit_spark.ml.scoring.MOST_BYTES", -1)
+    monkeypatch.setattr("onebit_spark.spark.scoring.MOST_BYTES", -1)
     there, also = measure(model.factors, ratings, None, counts)
     assert here.keys() == there.keys()
     for name, value in here.items():

@@ -20,13 +20,13 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.core.solver import Iteration
-from onebit_spark.engines.blocking import Storage
-from onebit_spark.engines.spark_engine import executor_state
+from onebit_spark.data.ratings import Columns
+from onebit_spark.engines.spark.blocking import Storage
+from onebit_spark.engines.spark.engine import executor_state
+from onebit_spark.engines.spark.sessions import is_connect
+from onebit_spark.engines.spark.survey import survey_ratings
 from onebit_spark.engines.threads import local_state
-from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.ratings import Columns
-from onebit_spark.input.spark_ratings import survey_ratings
-from onebit_spark.platform.sessions import is_connect
+from onebit_spark.spark.estimator import OneBitCompletion
 
 EXCHANGES = ("driver", "broadcast", "mixed", "shuffle")
 SHAPE = (70, 40)

@@ -16,10 +16,12 @@ from pyspark.sql import functions as F
 from test_exchanges import assert_same_bits, estimator
 
 from onebit_spark import FitFailed, RequestError, fit_arrays
-from onebit_spark.core.compiled import cache_folder
-from onebit_spark.core.config import FitConfig
-from onebit_spark.engines import spark_runner
-from onebit_spark.engines.blocking import (
+from onebit_spark.compiled import cache_folder
+from onebit_spark.data.locations import Location
+from onebit_spark.data.ratings import Columns
+from onebit_spark.engines.spark import runner as spark_runner
+from onebit_spark.engines.spark import survey as counting
+from onebit_spark.engines.spark.blocking import (
     Storage,
     default_blocks,
     default_tasks,
@@ -28,15 +30,13 @@ from onebit_spark.engines.blocking import (
     placement_by_counts,
     placement_of,
 )
-from onebit_spark.engines.spark_engine import executor_state, work_folder
-from onebit_spark.engines.spark_runner import SumWeights
-from onebit_spark.input import spark_ratings as counting
-from onebit_spark.input.ratings import Columns
-from onebit_spark.input.spark_ratings import PackedRatings, survey_ratings
-from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform.files import Location
-from onebit_spark.platform.frames import TemporaryFolders, forget, partition_keys, spark_hash
-from onebit_spark.platform.sessions import parallelism
+from onebit_spark.engines.spark.engine import executor_state, work_folder
+from onebit_spark.engines.spark.frames import TemporaryFolders, forget, partition_keys, spark_hash
+from onebit_spark.engines.spark.runner import SumWeights
+from onebit_spark.engines.spark.sessions import parallelism
+from onebit_spark.engines.spark.survey import PackedRatings, survey_ratings
+from onebit_spark.settings import FitConfig
+from onebit_spark.spark.model import OneBitCompletionModel
 
 CONFIG = FitConfig(rank=3, tol=0.0, max_iter=1)
 
@@ -176,7 +176,7 @@ def test_tables_on_the_executors(spark, ratings, tmp_path, monkeypatch):
     """The same fit without a folder. The model outlasts the engine, and its factors are all that remains."""
     before = set(spark.sparkContext._jsc.getPersistentRDDs())
     with monkeypatch.context() as cluster:
-        cluster.setattr("onebit_spark.engines.spark_engine.work_folder", lambda *_: None)
+        cluster.setattr("onebit_spark.engines.spark.engine.work_folder", lambda *_: None)
         model = estimator("shuffle").fit(ratings)
     gc.collect()
     assert len(set(spark.sparkContext._jsc.getPersistentRDDs()) - before) == 2
@@ -190,7 +190,7 @@ def test_tables_on_the_executors(spark, ratings, tmp_path, monkeypatch):
 def test_rows_beyond_32_bits(monkeypatch, ratings):
     """Every number travels with 64 bits, as for more than 2³⁰ rows."""
     expected = estimator("shuffle", maxIter=1).fit(ratings)
-    monkeypatch.setattr("onebit_spark.engines.spark_engine.WIDE", 1)
+    monkeypatch.setattr("onebit_spark.engines.spark.engine.WIDE", 1)
     assert_same_bits(estimator("shuffle", maxIter=1).fit(ratings), expected)
 
 
@@ -287,7 +287,7 @@ def test_what_cannot_work(ratings, monkeypatch):
     assert work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None) is None
     with pytest.raises(RequestError, match="one of auto, driver, broadcast, mixed, shuffle, not 'mail'"):
         estimator("mail").fit(ratings)
-    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 1000)
+    monkeypatch.setattr("onebit_spark.engines.spark.sessions.as_bytes", lambda _: 1000)
     with pytest.raises(RequestError, match=r"maxResultSize.*choose exchange=auto"):
         estimator("broadcast").fit(ratings)
 

@@ -13,9 +13,9 @@ from onebit_spark import RequestError
 from onebit_spark.cli.fit_job import fit_summary, read_features
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.spark_runtime import SparkRuntime
-from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
+from onebit_spark.spark.estimator import OneBitCompletion
+from onebit_spark.spark.model import OneBitCompletionModel
 
 N_USERS, N_ITEMS = 60, 45
 

@@ -10,9 +10,9 @@ from modelfolders import info_of, model_of
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, OneBitCompletion, RequestError, fit_arrays
-from onebit_spark.core.model_info import MEASURED, factor_table
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.model_info import MEASURED, factor_table
 from onebit_spark.simulate import simulate
+from onebit_spark.spark.model import OneBitCompletionModel
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_many_newcomers_on_executors_are_those_of_the_driver(spark, table, fitte
     """As many lines per task as the ids: none is lost, and none stands there twice."""
     newcomers = spark.createDataFrame(table.set_column(0, "user", pc.add(table["user"], 100)))
     here = fitted.foldIn(newcomers)
-    monkeypatch.setattr("onebit_spark.ml.scoring.MOST_BYTES", -1)
+    monkeypatch.setattr("onebit_spark.spark.scoring.MOST_BYTES", -1)
     there = fitted.foldIn(newcomers)
     assert there.users.count() == here.users.count() == 50
     expected, found = factors(here.users), factors(there.users)
@@ -107,7 +107,7 @@ def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
     """On the driver, and with factors that stay with the executors; the order of the ratings does not matter."""
     today = spark.createDataFrame(days[1])
     here = yesterday.update(today)
-    monkeypatch.setattr("onebit_spark.ml.scoring.SparkFactors.fit_driver", lambda *_: False)
+    monkeypatch.setattr("onebit_spark.spark.scoring.SparkFactors.fit_driver", lambda *_: False)
     there = yesterday.update(today.orderBy("label", "item"))
     for one, other in ((here.users, there.users), (here.items, there.items)):
         expected = lines(other)
@@ -134,6 +134,6 @@ def test_what_is_refused(spark, days, yesterday, monkeypatch):
         yesterday.update(today.withColumn("item", F.col("item").cast("string")))
     with pytest.raises(RequestError, match="fitted without user features"):
         yesterday.update(today, userFeatures=spark.createDataFrame([("u01", 1.0)], "user string, age double"))
-    monkeypatch.setattr("onebit_spark.ml.fold_in.MOST_PAIRS", 10)
+    monkeypatch.setattr("onebit_spark.spark.fold_in.MOST_PAIRS", 10)
     with pytest.raises(RequestError, match=r"at most 10 ratings, not \d+: give them in parts, or fit again"):
         yesterday.update(today)

@@ -7,11 +7,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
-from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.ratings import Columns
-from onebit_spark.input.spark_ratings import split_off
-from onebit_spark.ml.scoring import check_fresh, checked_ratings, sketch_of
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.data.ratings import Columns
+from onebit_spark.engines.spark.survey import split_off
+from onebit_spark.spark.estimator import OneBitCompletion
+from onebit_spark.spark.model import OneBitCompletionModel
+from onebit_spark.spark.scoring import check_fresh, checked_ratings, sketch_of
 
 FAST = {"rank": 1, "maxIter": 1, "tol": 0.0, "exchange": "driver"}
 SEEN = "are of cells that the model was fitted on"
@@ -87,7 +87,7 @@ def test_a_sketch_is_what_a_count_gives(spark, once_rated, monkeypatch):
     whole = sketch_of(twice, Columns(), twice.count())
     assert len(whole.hashes) == once_rated.count()
     assert whole.n_ratings == twice.count()
-    monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 100)
+    monkeypatch.setattr("onebit_spark.data.hashes.KEPT", 100)
     part = sketch_of(twice, Columns(), twice.count())
     np.testing.assert_array_equal(part.hashes, whole.up_to(part.limit).hashes)
     np.testing.assert_array_equal(part.ratings, whole.up_to(part.limit).ratings)

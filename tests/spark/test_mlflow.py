@@ -8,14 +8,14 @@ from modelfolders import save_small_model
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, fit_table
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.spark.model import OneBitCompletionModel
 
 
 @pytest.mark.slow
 @pytest.mark.classic
 def test_a_registered_model_predicts_as_transform_does(spark, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
-    from onebit_spark import tracking
+    from onebit_spark import mlflow as tracking
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database would need more packages
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
@@ -38,7 +38,7 @@ def test_a_registered_model_predicts_as_transform_does(spark, tmp_path, monkeypa
 def test_ids_without_a_type_in_mlflow(spark, tmp_path, monkeypatch):
     """Decimals and times without a zone as they are; times with a zone as text, as docs/mlflow.md has it."""
     mlflow = pytest.importorskip("mlflow")
-    from onebit_spark import tracking
+    from onebit_spark import mlflow as tracking
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri((tmp_path / "runs").as_uri())

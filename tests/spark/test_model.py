@@ -283,5 +283,5 @@ def test_pipelines_and_stock_evaluators(spark, make_model, tmp_path):
 
 
 def test_large_tables_travel_in_small_batches(spark, make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.engines.spark_engine.BATCH_BYTES", 200)
+    monkeypatch.setattr("onebit_spark.engines.spark.engine.BATCH_BYTES", 200)
     assert make_model().users.count() == 28

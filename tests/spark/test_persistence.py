@@ -11,11 +11,11 @@ import pytest
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
 from onebit_spark import RequestError
-from onebit_spark.core.model_info import FORMAT_VERSION, ModelInfo
-from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform import files as filesystem
-from onebit_spark.platform.files import PREDICTIONS, Location, replace_folder
+from onebit_spark.data import locations as filesystem
+from onebit_spark.data.locations import PREDICTIONS, Location, replace_folder
+from onebit_spark.model_info import FORMAT_VERSION, ModelInfo
+from onebit_spark.spark.estimator import OneBitCompletion
+from onebit_spark.spark.model import OneBitCompletionModel
 
 SLOW = pytest.mark.slow
 KINDS = [

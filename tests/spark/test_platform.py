@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-import onebit_spark.estimator
-from onebit_spark.core.hashes import SALT, SALT_HASH, SPARK_SEED, hashed, weight_hashes
-from onebit_spark.input.ratings import HASH, Columns, read_batch
-from onebit_spark.input.spark_ratings import cell_hash, unchecked_ratings
-from onebit_spark.platform.frames import in_partitions, map_rows, schema_of, sql_type
+import onebit_spark.spark.estimator
+from onebit_spark.data.hashes import SALT, SALT_HASH, SPARK_SEED, hashed, weight_hashes
+from onebit_spark.data.ratings import HASH, Columns, read_batch
+from onebit_spark.engines.spark.frames import in_partitions, map_rows, schema_of, sql_type
+from onebit_spark.engines.spark.survey import cell_hash, unchecked_ratings
 
 # ---- hashes ----------------------------------------------------------------------------------------------------------
 
@@ -111,6 +111,6 @@ def test_predictions_by_way_of_pandas(spark, make_model, monkeypatch):
 
 
 def test_examples_in_docstrings(spark):
-    result = doctest.testmod(onebit_spark.estimator, extraglobs={"spark": spark})
+    result = doctest.testmod(onebit_spark.spark.estimator, extraglobs={"spark": spark})
     assert result.attempted >= 5
     assert result.failed == 0

@@ -6,8 +6,8 @@ import pytest
 
 from onebit_spark import OneBitCompletion, RequestError, load
 from onebit_spark.cli.spark_runtime import SparkRuntime
-from onebit_spark.ml.positions import drawing as map_of
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.spark.model import OneBitCompletionModel
+from onebit_spark.spark.positions import drawing as map_of
 
 ENDS = np.argmin, np.argmax
 

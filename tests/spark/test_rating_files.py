@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import functions as F
 from running import run_here
 
-from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input import spark_ratings
-from onebit_spark.input.ratings import HASH, Columns
-from onebit_spark.input.spark_ratings import rating_files, split_off, unchecked_ratings, with_weight
+from onebit_spark.data.ratings import HASH, Columns
+from onebit_spark.engines.spark import survey as spark_ratings
+from onebit_spark.engines.spark.survey import rating_files, split_off, unchecked_ratings, with_weight
+from onebit_spark.spark.estimator import OneBitCompletion
 
 pytestmark = pytest.mark.classic
 
@@ -187,7 +187,7 @@ def test_files_that_arrow_sees_otherwise_are_left_to_spark(spark, tmp_path, name
 
 
 def test_more_files_than_one_process_should_open(spark, folder, monkeypatch):
-    monkeypatch.setattr("onebit_spark.input.spark_ratings.MOST_HERE", 2)
+    monkeypatch.setattr("onebit_spark.engines.spark.survey.MOST_HERE", 2)
     assert rating_files(spark.read.parquet(folder), Columns()).batches() is None
 
 

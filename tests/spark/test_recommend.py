@@ -56,7 +56,7 @@ def test_for_all_users_by_probability(make_fit, make_model, choices):
 
 @pytest.mark.usefixtures("on_executors")
 def test_for_all_items_by_a_lower_limit_over_many_blocks(make_fit, make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)  # several blocks per side
+    monkeypatch.setattr("onebit_spark.spark.recommend.BLOCK_BYTES", 1200)  # several blocks per side
     found = make_model().setItemCol("what").recommendForAllItems(4, z=1.5)
     assert found.columns == ["what", "recommendations"]
     assert_same(table_of(found, "what", "user"), expected(make_fit(), 4, by="item", z=1.5))
@@ -64,14 +64,14 @@ def test_for_all_items_by_a_lower_limit_over_many_blocks(make_fit, make_model, m
 
 @pytest.mark.usefixtures("on_executors")
 def test_numbers_of_numpy_are_numbers(make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)
+    monkeypatch.setattr("onebit_spark.spark.recommend.BLOCK_BYTES", 1200)
     model = make_model()
     found, expected = (model.recommendForAllUsers(n).orderBy("user").collect() for n in (np.int64(2), 2))
     assert found == expected
 
 
 def test_seen_pairs_are_left_out(spark, make_fit, make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)
+    monkeypatch.setattr("onebit_spark.spark.recommend.BLOCK_BYTES", 1200)
     without = {(u, i) for u, i in zip(ALL_USERS, ALL_ITEMS, strict=True) if (u + i) % 3 == 0 or (u == 4 and i > 0)}
     users, items = np.array(sorted(without)).T
     seen = spark.createDataFrame(pa.table({"user": np.append(users, 999), "item": np.append(items, 0)}))

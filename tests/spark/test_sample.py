@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
-from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.spark.estimator import OneBitCompletion
+from onebit_spark.spark.model import OneBitCompletionModel
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import pytest
 from test_recommend import ALL_ITEMS, ALL_USERS, table_of
 
 from onebit_spark import RequestError, Terms
-from onebit_spark.certificate.certificates import ungrouped_certificates
+from onebit_spark.certify.certificates import ungrouped_certificates
 from onebit_spark.cli.requests import Target
 from onebit_spark.cli.spark_runtime import SparkRuntime
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.spark.model import OneBitCompletionModel
 
 REQUESTS = (0.08, 0.001)
 UNKNOWN = "the model does not record which ratings it was fitted on"
@@ -144,7 +144,7 @@ def test_the_headline_stays_until_it_is_certified_again(make_known, ratings):
 
 
 def test_beyond_what_can_be_collected(make_known, ratings, certified, monkeypatch):
-    monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)
+    monkeypatch.setattr("onebit_spark.spark.scoring.COLLECT_LIMIT", 0)
     assert make_known().certifySelective(ratings, REQUESTS, by="age").certificate == certified.certificate
 
 
@@ -204,7 +204,7 @@ def test_precisions_as_in_process(make_fit, precise, ratings, held):
 
 @pytest.mark.slow
 def test_precisions_beyond_what_can_be_collected(make_known, ratings, precise, monkeypatch):
-    monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)
+    monkeypatch.setattr("onebit_spark.spark.scoring.COLLECT_LIMIT", 0)
     again = make_known().certify(ratings, delta=0.1, by="age", minPrecision=PRECISIONS)
     assert again.certificate == precise.certificate
 
@@ -244,7 +244,7 @@ def test_what_is_refused(make_model, make_known, ratings, monkeypatch):
             model.certifySelective(ratings, **arguments)
     with pytest.raises(RequestError, match="no error rate was certified"):
         model.recommendForAllUsers(3, answeredOnly=True)
-    monkeypatch.setattr("onebit_spark.predictor.predictor.MOST_GROUPS", 2)
+    monkeypatch.setattr("onebit_spark.predict.predictor.MOST_GROUPS", 2)
     with pytest.raises(RequestError, match="column 'age' has 3 different values"):
         model.certifySelective(ratings, 0.1, by="age")
 

@@ -15,8 +15,8 @@ from running import run_here
 
 import onebit_spark
 from onebit_spark import FitConfig, OneBitCompletion, Terms, fit_arrays, fit_table
-from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
+from onebit_spark.spark.model import OneBitCompletionModel
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ def test_the_same_figures(spark, data, model, tmp_path, monkeypatch):
 
     here = figures("here", "local")
     assert_alike(here, figures("there", "spark"))
-    monkeypatch.setattr("onebit_spark.ml.scoring.COLLECT_LIMIT", 0)  # then Spark counts in bins
+    monkeypatch.setattr("onebit_spark.spark.scoring.COLLECT_LIMIT", 0)  # then Spark counts in bins
     binned = figures("binned", "spark")
     error = binned.pop("auc_error")
     assert here.pop("auc_error") == 0

@@ -24,9 +24,9 @@ import pyarrow as pa
 from scipy.special import bdtr, betaincinv
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays, fit_table
-from onebit_spark.certificate import bounds
-from onebit_spark.certificate.certificates import holdout_certificate
-from onebit_spark.core.hashes import coin_drawn
+from onebit_spark.certify import bounds
+from onebit_spark.certify.certificates import holdout_certificate
+from onebit_spark.data.hashes import coin_drawn
 
 SHAPE = (40, 30)
 SEEDS = 60  # draws of every cell: the true risk is known to about .001

@@ -18,12 +18,8 @@ from csvdialect import DIALECT, LIKED, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onebit_spark.core.hashes import KEPT
-from onebit_spark.core.user_data import spark_name
-from onebit_spark.errors import RequestError
-from onebit_spark.input import ratings as rating_input
-from onebit_spark.input.ratings import ArrowRatings, Columns, Holdout
-from onebit_spark.input.tables import (
+from onebit_spark.data import ratings as rating_input
+from onebit_spark.data.files import (
     ArrowTable,
     Unreadable,
     count_rows,
@@ -36,7 +32,11 @@ from onebit_spark.input.tables import (
     option_problems,
     text_to_numbers,
 )
-from onebit_spark.platform.files import Location
+from onebit_spark.data.hashes import KEPT
+from onebit_spark.data.locations import Location
+from onebit_spark.data.ratings import ArrowRatings, Columns, Holdout
+from onebit_spark.data.user_tables import spark_name
+from onebit_spark.errors import RequestError
 
 
 def test_a_file(tmp_path):
@@ -553,7 +553,7 @@ def test_a_holdout_that_keeps_nothing():
 
 def test_many_ratings_have_a_sketch_of_bounded_size(monkeypatch):
     """The number of ratings is not known before they have come."""
-    monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 500)
+    monkeypatch.setattr("onebit_spark.data.hashes.KEPT", 500)
     monkeypatch.setattr(rating_input, "TABLE_BYTES", 10_000)
     rng = np.random.default_rng(0)
     table = table_of(rng.integers(0, 300, 20_000), rng.integers(0, 300, 20_000), rng.integers(0, 2, 20_000))

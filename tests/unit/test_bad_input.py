@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core.config import Terms
+from onebit_spark.settings import Terms
 
 GOOD = FitConfig(rank=1, tol=0, max_iter=1)
 ROWS, COLS, LABELS = [0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0]

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
 from onebit_spark.core import blocks
-from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.work import PlacedBlock
-from onebit_spark.engines.blocking import (
+from onebit_spark.data.limits import MAX_COLUMNS
+from onebit_spark.data.ratings import ITEM, LABEL, USER
+from onebit_spark.engines.layout import RowLayout
+from onebit_spark.engines.spark import frames, survey
+from onebit_spark.engines.spark.blocking import (
     Placement,
     _encode_numbers,
     ascending_cell,
@@ -28,14 +31,11 @@ from onebit_spark.engines.blocking import (
     routed,
     routes_of,
 )
-from onebit_spark.engines.layout import RowLayout
-from onebit_spark.engines.spark_runner import RunStep
+from onebit_spark.engines.spark.frames import binary_line, cell_array
+from onebit_spark.engines.spark.runner import RunStep
+from onebit_spark.engines.spark.survey import NO_WEIGHTS, CountIds, Pack, RowGroup, even_tasks, read_bundles, sum_counts
 from onebit_spark.engines.start import Multiply
-from onebit_spark.input import spark_ratings as survey
-from onebit_spark.input.ratings import ITEM, LABEL, USER
-from onebit_spark.input.spark_ratings import NO_WEIGHTS, CountIds, Pack, RowGroup, even_tasks, read_bundles, sum_counts
-from onebit_spark.platform import frames
-from onebit_spark.platform.frames import binary_line, cell_array
+from onebit_spark.settings import FitConfig
 
 triples = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans()), max_size=60)
 shapes = st.tuples(st.integers(8, 11), st.integers(6, 9))  # a few rows and columns beyond the ratings
@@ -290,7 +290,7 @@ def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     """At least those below the limit for all ratings of the task, whatever its bundles."""
     monkeypatch.setattr(survey, "BUNDLE", 100)
     monkeypatch.setattr(survey, "TABLE_BYTES", 1)
-    monkeypatch.setattr("onebit_spark.core.hashes.KEPT", 50)
+    monkeypatch.setattr("onebit_spark.data.hashes.KEPT", 50)
     rng = np.random.default_rng(1)
     lines = [("a", int(item), True) for item in rng.integers(0, 10**6, 1000)]
     cells = [cell_array(line.column("cells")[0], np.int64) for line in Pack(None)(iter(raw_batches(lines, 100)))]

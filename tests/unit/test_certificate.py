@@ -10,8 +10,8 @@ from knownrisk import answering, calling, calling_summary, cold_fit, experiment,
 from scipy.stats import binom
 
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
-from onebit_spark.certificate import bounds
-from onebit_spark.certificate.certificates import (
+from onebit_spark.certify import bounds
+from onebit_spark.certify.certificates import (
     DRAWS_SHARE,
     KEPT_CELLS,
     START,

@@ -5,10 +5,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from onebit_spark import RequestError
+from onebit_spark import settings as core_config
 from onebit_spark.cli import running
 from onebit_spark.cli.requests import FitRequest, PredictRequest, parse
 from onebit_spark.cli.running import choose
-from onebit_spark.core import config as core_config
 
 FIT = ["--ratings", "in.parquet", "--output", "out"]
 

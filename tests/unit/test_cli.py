@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from onebit_spark import RequestError, cli
-from onebit_spark.certificate.certificates import precision_requests
+from onebit_spark.certify.certificates import precision_requests
 from onebit_spark.cli import running as jobrun
 from onebit_spark.cli.requests import (
     GROUPS,
@@ -29,7 +29,7 @@ from onebit_spark.cli.requests import (
     parse,
 )
 from onebit_spark.cli.running import AGAIN_SECONDS
-from onebit_spark.core.config import FitConfig
+from onebit_spark.settings import FitConfig
 
 JOBS = {"fit": FitRequest, "predict": PredictRequest, "positions": PositionsRequest, "evaluate": EvaluateRequest}
 SPARK_SESSION = jobrun.spark_session  # the fixture below replaces it

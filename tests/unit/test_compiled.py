@@ -16,10 +16,9 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 import onebit_spark
-from onebit_spark import FitConfig
+from onebit_spark import FitConfig, compiled
 from onebit_spark.cli.progress import Clock
-from onebit_spark.core import compiled
-from onebit_spark.core.compiled import digest_of, kernel_modules, sources
+from onebit_spark.compiled import digest_of, kernel_modules, sources
 
 PACKAGE = {
     "p": b"from p.report import show\n",
@@ -88,7 +87,7 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.cli.kernels import forms_of
-from onebit_spark.core.compiled import _Cache
+from onebit_spark.compiled import _Cache
 
 def kernels():
     dispatchers = (one for one in gc.get_objects() if isinstance(one, Dispatcher))
@@ -120,7 +119,7 @@ LOADED_AFTER = """
 import gc
 import numpy as np
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.core.compiled import _Cache, compile_kernels
+from onebit_spark.compiled import _Cache, compile_kernels
 from numba.core.dispatcher import Dispatcher
 
 config = FitConfig(loss="hinge", solver="gradient", covariance="diagonal", implicit_features=False, max_iter=2)
@@ -184,7 +183,7 @@ def total(x):
 WAITING = """
 import logging, sys
 from onebit_spark import FitConfig
-from onebit_spark.core.compiled import compile_kernels
+from onebit_spark.compiled import compile_kernels
 
 logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
 compile_kernels(FitConfig().of_kernels(), weighted=False)

@@ -7,11 +7,11 @@ from engine_contract import COLUMNS, ROWS, N, made
 
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import CUDA_MOST_RANK
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.randomness import Split
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape
+from onebit_spark.settings import CUDA_MOST_RANK
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from onebit_spark import FitConfig, RequestError
+from onebit_spark.data.ratings import SizeEstimate
 from onebit_spark.engines.decide import ON_EXECUTORS, ClusterLimits, Exchange, decide, driver_exchange, takes_slice
-from onebit_spark.input.ratings import SizeEstimate
-from onebit_spark.platform.sessions import DriverLimits
+from onebit_spark.engines.spark.sessions import DriverLimits
 
 DRIVER = DriverLimits(result=2**30, heap=4 * 2**30, memory=8 * 2**30, local=False)
 LAPTOP = replace(DRIVER, heap=2**30, local=True)

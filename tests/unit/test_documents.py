@@ -11,7 +11,6 @@ from guides import GUIDES, ROOT, snippets
 
 import onebit_spark
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PositionsRequest, PredictRequest, parse
-from onebit_spark.core.losses import LOSSES
 from onebit_spark.errors import RequestError
 
 PLACES = [
@@ -43,26 +42,6 @@ def test_documents_that_the_code_cites_exist():
             missing = [name for name in cited - written if not any((at / name).exists() for at in places)]
             absent += [f"{path.name} cites {name}" for name in missing]
     assert not absent
-
-
-@pytest.mark.parametrize("folder", ["core", "predictor", "engines/cuda"])
-def test_the_table_of_a_folder_names_its_files(folder):
-    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
-    table = text.partition(f"### {folder}/\n")[2].partition("\n#")[0]
-    files = {path.stem for path in (ROOT / "onebit_spark" / folder).rglob("*.py")} - {"__init__", "base", *LOSSES}
-    assert len(files) > 3
-    assert files <= set(re.findall(r"`(\w+)`", table)), folder
-
-
-def test_the_folders_say_what_is_in_them():
-    """The first lines of a folder name its modules; each of these names is one."""
-    for folder in ("core", "engines", "input", "ml"):
-        text = (ROOT / "onebit_spark" / folder / "__init__.py").read_text("utf-8")
-        drawn = "\n".join(line for line in text.splitlines()[1:] if "◄" in line)
-        words = set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", re.sub(r"\([^)]*\)", "", drawn)))
-        modules = {path.stem for path in (ROOT / "onebit_spark" / folder).rglob("*.py")}
-        assert words, folder
-        assert words <= modules, folder
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

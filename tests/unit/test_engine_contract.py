@@ -17,10 +17,10 @@ from engine_contract import (  # noqa: F401
 )
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import local_state
+from onebit_spark.settings import FitConfig
 
 NO_COMPILER = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core import config as core_config
+from onebit_spark import settings as core_config
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import CUDA_MOST_RANK, Execution, device_problems
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import solve
@@ -18,6 +17,7 @@ from onebit_spark.engines.cuda.device import bytes_needed
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import local_state
 from onebit_spark.errors import RequestError
+from onebit_spark.settings import CUDA_MOST_RANK, Execution, device_problems
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onebit_spark.core import hashes as sketch
-from onebit_spark.core.hashes import (
+from onebit_spark.data import hashes as sketch
+from onebit_spark.data.hashes import (
     HIGHEST,
     LOWEST,
     SALT,

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onebit_spark.core import id_index, user_data
-from onebit_spark.core.id_index import IdColumn, IdIndex, encode, hashes_of, sum_by_id
+from onebit_spark.data import id_index
+from onebit_spark.data import user_tables as user_data
+from onebit_spark.data.id_index import IdColumn, IdIndex, encode, hashes_of, sum_by_id
 
 whole = st.integers(-(2**63), 2**63 - 1)
 KINDS = {

@@ -13,8 +13,8 @@ import pytest
 from fitting import assert_same_bits, simulated
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays, fit_table
-from onebit_spark.certificate import bounds
-from onebit_spark.certificate.draw_certificates import prior_cost
+from onebit_spark.certify import bounds
+from onebit_spark.certify.draw_certificates import prior_cost
 from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.core import model_selection
 from onebit_spark.core.blocks import RatingBlock

@@ -13,8 +13,8 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import OTHER, SIDES
 from onebit_spark.core.losses.base import other_location, other_std
 from onebit_spark.core.work import prior_rows
-from onebit_spark.predictor import new_ratings
-from onebit_spark.predictor.new_ratings import Before, FoldIn, converged_rows, updated_sides
+from onebit_spark.predict import new_ratings
+from onebit_spark.predict.new_ratings import Before, FoldIn, converged_rows, updated_sides
 from onebit_spark.simulate import simulate
 
 CONFIGS = {

@@ -8,8 +8,8 @@ import pytest
 from paper import job
 
 from onebit_spark import RequestError
-from onebit_spark.platform import files
-from onebit_spark.platform.files import Location, OutputKind
+from onebit_spark.data import locations as files
+from onebit_spark.data.locations import Location, OutputKind
 
 KINDS = {name: kind for of in (files, job) for name, kind in vars(of).items() if isinstance(kind, OutputKind)}
 PREDICTED = pa.table({"user": [1], "item": [2], "score": [0.5], "std": [1.0], "probability": [0.6], "prediction": [1]})
@@ -38,10 +38,10 @@ CASES = {
     "figures": (FIGURES, {"METRICS"}),
     "a model": ({"metadata.json": INFO, "users/part-0": "", "items/part-0": ""}, {"MODEL"}),
     "a model with notes": ({"metadata.json": INFO, "notes.txt": "rank 5 was better"}, {"MODEL"}),
-    "a half-written model": (saved("onebit_spark.model.OneBitCompletionModel"), {"MODEL"}),
+    "a half-written model": (saved("onebit_spark.spark.model.OneBitCompletionModel"), {"MODEL"}),
     "a foreign metadata": ({"metadata.json": '{"title": "photos"}', "users/a.txt": "mine"}, set()),
     "rotten metadata": ({"metadata.json": "{"}, set()),
-    "an estimator": (saved("onebit_spark.estimator.OneBitCompletion"), {"ESTIMATOR"}),
+    "an estimator": (saved("onebit_spark.spark.estimator.OneBitCompletion"), {"ESTIMATOR"}),
     "a model of pyspark.ml": (saved("org.apache.spark.ml.recommendation.ALSModel"), set()),
     "an Iceberg table": ({"metadata/v1.metadata.json": "{}", "data/part-0.parquet": RATED}, set()),
     "predictions": ({"part-0.parquet": PREDICTED, ".part-0.parquet.crc": "", "_SUCCESS": ""}, {"PREDICTIONS"}),

@@ -23,8 +23,8 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import LOSSES, HalfStep, RowPrior
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import RowMap, RowPosterior
-from onebit_spark.core.questions import information
-from onebit_spark.map import coloured, drawing, page
+from onebit_spark.predict.questions import information
+from onebit_spark.report.map import coloured, drawing, page
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(60)
 SHAPE = (150, 30)

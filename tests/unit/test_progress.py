@@ -8,10 +8,10 @@ import pytest
 
 from onebit_spark.cli import progress as module
 from onebit_spark.cli.progress import Progress, TaskProgress
-from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import counted
 from onebit_spark.in_process import fit_arrays
+from onebit_spark.settings import FitConfig
 from onebit_spark.simulate import simulate
 
 

@@ -13,11 +13,10 @@ import pytest
 from modelfolders import nearest_by_inner_product
 
 import onebit_spark
-from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark import FitConfig, RequestError, Terms, fit_arrays, model_folder
 from onebit_spark.core.prediction import Calibration
-from onebit_spark.platform.files import VECTORS, Location
-from onebit_spark.predictor import model_folder
+from onebit_spark.data.locations import VECTORS, Location
+from onebit_spark.model_info import ModelInfo
 
 USERS, ITEMS = (index.ravel() for index in np.indices((30, 20)))  # the last two of each were never rated
 KINDS = [{"loss": "hinge"}, {"loss": "logistic"}, {"loss": "logistic", "covariance": "diagonal", "intercepts": False}]
@@ -182,7 +181,7 @@ def test_the_best_are_those_of_all_pairs(make_fit, make_model, who, z):
 
 
 def test_seen_pairs_and_unknown_ids_are_left_out(make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.predictor.top_n.ROWS_PER_SLICE", 2)
+    monkeypatch.setattr("onebit_spark.predict.top_n.ROWS_PER_SLICE", 2)
     model = make_model()
     asked = ["u03", "unseen", "u05", "u04", "u03"]
     everything = {who: model.recommend(who, 18)["item"].to_pylist() for who in ("u03", "u04", "u05")}
@@ -358,7 +357,7 @@ def test_vectors_appear_whole_or_not_at_all(make_model, tmp_path, monkeypatch):
     with pytest.raises(RequestError, match="mine is not a folder of vectors"):
         model.export_vectors(tmp_path / "mine", overwrite=True)
     assert (tmp_path / "mine" / "precious.txt").read_text() == "mine"
-    monkeypatch.setattr("onebit_spark.predictor.model_folder.pq.write_table", killed)
+    monkeypatch.setattr("onebit_spark.model_folder.pq.write_table", killed)
     for target, overwrite in ((path, True), (tmp_path / "others", False)):
         with pytest.raises(KeyboardInterrupt):
             model.export_vectors(target, overwrite)
@@ -473,6 +472,6 @@ def test_folders_of_other_machines_are_refused(make_model, path):
 
 def test_an_estimator_is_not_a_model(tmp_path):
     (tmp_path / "metadata").mkdir()
-    (tmp_path / "metadata" / "part-00000").write_text('{"class": "onebit_spark.estimator.OneBitCompletion"}')
+    (tmp_path / "metadata" / "part-00000").write_text('{"class": "onebit_spark.spark.estimator.OneBitCompletion"}')
     with pytest.raises(RequestError, match="holds an estimator, not a fitted model"):
         onebit_spark.load(tmp_path)

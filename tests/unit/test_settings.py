@@ -11,12 +11,12 @@ from pyspark.ml.param import Param
 
 from onebit_spark import FitConfig, Terms
 from onebit_spark.cli.requests import FitRequest, as_flag, parse
-from onebit_spark.core.config import Execution, Problem, declared, param_names
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.spectral import STARTS
-from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.ml.params import TABLES, FitParams, PredictionParams, settings_with_params
+from onebit_spark.settings import Execution, Problem, declared, param_names
+from onebit_spark.spark.estimator import OneBitCompletion
+from onebit_spark.spark.params import TABLES, FitParams, PredictionParams, settings_with_params
 
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
 
@@ -142,7 +142,7 @@ def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
     names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
     files = {str(file.relative_to(package)) for file in package.rglob("*.py") if names.search(file.read_text("utf-8"))}
     recipe = (package.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8").partition("### A new setting")[2]
-    assert files == {"core/config.py", "ml/params.py", "fit.py"}
+    assert files == {"settings.py", "spark/params.py", "fit.py"}
     assert all(f"`{file}" in recipe for file in files)
 
 

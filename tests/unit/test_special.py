@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onebit_spark.certificate.bounds import kl, kl_inverse
+from onebit_spark.certify.bounds import kl, kl_inverse
 from onebit_spark.core.priors import bessel_k_ratio, log_bessel_k
 
 EPS = np.finfo(float).eps

@@ -17,18 +17,18 @@ import pytest
 
 import onebit_spark
 from onebit_spark import FitConfig, FitFailed, FittedModel, RequestError, Terms, fit_arrays, fit_table, in_process
+from onebit_spark import settings as core_config
 from onebit_spark.__main__ import main
-from onebit_spark.certificate.certificates import KEPT_CELLS, KNOWN, NEW_CELLS
-from onebit_spark.core import config as core_config
-from onebit_spark.core.config import Execution
-from onebit_spark.core.hashes import CellSketch, cell_hashes, coin_drawn
-from onebit_spark.core.model_info import feature_effects
+from onebit_spark.certify.certificates import KEPT_CELLS, KNOWN, NEW_CELLS
+from onebit_spark.checkpoints import OWNER, clear_checkpoints
+from onebit_spark.data.files import ArrowTable
+from onebit_spark.data.hashes import CellSketch, cell_hashes, coin_drawn
+from onebit_spark.data.ratings import ArrowRatings, Columns
 from onebit_spark.engines.threads import ThreadEngine
 from onebit_spark.fit import FitTask, fit_model
 from onebit_spark.in_process import LocalModels, driver_state
-from onebit_spark.input.ratings import ArrowRatings, Columns
-from onebit_spark.input.tables import ArrowTable
-from onebit_spark.ml.checkpoint import OWNER, clear_checkpoints
+from onebit_spark.model_info import feature_effects
+from onebit_spark.settings import Execution
 
 QUICK = FitConfig(rank=2, max_iter=6, tol=0.0, likelihood_weight=1.0)
 

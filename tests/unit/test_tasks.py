@@ -4,7 +4,7 @@ import pytest
 from paper import tasks
 from paper.tasks import run_tasks
 
-from onebit_spark.platform.files import Location
+from onebit_spark.data.locations import Location
 
 
 def squared(task):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from onebit_spark.core import prediction
 from onebit_spark.core.posterior import Form
-from onebit_spark.predictor import top_n
-from onebit_spark.predictor.top_n import Ranking, best_partners
+from onebit_spark.predict import top_n
+from onebit_spark.predict.top_n import Ranking, best_partners
 
 
 def posterior(rng, rows, rank, kind, intercept, shift=0.0):

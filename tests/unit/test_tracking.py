@@ -31,7 +31,7 @@ def mlflow(tmp_path_factory):
 @pytest.fixture(scope="module")
 def logged(mlflow, folder):
     """A run with the curve of three iterations, and a model."""
-    from onebit_spark import tracking
+    from onebit_spark import mlflow as tracking
 
     with mlflow.start_run() as run:
         for number in (1, 2, 3):
@@ -58,7 +58,7 @@ def test_settings_figures_and_files(logged, folder):
 
 
 def test_the_model_predicts_without_spark(logged, folder):
-    from onebit_spark import tracking
+    from onebit_spark import mlflow as tracking
 
     _, _, model = logged
     served = onebit_spark.load(folder)
@@ -90,7 +90,7 @@ def test_the_signature_and_the_example(logged, folder):
 def test_every_pair_has_a_line(folder):
     """Also where the model leaves out unknown ids: a UDF of Spark returns as many lines as it is given."""
     pytest.importorskip("mlflow")
-    from onebit_spark import tracking
+    from onebit_spark import mlflow as tracking
 
     model = replace(onebit_spark.load(folder), cold_start="drop")
     user, item = (side.ids[0].as_py() for side in (model.users, model.items))
@@ -106,7 +106,7 @@ def test_every_pair_has_a_line(folder):
 @pytest.fixture
 def fitted_and_served(mlflow, tmp_path):
     """The model of a table, and what MLflow loads after it was logged."""
-    from onebit_spark import tracking
+    from onebit_spark import mlflow as tracking
 
     def made(ratings):
         model = fit_table(ratings, FitConfig(rank=1, max_iter=2, likelihood_weight=1.0))

@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.compiled import CACHE_LINE
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.compiled import CACHE_LINE
 from onebit_spark.core.posterior import FloatArray, Kind, RowMap, RowPosterior
 
 Side = Literal["rows", "cols"]

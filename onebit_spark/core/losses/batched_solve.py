@@ -33,7 +33,7 @@ from numba.core import cgutils, types
 from numba.extending import models, register_model
 from numba.np.arrayobj import make_array
 
-from onebit_spark.core.compiled import inner, intrinsic, jit
+from onebit_spark.compiled import inner, intrinsic, jit
 
 LANES = 8  # rows whose systems are solved together
 MOST_RATINGS = 1024  # of a batch of several rows, so that what they read stays in the second-level cache

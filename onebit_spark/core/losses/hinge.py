@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from onebit_spark.compiled import jit
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses.base import (
     HalfStep,
     Loss,

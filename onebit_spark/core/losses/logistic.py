@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from onebit_spark.compiled import inner, jit
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.losses.base import (
     HalfStep,
     Loss,

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.config import available_cores, no_device
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.errors import RequestError
+from onebit_spark.settings import available_cores, no_device
 
 INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
 OPTIONS = ("-std=c++17",)

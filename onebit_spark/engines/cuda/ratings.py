@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock, Repeats
+from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form
 from onebit_spark.core.randomness import UNITS, Split
 from onebit_spark.core.spectral import CountedRows
-from onebit_spark.core.user_data import checked_arrays
+from onebit_spark.data.limits import MAX_COLUMNS
+from onebit_spark.data.user_tables import checked_arrays
 from onebit_spark.engines.cuda.device import NULL, check_memory, cupy, download, kernel, launch, or_null, upload
 from onebit_spark.engines.cuda.shapes import MANY_TASKS, RATING_MACROS, TASK
 
@@ -221,7 +222,7 @@ def device_ratings(
     rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
     weights: ArrayLike | None, form: Form,
 ) -> Orientations:  # fmt: skip
-    """Both orientations of ratings in arrays; the arguments are those of ``core.user_data.checked_arrays``.
+    """Both orientations of ratings in arrays; the arguments are those of ``data.user_tables.checked_arrays``.
 
     Arrays of the right types are uploaded as they are, and the device checks their values: the host would take longer
     to check a billion values than the whole fit takes. If a check fails, ``checked_arrays`` reports the problem.

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats
-from onebit_spark.core.config import CUDA_MOST_RANK, FitConfig
 from onebit_spark.core.features import RIDGE, ImplicitMove
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Logistic, Loss, RowPrior, Side
 from onebit_spark.core.posterior import FIT_VECTORS, FloatArray, Form, RowMap, RowPosterior, packed_size
@@ -90,6 +89,7 @@ from onebit_spark.engines.cuda.shapes import (
 )
 from onebit_spark.engines.start import GROWN_MARGIN
 from onebit_spark.errors import RequestError
+from onebit_spark.settings import CUDA_MOST_RANK, FitConfig
 
 FILL_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200
 LANES = 8  # threads of a rating, as in pairs.cu

@@ -1,0 +1,1 @@
+"""Certificates: bounds, held-out counts, draws, and their sentences."""

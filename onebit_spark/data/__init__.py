@@ -1,0 +1,1 @@
+"""The user's data: ids, labels and their defects, hashes and coins, files."""

@@ -1,5 +1,0 @@
-"""The parts of the pyspark.ml estimator and its model.
-
-params (of both), scoring (factor tables, scores, figures, certificates) ◄ recommend, fold_in (and update) ◄ positions
-these ◄ model; checkpoint (and warm starts) ◄ estimator
-"""

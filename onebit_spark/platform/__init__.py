@@ -1,1 +1,0 @@
-"""What depends on Spark's own interfaces: sessions, files by URI, Arrow batches, short plans, temporary folders."""

@@ -1,0 +1,1 @@
+"""Predictions of a fitted model: scores, the best partners, new ratings, questions."""

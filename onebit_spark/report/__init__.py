@@ -1,0 +1,1 @@
+"""The report of a fit and the map of its positions, as pages."""

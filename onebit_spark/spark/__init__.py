@@ -1,0 +1,1 @@
+"""pyspark.ml: the estimator, its model, and the Params."""

@@ -25,6 +25,7 @@ from record import provenance, save
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.prediction import auc, log_loss, reliability
 from onebit_spark.core.priors import PRIORS
+from onebit_spark.core.setup import kappa_of
 from onebit_spark.simulate import simulate
 
 # (κ, α, β) for rank 3, tuned on the true error: inverse-Gamma by a prototype, except the hinge's B3; the rest here, on
@@ -170,7 +171,7 @@ def parts(splits: int | None, names: list[str], device: str, keep: bool) -> None
                 error = reliability(test.labels, probability).error
                 area = auc(test.labels, fit.score(test.rows, test.cols))
                 lines.append((correct, area, log_loss(test.labels, probability), error, len(fit.history)))
-                chosen.append((fit.config.kappa, fit.config.factors))
+                chosen.append((kappa_of(fit.config), fit.config.factors))
             seconds = (time.perf_counter() - began) / len(lines)
             mean, spread = np.mean(lines, axis=0), np.std(lines, axis=0, ddof=1)
             told = [
@@ -210,7 +211,7 @@ def choices(splits: int | None, names: list[str], device: str) -> None:
                 before = 0 if fit.info.choice is None else fit.info.choice["earlier"]
                 area = auc(test.labels, fit.score(test.rows, test.cols))
                 lines.append((correct, area, log_loss(test.labels, probability), error, before, len(fit.history)))
-                chosen.append((fit.config.rank, fit.config.kappa, int(fit.config.implicit_features)))
+                chosen.append((fit.config.rank, kappa_of(fit.config), int(fit.config.implicit_features)))
             mean, spread = np.mean(lines, axis=0), np.std(lines, axis=0, ddof=1)
             told = [" ".join(f"{value:g}" for value in sorted(set(values))) for values in zip(*chosen, strict=True)]
             print(

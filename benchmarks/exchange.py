@@ -29,6 +29,7 @@ from record import provenance
 from session import local_session
 
 from onebit_spark import NotConverged
+from onebit_spark.core.setup import form_of
 from onebit_spark.engines.spark.blocking import Placement
 from onebit_spark.spark.estimator import OneBitCompletion
 
@@ -78,7 +79,7 @@ def measure(options: argparse.Namespace) -> dict[str, str]:
         model = estimator.fit(spark.read.parquet(options.measure))
         model.save(f"{work}/model")
         seconds = time.perf_counter() - began
-    form = model.info.config.form
+    form = form_of(model.info.config)
     table = (model.info.n_users + model.info.n_items) * form.row_bytes
     driver = memory.peaks["driver's Python"], memory.peaks["JVM"]
     told = (
@@ -98,7 +99,7 @@ def estimator_blocks(spark: SparkSession, model: Any) -> tuple[int, int]:
     from onebit_spark.engines.spark.engine import blocks_by_size
 
     info, cores = model.info, spark.sparkContext.defaultParallelism
-    users, items, form = info.n_users, info.n_items, info.config.form
+    users, items, form = info.n_users, info.n_items, form_of(info.config)
     return (
         blocks_by_size(info.n_ratings, users, items, form, cores),
         blocks_by_size(info.n_ratings, items, users, form, cores),

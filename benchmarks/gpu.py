@@ -22,6 +22,7 @@ from record import provenance
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.setup import form_of, kappa_of, loss_of
 from onebit_spark.engines.cuda.device import bytes_needed, cupy, download, usable_bytes
 from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
 from onebit_spark.engines.cuda.runner import (
@@ -76,7 +77,7 @@ def milliseconds(work: Callable[[], Any], repeats: int = 5) -> float:
 
 def steps(n: int, rank: int, implicit: bool) -> None:
     """The parts of a half step of both sides."""
-    form, extent = FitConfig(rank=rank, implicit_features=implicit).form, (n // 100, n // 1000)
+    form, extent = form_of(FitConfig(rank=rank, implicit_features=implicit)), (n // 100, n // 1000)
     if (needed := bytes_needed(n, *extent, form, False)) > usable_bytes():
         print(f"| {n:.0e} | {rank} | {'yes' if implicit else 'no'} | {needed / 1e9:.0f} GB |", flush=True)
         return
@@ -84,7 +85,7 @@ def steps(n: int, rank: int, implicit: bool) -> None:
     ratings = orientations(rows, cols, (labels > 0).view(np.uint8), extent)
     del rows, cols, labels
     config = FitConfig(rank=rank, implicit_features=implicit, likelihood_weight=1.0)
-    posteriors = CudaEngine(ratings).start(config, config.make_loss())
+    posteriors = CudaEngine(ratings).start(config, loss_of(config))
     for side in SIDES:
         sums, reads, systems, whole = parts(ratings[side], side, posteriors[side], posteriors[OTHER[side]])
         print(
@@ -123,7 +124,7 @@ def timed_fit(host: list[Any], **settings: Any) -> str:
     whole, last = time.perf_counter() - began, np.diff(ended)
     return (
         f"{whole:.2f} s, of which {ended[0]:.2f} to the end of the first iteration; {len(ended)} iterations of "
-        f"{1e3 * np.median(last):.1f} ms; rank {fit.config.rank}, κ {fit.config.kappa:g}"
+        f"{1e3 * np.median(last):.1f} ms; rank {fit.config.rank}, κ {kappa_of(fit.config):g}"
     )
 
 

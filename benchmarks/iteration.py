@@ -29,7 +29,7 @@ from record import provenance
 from onebit_spark import FitConfig
 from onebit_spark.core import work
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses import Logistic
+from onebit_spark.core.losses.logistic import Logistic
 from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.solver import solve
 from onebit_spark.core.statistics import SideStatistics

@@ -28,6 +28,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.setup import factor_prior, intercept_prior, kappa_of, loss_of
 from onebit_spark.engines.threads import local_state
 
 TABLES = ("rank", "rows", "large", "sparse", "scaling")
@@ -81,15 +82,15 @@ class Seconds(NamedTuple):
 def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: int) -> Seconds:
     """How long the two half steps of an iteration take; of one thread its processor time, for busy machines."""
     clock = time.thread_time if threads == 1 else time.perf_counter
-    loss = config.make_loss()
+    loss = loss_of(config)
     with local_state(ratings, threads).running() as state:
         state.start(config, loss)
-        scales = HyperPosterior(config.make_prior(1), config.make_intercept_prior(), np.ones(config.factors))
+        scales = HyperPosterior(factor_prior(config, 1), intercept_prior(config), np.ones(config.factors))
 
         def once(side: Side) -> float:
             prior = scales.row_prior(side)
             began = clock()
-            state.half_step(loss, HalfStep(side, 5, config.kappa, prior, 1.0, want_data=side == "cols"))
+            state.half_step(loss, HalfStep(side, 5, kappa_of(config), prior, 1.0, want_data=side == "cols"))
             return clock() - began
 
         times = [(once("rows"), once("cols")) for _ in range(repeats + 1)]
@@ -110,7 +111,7 @@ def row_microseconds(config: FitConfig, length: int, repeats: int) -> float:
     rng = np.random.default_rng(1)
     rows, cols = np.repeat(np.arange(n_rows), length), rng.integers(n_cols, size=n_rows * length)
     ratings = RatingBlock.from_coordinates(rows, cols, rng.random(len(rows)) < 0.6, (n_rows, n_cols))
-    loss, dimension = config.make_loss(), config.dimension
+    loss, dimension = loss_of(config), config.dimension
     before, other = (
         RowPosterior.isotropic(
             rng.normal(scale=0.5, size=(n, dimension)).astype(np.float32), 0.3, loss.kind, config.intercepts
@@ -123,7 +124,7 @@ def row_microseconds(config: FitConfig, length: int, repeats: int) -> float:
     for _ in range(repeats + 1):
         for want_data in (False, True):
             after = before.copy()
-            step = HalfStep("rows", 5, config.kappa, prior, 1.0, want_data=want_data)
+            step = HalfStep("rows", 5, kappa_of(config), prior, 1.0, want_data=want_data)
             began = time.thread_time()
             loss.update_rows(ratings, 0, n_rows, partners, after, step)
             least[want_data] = min(least[want_data], time.thread_time() - began)

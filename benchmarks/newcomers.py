@@ -28,9 +28,11 @@ from record import provenance, save
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.features import learn_coding, newcomer_means
+from onebit_spark.core.features import newcomer_means
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.setup import kappa_of, loss_of
+from onebit_spark.data.features import learn_coding
 from onebit_spark.model_info import coding_of
 from onebit_spark.predict.new_ratings import converged_rows
 
@@ -112,7 +114,7 @@ def folded(fit: FittedModel, case: Case, given: NDArray[np.bool_], known: NDArra
         told = newcomer_means(block, partners, centre[0], moments.typical(case.side))
     zero = np.zeros((own.n_rows, own.dimension))
     prior = prior.shifted_by(zero if known is None else known, told)
-    settled = converged_rows(fit.config.make_loss(), block, partners, case.side, fit.config.kappa, prior)
+    settled = converged_rows(loss_of(fit.config), block, partners, case.side, kappa_of(fit.config), prior)
     made, new = own.copy(), block.row_counts > 0
     made.location[new], made.scale[new] = settled.location[new], settled.scale[new]
     return made

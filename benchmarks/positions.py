@@ -34,6 +34,7 @@ from spread import own_curvature
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays, load
 from onebit_spark.__main__ import main as job
 from onebit_spark.core import prediction
+from onebit_spark.core.setup import kappa_of
 from onebit_spark.predict.questions import best_questions
 
 SCENARIOS = (500, 60, 0.5), (2000, 40, 1.0), (2000, 200, 0.2), (300, 500, 0.3)  # persons, questions, share asked
@@ -83,7 +84,7 @@ def coverage(draws: int, seed: int, keep: bool) -> None:
                     ability, ratings = responses(n, m, share, draw, dims)
                     fit = fit_arrays(*ratings, FitConfig(implicit_features=False, **settings), shape=(n, m))
                     both = (*covered(fit, ability, True), *covered(fit, ability, False))
-                    lines.append((fit.config.factors, fit.config.kappa, *both))
+                    lines.append((fit.config.factors, kappa_of(fit.config), *both))
                 k, kappa, raw, raw_z, new, new_z = np.mean(lines, axis=0)
                 print(
                     f"{n:8}{m:6}{share:6.0%}{dims:5}  {name:<10}{k:5.1f}{kappa:6.2f}{raw:8.3f}{raw_z:6.2f}"

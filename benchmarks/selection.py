@@ -23,6 +23,7 @@ from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.losses import HalfStep, Loss
 from onebit_spark.core.model_selection import trial_table
 from onebit_spark.core.prediction import auc, log_loss
+from onebit_spark.core.setup import kappa_of
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.simulate import simulate
 
@@ -73,7 +74,7 @@ def measure(name: str, label: str, parts: tuple[Ratings, Ratings], config: FitCo
     probability, score = fit.probability(test.rows, test.cols), fit.score(test.rows, test.cols)
     right = np.mean(np.where(score > 0, 1, -1) == test.labels)
     loss, area = log_loss(test.labels, probability), auc(test.labels, score)
-    found = passes.count, passes.weighted, fit.config.factors, fit.config.kappa, loss, area, right, *seconds
+    found = passes.count, passes.weighted, fit.config.factors, kappa_of(fit.config), loss, area, right, *seconds
     print(ROW.format(name, label, *found), flush=True)
     if how.save:
         save("selection", name, label, dict(zip(FIGURES, found, strict=True)))

@@ -33,6 +33,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import SIDES, HalfStep
 from onebit_spark.core.posterior import LEAST_STRENGTH, RANK_THRESHOLD, RowPosterior
 from onebit_spark.core.prediction import log_loss
+from onebit_spark.core.setup import kappa_of, loss_of
 
 # Declared before any draw.
 SHAPE, TRUE_RANK, FRACTION = (400, 300), 3, 0.25
@@ -88,7 +89,7 @@ def own_curvature(fit: FittedModel, fitted: Ratings) -> tuple[RowPosterior, RowP
     """The posteriors whose covariances are computed as those of positions are (docs/MATH.md, §17)."""
     shape, before = (fit.rows.n_rows, fit.cols.n_rows), {"rows": fit.rows, "cols": fit.cols}
     block = RatingBlock.from_coordinates(fitted.rows, fitted.cols, fitted.labels > 0, shape)
-    loss, after = fit.config.make_loss(), {side: posterior.copy() for side, posterior in before.items()}
+    loss, after = loss_of(fit.config), {side: posterior.copy() for side, posterior in before.items()}
     for side, one in zip(SIDES, (block, block.transpose()), strict=True):
         step: Any = HalfStep(side, 0, 1.0, fit.scales.row_prior(side), 1.0, relaxation=0.0, curvature=True)
         others = loss.other_lines(before["cols" if side == "rows" else "rows"])
@@ -145,7 +146,7 @@ def movielens() -> None:
             for std in deviations(test.rows, test.cols, (fit.rows, fit.cols), both_in_use(fit))
         ]
         print(
-            f"{rank:3}{fit.config.kappa:6g}{fit.effective_rank:8}{cells[0]:>15}{cells[1]:>15}{seconds:9.1f}",
+            f"{rank:3}{kappa_of(fit.config):6g}{fit.effective_rank:8}{cells[0]:>15}{cells[1]:>15}{seconds:9.1f}",
             flush=True,
         )
 

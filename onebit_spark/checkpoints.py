@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
+from onebit_spark.core.setup import chooses_kappa, kappa_of
 from onebit_spark.core.solver import Iteration, IterationPlan, Start
 from onebit_spark.data.locations import MODEL, Location, replace_folder
 from onebit_spark.data.ratings import RatingCounts
@@ -105,7 +106,7 @@ def _check_form(info: ModelInfo, config: FitConfig, names: Mapping[str, str]) ->
     """Refuse a model of another form. Settings that are chosen from the data may be those of the model."""
     there = info.config
     chosen = [name for name in FORM_SETTINGS if getattr(config, name) == AUTO]
-    if config.implicit_features and (config.rank == AUTO or config.chooses_kappa):
+    if config.implicit_features and (config.rank == AUTO or chooses_kappa(config)):
         chosen.append("implicit_features")
     differing = [
         f"{names.get(name, name)} is {getattr(there, name)} there and {getattr(config, name)} here"
@@ -226,6 +227,6 @@ def subject_of(
         "ratings": counts.n,
         "fingerprint of the ratings": counts.fingerprint,
         **{name: value for name, value in asdict(config).items() if name not in MAY_DIFFER},
-        "likelihood_weight": AUTO if config.chooses_kappa else config.kappa,
+        "likelihood_weight": AUTO if chooses_kappa(config) else kappa_of(config),
         **{f"fingerprint of the {who} features": value for who, value in (features or {}).items()},
     }

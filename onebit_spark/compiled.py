@@ -9,17 +9,14 @@ alone.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import re
 import stat
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib.resources import files
@@ -45,8 +42,6 @@ log = logging.getLogger("onebit_spark")
 REORDERED_SUMS = frozenset({"reassoc", "contract", "nsz"})
 _ARITHMETIC: dict[str, Any] = {"error_model": "numpy", "fastmath": set(REORDERED_SUMS)}
 _NOT_FOR_C: dict[str, Any] = {"no_cfunc_wrapper": True}  # an entry point for C takes time to compile and is not used
-
-_IN_PYTHON = "ONEBIT_KERNELS_IN_PYTHON"  # the environment of the process that finds out which kernels a fit calls
 
 PATIENCE = 1.0  # seconds of waiting for another process, before the log says so
 _held: set[Path] = set()  # the lock files that threads of this process hold
@@ -102,6 +97,11 @@ event.register("numba:compile", _timer)
 def compile_seconds() -> float:
     """Seconds during which this process has compiled kernels so far, in any thread."""
     return _timer.total + (time.perf_counter() - _timer.began if _timer.depth else 0.0)
+
+
+def book_compiling(seconds: float) -> None:
+    """Add the seconds of other processes, which have compiled kernels for this one."""
+    _timer.total += seconds
 
 
 @cache
@@ -204,13 +204,13 @@ class _Cache(FunctionCache):
     _impl_class = _CacheFiles
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        _say_compiling()
-        with _locked(cache_folder()):  # otherwise two processes could give the same name to two kernels
+        say_compiling()
+        with locked(cache_folder()):  # otherwise two processes could give the same name to two kernels
             super().save_overload(sig, data)
 
 
 @contextmanager
-def _locked(folder: Path | None, name: str = "lock") -> Iterator[None]:
+def locked(folder: Path | None, name: str = "lock") -> Iterator[None]:
     """Hold a lock file of the folder. Where files cannot be locked, nothing is locked."""
     with ExitStack() as release:
         if folder is not None and fcntl is not None:
@@ -241,52 +241,14 @@ def _say_waiting() -> None:
 
 
 @cache
-def _say_compiling() -> None:
+def say_compiling() -> None:
     log.info("compiling kernels for these settings, once on this machine: this run takes some 10 to 30 s longer")
-
-
-def compile_kernels(settings: Mapping[str, Any], weighted: bool) -> None:
-    """Compile the kernels of a fit with these settings on several cores, once on a machine (``cli/kernels.py``).
-
-    Kernels that this does not compile, for whatever reason, are compiled at their first call.
-    """
-    folder, form = cache_folder(), [json.dumps(settings, sort_keys=True), *["weighted"] * weighted]
-    if folder is None or not sys.executable or _IN_PYTHON in os.environ:
-        return
-    done = folder / f"compiled-{hashlib.sha256(repr(form).encode()).hexdigest()[:16]}"
-    if done.exists():
-        return
-    with _locked(folder, "compiling"):
-        if done.exists():  # by another process or thread, which this one waited for
-            return
-        began = time.perf_counter()
-        if not any(folder.glob("*.nbi")):
-            _say_compiling()
-        path = os.pathsep.join(filter(None, sys.path))
-        environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", _IN_PYTHON: "1"}
-        with suppress(OSError):
-            _run_logged([sys.executable, "-P", "-m", "onebit_spark.cli.kernels", *form], environment)
-        done.touch()
-        _timer.total += time.perf_counter() - began
-
-
-def _run_logged(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Run a command, and log the lines that it prints.
-
-    Its standard input ends with this process, in whatever way that ends: only this process can write to the pipe.
-    """
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as child:
-        assert child.stdout is not None
-        for line in child.stdout:
-            log.info(line.rstrip())
 
 
 def compiled_kernels() -> dict[str, bytes]:
     """The files of the kernels that this machine has compiled, by name, for ``adopt_kernels`` on another machine."""
     folder = cache_folder()
-    with _locked(folder):
+    with locked(folder):
         return {} if folder is None else {path.name: path.read_bytes() for path in sorted(folder.glob("*.nb[ci]"))}
 
 
@@ -299,7 +261,7 @@ def adopt_kernels(kernels: Mapping[str, bytes]) -> None:
     indices = [name for name in kernels if name.endswith(".nbi") and folder and not (folder / name).exists()]
     if folder is None or not indices:
         return
-    with _locked(folder):
+    with locked(folder):
         for index in indices:
             stem = index.removesuffix("nbi")
             for name in sorted((each for each in kernels if each.startswith(stem)), key=index.__eq__):  # the index last

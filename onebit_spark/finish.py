@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from onebit_spark import model_info
 from onebit_spark.certify.certificates import Certificate
-from onebit_spark.core.features import FeatureCoding, codings_of
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES, Side
@@ -18,7 +17,9 @@ from onebit_spark.core.model_selection import SelectedModel
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, FloatArray, factors_in_use
 from onebit_spark.core.prediction import Thresholds, thresholds_of
+from onebit_spark.core.setup import loss_of
 from onebit_spark.core.solver import Iteration, Outcome
+from onebit_spark.data.features import FeatureCoding, codings_of
 from onebit_spark.data.ratings import Columns, RatingCounts
 from onebit_spark.engines.base import T
 from onebit_spark.model_info import SIDE_OF, FitFeatures, ModelInfo
@@ -54,7 +55,7 @@ def finish(
     """The posteriors of all rows, the thresholds of every call, and what the ratings leave open."""
     scales = outcome.hierarchy
     posterior = state.final_posteriors(scales)
-    loss = choice.config.make_loss()
+    loss = loss_of(choice.config)
     thresholds = thresholds_of(state.confidences(posterior, loss.score_noise))
     if choice.config.implicit_features:  # the next step of the coefficients is of no use any more
         posterior = state.without_directions(posterior, MODEL_VECTORS)

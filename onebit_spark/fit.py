@@ -21,7 +21,7 @@ import pyarrow as pa
 from onebit_spark.certify.certificates import certificate_document
 from onebit_spark.certify.draw_certificates import certify_draws
 from onebit_spark.checkpoints import CheckpointFolder, ModelFiles, resumed, subject_of, warm_start
-from onebit_spark.compiled import compile_kernels
+from onebit_spark.compile import compile_kernels
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES, Side
@@ -113,7 +113,7 @@ def fit_model(
     timer = timer or PhaseTimer()
     config = task.config
     if task.execution.device == "cpu" and available_cores() > 1:  # else as they are called
-        compile_kernels(config.of_kernels(), task.columns.weight is not None)
+        compile_kernels(config, task.columns.weight is not None)
     with ExitStack() as release:
         checkpoints = checkpoint_folder(task, ratings.counts, store)
         earlier = None

@@ -17,12 +17,13 @@ from numpy.typing import ArrayLike
 
 from onebit_spark import model_info
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.features import SideFeatures, SideTables
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.setup import form_of
 from onebit_spark.core.solver import Iteration, PhaseTimer
+from onebit_spark.data.features import SideFeatures, SideTables
 from onebit_spark.data.files import ArrowTable, Unreadable
 from onebit_spark.data.hashes import CellSketch
 from onebit_spark.data.id_index import HeldIds, Ids
@@ -108,7 +109,7 @@ def fit_arrays(
     ratings = rows, cols, labels, shape
     engine: ThreadEngine | CudaEngine
     if device == "cuda":
-        form = at_start_rank(config).form
+        form = form_of(at_start_rank(config))
         engine = CudaEngine.of_arrays(*ratings, settings, weights, form)
     else:
         checked = checked_arrays(*ratings, settings, weights)
@@ -368,7 +369,7 @@ def driver_state(
     if device == "cpu":
         engine = ThreadEngine(ratings.ratings, threads)
     else:
-        engine = CudaEngine.of_block(ratings.ratings, at_start_rank(config).form)
+        engine = CudaEngine.of_block(ratings.ratings, form_of(at_start_rank(config)))
     ids: dict[Side, Ids]
     ids = {"rows": HeldIds(ratings.users), "cols": HeldIds(ratings.items)}
     with FitState(engine, ids=ids).running() as state:

@@ -28,12 +28,12 @@ from onebit_spark.certify.certificates import (
     ungrouped_certificates,
 )
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 from onebit_spark.core.prediction import TOWARDS, Call, ranking_figures
 from onebit_spark.core.solver import Iteration
+from onebit_spark.data.features import warn_of_unknown_values
 from onebit_spark.data.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.data.id_index import one_array
 from onebit_spark.data.locations import MAP, MODEL, PAGE

@@ -28,13 +28,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.core.features import FeatureCoding, SideFeatures, SideTables, Table32, learn_coding
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.prediction import EVERYTHING, Calibration, Call, ConfidenceThresholds
 from onebit_spark.core.priors import PRIORS, ScalePrior
+from onebit_spark.core.setup import factor_prior, loss_of
+from onebit_spark.data.features import FeatureCoding, SideFeatures, SideTables, Table32, learn_coding
 from onebit_spark.data.id_index import IdIndex, Ids
 from onebit_spark.data.user_tables import one_array, wide
 from onebit_spark.errors import RequestError
@@ -113,7 +114,7 @@ class ModelInfo:
     @property
     def kind(self) -> Kind:
         """How the factor tables store the uncertainty of a row: "spread" or "covariance"."""
-        return self.config.make_loss().kind
+        return loss_of(self.config).kind
 
     @property
     def table_form(self) -> tuple[Kind, bool, int]:
@@ -152,7 +153,7 @@ class ModelInfo:
 
     @property
     def scale_prior(self) -> ScalePrior:
-        return self.config.make_prior(self.n_users + self.n_items)
+        return factor_prior(self.config, self.n_users + self.n_items)
 
     @property
     def moments(self) -> Moments:

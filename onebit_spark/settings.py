@@ -21,12 +21,9 @@ from numbers import Integral, Real
 from pathlib import Path
 from textwrap import wrap
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-if TYPE_CHECKING:
-    from onebit_spark.core.losses import Loss
-    from onebit_spark.core.posterior import Form
-    from onebit_spark.core.priors import ScalePrior
+from onebit_spark.registry import names_in
 
 SAME = ""  # the front end's own spelling of the field's name
 WIDTH = 120  # of a line of source
@@ -187,8 +184,6 @@ YES_OR_NO = Check("be True or False", lambda value: isinstance(value, bool))
 # ---- what is fitted --------------------------------------------------------------------------------------------------
 
 AUTO = "auto"
-LOSS_NAMES = ("hinge", "logistic")  # the keys of losses.LOSSES
-PRIOR_NAMES = ("gamma", "inverse-gamma")  # the keys of priors.PRIORS
 START_NAMES = ("spectral", "random")  # the keys of spectral.STARTS
 SOLVERS = ("mm", "gradient")
 COVARIANCES = ("full", "diagonal")
@@ -198,11 +193,6 @@ FORM_SETTINGS = ("loss", "rank", "intercepts", "covariance", "implicit_features"
 
 LARGEST_SEED = 2**63 - 1  # a signed 64-bit integer: what Spark and the kernels take
 SEED = Check("be an integer from 0 to 2^63 − 1", lambda value: is_integer(value) and 0 <= value <= LARGEST_SEED)
-
-# The default prior weighs as much as this share of the rows and columns, and expects scales γ near this value. So
-# hundreds of columns with few ratings do not inflate γ. m is known before any label is.
-PRIOR_SHARE = 0.1
-PRIOR_SCALE = 0.3
 
 PLANNED_RANK = 32  # what memory is planned for while the number of factors is still to be chosen
 
@@ -216,8 +206,8 @@ class FitConfig(Settings):
     docs/MATH.md.
     """
 
-    loss: str = setting("logistic", "loss of a rating", choices=LOSS_NAMES, see="§3, §4")
-    prior: str = setting("inverse-gamma", "prior of the factors' scales", choices=PRIOR_NAMES, see="§5")
+    loss: str = setting("logistic", "loss of a rating", choices=names_in("core/losses"), see="§3, §4")
+    prior: str = setting("inverse-gamma", "prior of the factors' scales", choices=names_in("core/priors"), see="§5")
     rank: int | Literal["auto"] = setting(
         "auto",
         "number of factors, K; auto: chosen by the loss of a tenth of the ratings. Unneeded factors shrink to 0",
@@ -298,57 +288,6 @@ class FitConfig(Settings):
     def dimension(self) -> int:
         """D, the free coordinates of a row: K factors and, with intercepts, one more (§6.1)."""
         return self.factors + int(self.intercepts)
-
-    @property
-    def kappa(self) -> float:
-        """κ: ``likelihood_weight`` if it is a number, else the default of the loss."""
-        given = self.likelihood_weight
-        return self.default_kappa if given is None or isinstance(given, str) else float(given)
-
-    @property
-    def default_kappa(self) -> float:
-        return self._loss.default_kappa
-
-    @property
-    def chooses_kappa(self) -> bool:
-        return self._loss.chooses_kappa if self.likelihood_weight is None else self.likelihood_weight == AUTO
-
-    @property
-    def _loss(self) -> type[Loss]:
-        from onebit_spark.core.losses import LOSSES
-
-        return LOSSES[self.loss]
-
-    def make_loss(self) -> Loss:
-        return self._loss.from_options(self.solver, self.covariance)
-
-    @property
-    def form(self) -> Form:
-        from onebit_spark.core.posterior import FIT_VECTORS, Form
-
-        vectors = FIT_VECTORS if self.implicit_features else 0
-        return Form(self.dimension, self.make_loss().kind, self.intercepts, self.precision, vectors)
-
-    def of_kernels(self) -> dict[str, Any]:
-        """The settings that decide which kernels a fit calls."""
-        names = "loss", "intercepts", "implicit_features", "solver", "covariance", "precision"
-        return {name: getattr(self, name) for name in names} | {"rank": 1}
-
-    def make_prior(self, n_lines: int) -> ScalePrior:
-        """π^γ for m = ``n_lines`` rows and columns with ratings, with the defaults of α and β (§7.5)."""
-        from onebit_spark.core.priors import PRIORS
-
-        prior = PRIORS[self.prior]
-        alpha = self.alpha if self.alpha is not None else PRIOR_SHARE * n_lines
-        beta = self.beta if self.beta is not None else prior.beta_for_scale(alpha, PRIOR_SCALE)
-        return prior(alpha, beta)
-
-    def make_intercept_prior(self) -> ScalePrior | None:
-        """The prior of the scales of the intercepts, with the weight of two rows (§6.1); None without intercepts."""
-        from onebit_spark.core.priors import PRIORS
-
-        prior = PRIORS[self.prior]
-        return prior(1.0, prior.beta_for_scale(1.0, 1.0)) if self.intercepts else None
 
 
 @documented

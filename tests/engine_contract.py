@@ -13,6 +13,7 @@ from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior
 from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.randomness import UNITS, Draws, Split
+from onebit_spark.core.setup import factor_prior, intercept_prior, loss_of
 from onebit_spark.core.work import CountConfidences
 
 FORMS = {
@@ -51,7 +52,7 @@ class Both:
 
     def __init__(self, here, there, config, seed=0):
         self.here, self.there, self.config = here, there, config
-        self.loss, self.rng = config.make_loss(), np.random.default_rng(seed)
+        self.loss, self.rng = loss_of(config), np.random.default_rng(seed)
 
     def rows(self, side, table):
         """The rows of a table of the other engine, in this process."""
@@ -225,7 +226,7 @@ def test_rows_of_a_slice(both):
     """Rows that are taken by their numbers and placed again; the others have the prior."""
     both.disturb()
     size = both.config.dimension
-    scales = HyperPosterior(both.config.make_prior(9), both.config.make_intercept_prior(), np.ones(both.config.factors))
+    scales = HyperPosterior(factor_prior(both.config, 9), intercept_prior(both.config), np.ones(both.config.factors))
     assert scales.unseen("rows").precision.shape == (1, size)
     numbers = {side: np.arange(both.here.engine.n_rows(side))[::2] for side in SIDES}
     taken = both.there.take(both.there.posteriors, numbers)

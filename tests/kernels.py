@@ -8,7 +8,7 @@ import logging
 from itertools import product
 
 from onebit_spark import FitConfig
-from onebit_spark.compiled import compile_kernels
+from onebit_spark.compile import compile_kernels
 
 VARIANTS = [
     {"covariance": "full"},
@@ -20,4 +20,4 @@ VARIANTS = [
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", format="%(message)s")
     for precision, weighted, options in product(("float32", "float64"), (False, True), VARIANTS):
-        compile_kernels(FitConfig(precision=precision, **options).of_kernels(), weighted)
+        compile_kernels(FitConfig(precision=precision, **options), weighted)

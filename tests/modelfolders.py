@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onebit_spark import FitConfig, fit_table
+from onebit_spark.core.setup import kappa_of
 from onebit_spark.model_info import ModelInfo, factor_table, plain_lists, scale_fields
 from onebit_spark.simulate import simulate
 
@@ -66,7 +67,7 @@ def nearest_by_inner_product(queries, points, n):
 def info_of(fit, id_types):
     """As if the fit had been made by Spark from 400 ratings of 28 users on 18 items."""
     return ModelInfo(
-        parameters={**dataclasses.asdict(fit.config), "likelihood_weight": fit.config.kappa},
+        parameters={**dataclasses.asdict(fit.config), "likelihood_weight": kappa_of(fit.config)},
         n_ratings=400,
         n_users=28,
         n_items=18,

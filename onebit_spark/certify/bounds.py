@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betainccinv, kl_div
 
-from onebit_spark.core.posterior import DoubleArray
+from onebit_spark.core.arrays import DoubleArray
 
 # The values of λ/n that `catoni_over_grid` tries. They are fixed before any data; a union bound pays for the choice.
 CATONI_GRID = tuple(2.0 ** (j / 2) for j in range(-14, 5))

@@ -13,6 +13,7 @@ from onebit_spark.certify.certificates import (
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.model_selection import SelectedModel
 from onebit_spark.core.randomness import Draws
+from onebit_spark.core.setup import kappa_of
 from onebit_spark.core.solver import Outcome
 from onebit_spark.settings import FitConfig, Terms
 
@@ -43,7 +44,7 @@ def certify_draws(
     counted = state.gibbs_errors(draws)
     certificates = gibbs_certificates(last, counted, draws, terms, majority_error, cost)
     if config.loss == "hinge" and not engine.weighted:
-        lam = config.kappa * n
+        lam = kappa_of(config) * n
         weights = choice.candidates
         theorem1 = theorem1_certificate(last, n, lam, terms, majority_error, cost, weights)
         certificates.insert(0, theorem1)

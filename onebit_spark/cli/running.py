@@ -222,7 +222,9 @@ def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
     size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.labels.weight_col is not None, id_bytes=ids)
     limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
     try:
-        answer = driver_exchange(wanted, size, 0, request.fit_config.form, limits, request.execution.driver_ratings)
+        from onebit_spark.core.setup import form_of
+
+        answer = driver_exchange(wanted, size, 0, form_of(request.fit_config), limits, request.execution.driver_ratings)
     except RequestError as error:
         yield str(error)
         return

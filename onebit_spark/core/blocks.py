@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.compiled import inner, jit
+from onebit_spark.core.arrays import DoubleArray, Indices, IntArray, Mask
 from onebit_spark.data.limits import MAX_COLUMNS
 
-IntArray = NDArray[np.integer]
-Sums = NDArray[np.int64] | NDArray[np.float64]  # sums of weights, or counts if all weights are 1
+Sums = Indices | DoubleArray  # sums of weights, or counts if all weights are 1
 
 RANGE = 1 << 15  # ratings that a thread takes at a time, about
 EVEN_ROWS = 4096  # a statistic of fewer rows takes less time than the calls that compute it
@@ -35,7 +35,7 @@ class RatingBlock:
     """
 
     # The ratings of row i, Ω_i in docs/MATH.md, §1.1, are codes[row_pointers[i] : row_pointers[i + 1]].
-    row_pointers: NDArray[np.int64]
+    row_pointers: Indices
     codes: NDArray[np.int32]  # one per rating
     n_columns: int  # at most 2³⁰
     weights: NDArray[np.float32] | None = None  # w_l > 0 of each rating, which multiplies κ (§16); None: all are 1
@@ -63,7 +63,7 @@ class RatingBlock:
         cls,
         rows: IntArray,
         columns: IntArray,
-        positive: NDArray[np.bool_],
+        positive: Mask,
         shape: tuple[int, int],
         weights: NDArray[np.float32] | None = None,
     ) -> RatingBlock:
@@ -113,15 +113,15 @@ class RatingBlock:
         return len(self.codes)
 
     @cached_property
-    def row_counts(self) -> NDArray[np.int64]:
+    def row_counts(self) -> Indices:
         return np.diff(self.row_pointers)
 
     @cached_property
-    def distinct_counts(self) -> NDArray[np.int64]:
+    def distinct_counts(self) -> Indices:
         return _distinct_counts(self.row_pointers, self.codes)
 
     @cached_property
-    def row_positives(self) -> NDArray[np.int64]:
+    def row_positives(self) -> Indices:
         totals = np.concatenate([[0], np.cumsum(self.codes & 1, dtype=np.int64)])
         return totals[self.row_pointers[1:]] - totals[self.row_pointers[:-1]]
 
@@ -136,13 +136,13 @@ class RatingBlock:
         return self.row_positives if self.weights is None else self._weight_sums[1]
 
     @cached_property
-    def _weight_sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _weight_sums(self) -> tuple[DoubleArray, DoubleArray]:
         rows = np.repeat(np.arange(self.n_rows), self.row_counts)
         weights = np.asarray(self.weights, np.float64)
         total, positive = (np.bincount(rows, w, self.n_rows) for w in (weights, weights * (self.codes & 1)))
         return np.asarray(total, np.float64), np.asarray(positive, np.float64)
 
-    def compacted(self) -> tuple[RatingBlock, NDArray[np.int64], NDArray[np.int64]]:
+    def compacted(self) -> tuple[RatingBlock, Indices, Indices]:
         """The same ratings without empty rows and columns, and the positions of the rows and columns that are left."""
         rows, rated = np.flatnonzero(self.row_counts), np.zeros(self.n_columns, bool)
         rated[self.codes >> 1] = True

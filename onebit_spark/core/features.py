@@ -11,28 +11,23 @@ own prior mean p_i:
 A model keeps [w r], and a rating reads [w r z d] of its partner. A half step sums these over the partners of each row,
 so implicit features need no pass of their own. ``CoefStep`` is the best step in the span of z and d.
 
-**Side features** (§15) are numbers f_i (``FeatureCoding``), which add Wᵀf_i to the prior mean of a row. A half step
+**Side features** (§15) are numbers f_i (``data.features``), which add Wᵀf_i to the prior mean of a row. A half step
 sums Σ f_i d_iᵀ, where d_i is the distance of E x_i from its prior mean, and ``FeatureRidge`` moves W.
 """
 # mypy: disallow-untyped-defs=False
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import scipy.linalg
-from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.compiled import jit
+from onebit_spark.core.arrays import DoubleArray, FloatArray, Indices
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses.base import Side
-from onebit_spark.core.losses.row_sums import CHUNK, add_weighted_rows
+from onebit_spark.core.loss import Side
 from onebit_spark.core.posterior import (
     PLACE_D,
     PLACE_Q,
@@ -41,18 +36,16 @@ from onebit_spark.core.posterior import (
     PLACE_W,
     PLACE_Z,
     SENT_VECTORS,
-    FloatArray,
-    Matrix,
     RowMap,
     RowPosterior,
 )
-from onebit_spark.data.user_tables import one_array
+from onebit_spark.core.row_sums import CHUNK, add_weighted_rows
 
 RIDGE = 5.0  # ρ of implicit features; values from 3 to 10 hardly differ
 FEATURE_RIDGE = 5.0  # ρ of side features
 
 
-def gram_matrix(lines: NDArray[np.floating]) -> NDArray[np.float64]:
+def gram_matrix(lines: FloatArray) -> DoubleArray:
     """Σ_i x_i x_iᵀ in double precision, in one thread.
 
     Ranges of rows are processed in parallel. BLAS would start threads of its own for larger products: with two cores an
@@ -89,7 +82,7 @@ def sent_vectors(partners: RowPosterior) -> FloatArray:
 
 
 def add_implicit_sums(
-    block: RatingBlock, lo: int, hi: int, partners: FloatArray, own: FloatArray, means: NDArray[np.float64]
+    block: RatingBlock, lo: int, hi: int, partners: FloatArray, own: FloatArray, means: DoubleArray
 ) -> None:
     """Write z, s and q of the rows lo … hi−1 to ``own``, their ``implicit``, and add their p_i to ``means`` (m × K).
 
@@ -98,7 +91,7 @@ def add_implicit_sums(
     _add_implicit_sums(block.row_pointers, block.codes, lo, hi, partners, own, RIDGE, means)
 
 
-def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, means: NDArray[np.float64]) -> None:
+def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, means: DoubleArray) -> None:
     """Write r_i of the updated rows lo … hi−1, whose prior means are ``means`` (m × D)."""
     assert rows.features is not None
     rank = rows.rank
@@ -107,7 +100,7 @@ def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, me
     rows.features.r[lo:hi] = distance / np.sqrt(counts)[:, None]
 
 
-def prior_means(block: RatingBlock, partners: RowPosterior) -> NDArray[np.float64]:
+def prior_means(block: RatingBlock, partners: RowPosterior) -> DoubleArray:
     assert partners.features is not None
     means = np.zeros((block.n_rows, partners.rank))
     weights = np.ascontiguousarray(partners.features.w)
@@ -115,9 +108,7 @@ def prior_means(block: RatingBlock, partners: RowPosterior) -> NDArray[np.float6
     return means
 
 
-def newcomer_means(
-    block: RatingBlock, partners: RowPosterior, centre: NDArray[np.float64], typical: float
-) -> NDArray[np.float64]:
+def newcomer_means(block: RatingBlock, partners: RowPosterior, centre: DoubleArray, typical: float) -> DoubleArray:
     """p_i of new rows, whose ratings are treated as the first of a ``typical`` number n̄ (docs/MATH.md, §13).
 
     ``centre`` is p̄, the mean of p over all ratings, which the n̄ − |Ω_i| further ratings are expected to have.
@@ -127,7 +118,7 @@ def newcomer_means(
     return np.where(counts < typical, begun, means)
 
 
-def coef_gram(posterior: RowPosterior) -> NDArray[np.float64]:
+def coef_gram(posterior: RowPosterior) -> DoubleArray:
     """The Gram matrix of [w z d] (3K × 3K); 0 × 0 without implicit features."""
     features = posterior.features
     if features is None:
@@ -192,7 +183,7 @@ class ImplicitMove:
     y₂ is not used on the rating side.
     """
 
-    matrix: Matrix  # ±C, C = [A; B], 2K × K
+    matrix: DoubleArray  # ±C, C = [A; B], 2K × K
     value: int  # the position of x among the vectors
     directions: int  # the position of y₁; y₂ is the next one
 
@@ -204,10 +195,10 @@ class ImplicitMove:
 
 @dataclass(frozen=True)
 class CoefStep:
-    matrix: Matrix  # [A; B], 2K × K
+    matrix: DoubleArray  # [A; B], 2K × K
 
     @classmethod
-    def best(cls, directions: Matrix, residuals: Matrix, weights: Matrix) -> CoefStep:
+    def best(cls, directions: DoubleArray, residuals: DoubleArray, weights: DoubleArray) -> CoefStep:
         """From YᵀY (2K × 2K), YᵀR (2K × K) and the Gram matrix of [W Z D] (3K × 3K)."""
         rank = residuals.shape[1]
         system = directions + RIDGE * weights[rank:, rank:]
@@ -243,7 +234,7 @@ class CoefStep:
         mapped = np.concatenate([turn @ part for part in np.split(self.matrix, 2)])
         return CoefStep(np.ascontiguousarray(np.linalg.solve(turn.T, mapped.T).T, np.float64))
 
-    def moved(self, weights: Matrix) -> Matrix:
+    def moved(self, weights: DoubleArray) -> DoubleArray:
         """The Gram matrix of [W Z D] after the step."""
         rank = self.matrix.shape[1]
         w = slice(0, rank)
@@ -277,271 +268,30 @@ def _move_implicit(implicit, matrix, value, directions, first, last):
 
 @dataclass(frozen=True)
 class FeatureRidge:
-    factorised: tuple[Matrix, bool]  # Cholesky factor of G + ρI, in the form of ``scipy.linalg.cho_factor``
+    factorised: tuple[DoubleArray, bool]  # Cholesky factor of G + ρI, in the form of ``scipy.linalg.cho_factor``
 
     @classmethod
-    def of(cls, gram: Matrix) -> FeatureRidge:
+    def of(cls, gram: DoubleArray) -> FeatureRidge:
         return cls(scipy.linalg.cho_factor(gram + FEATURE_RIDGE * np.eye(len(gram))))
 
-    def moved(self, weights: Matrix, cross: Matrix, relaxation: float) -> Matrix:
+    def moved(self, weights: DoubleArray, cross: DoubleArray, relaxation: float) -> DoubleArray:
         """The weights (p × D) after a step; ``cross`` is Σ f_i d_iᵀ."""
         step = scipy.linalg.cho_solve(self.factorised, cross - FEATURE_RIDGE * weights)
         return np.asarray(weights + relaxation * step)
 
 
-def rated_gram(features: FloatArray, counts: NDArray[np.int64]) -> Matrix:
+def rated_gram(features: FloatArray, counts: Indices) -> DoubleArray:
     rated = features[counts > 0].astype(np.float64)
     return np.asarray(rated.T @ rated)
 
 
-def of_known_size(weights: Mapping[Side, Matrix], grams: Mapping[Side, Matrix], dimension: int) -> dict[Side, Matrix]:
+def of_known_size(
+    weights: Mapping[Side, DoubleArray], grams: Mapping[Side, DoubleArray], dimension: int
+) -> dict[Side, DoubleArray]:
     """W of every side with features: the given one if its shape is right, else 0."""
-    sized: dict[Side, Matrix] = {}
+    sized: dict[Side, DoubleArray] = {}
     for side, gram in grams.items():
         shape = len(gram), dimension
         given = weights.get(side)
         sized[side] = given if given is not None and given.shape == shape else np.zeros(shape)
     return sized
-
-
-@dataclass(frozen=True)
-class SideFeatures:
-    """The side features of all rows of a side. Their coding is learnt from the rows with ratings."""
-
-    table: pa.Table  # one line per row
-    coding: FeatureCoding  # how columns become numbers
-    coded: Table32  # one line of numbers per row
-
-    @classmethod
-    def over(cls, table: pa.Table, rated: NDArray[np.bool_]) -> SideFeatures:
-        coding, _ = learn_coding(table.filter(pa.array(rated)), "")
-        return cls(table, coding, coding.coded(table))
-
-    @classmethod
-    def of_rows(cls, given: ArrayLike | pa.Table, rated: NDArray[np.bool_], name: str) -> SideFeatures:
-        """The features of an array or a table with one line per row, which is checked."""
-        if not isinstance(given, pa.Table):
-            numbers = np.asarray(given, np.float64)
-            if numbers.ndim != 2:
-                raise ValueError(f"{name} must have lines and columns, not the shape {numbers.shape}")
-            given = pa.table({str(place): column for place, column in enumerate(numbers.T)})
-        if given.num_rows != len(rated):
-            raise ValueError(f"{name} must have {len(rated):,} lines, one per row or column, not {given.num_rows:,}")
-        return cls.over(given, rated)
-
-
-SideTables = dict[Side, SideFeatures]  # of the sides that have any
-
-
-def codings_of(features: SideTables) -> dict[Side, FeatureCoding]:
-    return {side: known.coding for side, known in features.items()}
-
-
-def coded_by_rated(features: SideTables, counts: Callable[[Side], NDArray[np.int64]]) -> SideTables:
-    """The same features, with codings that are learnt from the rows with ratings in a part of the ratings."""
-    coded = {side: SideFeatures.over(known.table, counts(side) > 0) for side, known in features.items()}
-    return {side: known for side, known in coded.items() if known.coding.features}
-
-
-# ---- coding of feature columns ---------------------------------------------------------------------------------------
-
-log = logging.getLogger("onebit_spark")
-
-MOST_VALUES = 1_000  # of different strings in a column, and of elements of an array
-
-Table32 = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Feature:
-    column: str  # name of the column
-    value: str | None  # the string that it stands for
-    element: int | None  # its position in an array of numbers
-    centre: float  # its number is (z − centre)·scale
-    scale: float
-
-    @property
-    def name(self) -> str:
-        """Such as ``age``, ``genre=Drama`` or ``embedding[3]``."""
-        if self.value is not None:
-            return f"{self.column}={self.value}"
-        return self.column if self.element is None else f"{self.column}[{self.element}]"
-
-
-@dataclass(frozen=True)
-class FeatureCoding:
-    """How the columns of a table of side features become numbers, one float32 per feature and id.
-
-    A number or a boolean is one feature, a string one feature per value, an array of numbers one feature per element,
-    and an array of strings one feature per value. A feature is (z − centre)·scale, where centre and std are the mean
-    and the standard deviation over the ids of the table. The features of a column share the weight of one column::
-
-        scale = 1 / (std · √(features of the column · columns)),     so ‖f_i‖² is about 1
-
-    A missing or unknown value counts as the mean, 0.
-    """
-
-    features: tuple[Feature, ...]
-
-    @property
-    def names(self) -> list[str]:
-        return [feature.name for feature in self.features]
-
-    def as_list(self) -> list[dict[str, Any]]:
-        return [asdict(feature) for feature in self.features]
-
-    @classmethod
-    def from_list(cls, entries: Iterable[Mapping[str, Any]]) -> FeatureCoding:
-        return cls(tuple(Feature(**entry) for entry in entries))
-
-    @property
-    def columns(self) -> list[str]:
-        return list(dict.fromkeys(feature.column for feature in self.features))
-
-    def coded(self, table: pa.Table) -> Table32:
-        """The features of every line of a table that has these columns (rows × p)."""
-        lines = np.zeros((table.num_rows, len(self.features)), np.float32)
-        for name in self.columns:
-            raw = _Raw.of(one_array(table[name]))
-            for place, feature in enumerate(self.features):
-                if feature.column == name:
-                    z = raw.numbers(feature)
-                    lines[:, place] = np.where(np.isfinite(z), (z - feature.centre) * feature.scale, 0.0)
-        return lines
-
-
-def warn_of_unknown_values(coding: FeatureCoding, table: pa.Table, what: str) -> None:
-    """Log the values of new lines that the coding cannot use: null, not finite, or strings that were not in the fit."""
-    for name in coding.columns:
-        column = one_array(table[name])
-        raw, known = _Raw.of(column), {feature.value for feature in coding.features if feature.column == name}
-        if gaps := raw.gaps:
-            log.warning("%s: %s", what, f"{name}: {gaps}")
-        unseen = [] if is_list(column.type) else [code for value, code in raw.values.items() if value not in known]
-        if n := int(np.sum(np.isin(raw.codes, unseen))):
-            example = next(value for value, code in raw.values.items() if code == unseen[0])
-            log.warning("%s: %s: %d of %d values were not in the fit, such as %r", what, name, n, len(column), example)
-
-
-@dataclass(frozen=True)
-class _Raw:
-    """The decoded values of a column: numbers, with nan where they are missing, or strings."""
-
-    numeric: NDArray[np.float64] | None  # lines × elements
-    codes: NDArray[np.int64]  # of the strings, flattened
-    lines: NDArray[np.int64]  # the line of each string
-    values: dict[str, int]  # string ─► code
-    present: NDArray[np.bool_]  # lines that are not null
-    is_list: bool
-
-    @classmethod
-    def of(cls, column: pa.Array) -> _Raw:
-        kind, lines = column.type, np.arange(len(column))
-        if pa.types.is_dictionary(kind):
-            return cls.of(column.dictionary_decode())
-        present, flat = column.is_valid().to_numpy(zero_copy_only=False), column
-        if is_list(kind):
-            lines, flat = pc.list_parent_indices(column).to_numpy().astype(np.int64), pc.list_flatten(column)
-        if is_text(flat.type):
-            coded = pc.dictionary_encode(flat.drop_null())
-            values = {value: code for code, value in enumerate(coded.dictionary.to_pylist())}
-            valid = flat.is_valid().to_numpy(zero_copy_only=False)
-            codes = coded.indices.to_numpy().astype(np.int64)
-            return cls(None, codes, lines[valid], values, present, is_list(kind))
-        lengths = np.bincount(lines, minlength=len(column))
-        numeric = np.full((len(column), int(lengths.max(initial=0))), np.nan)  # nan where a list is shorter
-        first = np.cumsum(lengths) - lengths
-        numeric[lines, np.arange(len(lines)) - first[lines]] = as_doubles(flat)
-        nothing = np.zeros(0, np.int64)
-        return cls(numeric, nothing, nothing, {}, present, is_list(kind))
-
-    @property
-    def size(self) -> int:
-        """The number of different strings, or of elements."""
-        return len(self.values) if self.numeric is None else self.numeric.shape[1]
-
-    @property
-    def gaps(self) -> str:
-        """How many lines have no usable value, in words; empty if all have one."""
-        usable = self.present if self.numeric is None else np.isfinite(self.numeric).all(axis=1)
-        gaps, n = int(np.sum(~usable)), len(self.present)
-        return f"{gaps:,} of {n:,} values are null, NaN or infinite and count as the mean" if gaps else ""
-
-    def numbers(self, feature: Feature) -> NDArray[np.float64]:
-        if self.numeric is not None:
-            place = feature.element or 0
-            return self.numeric[:, place] if place < self.numeric.shape[1] else np.full(len(self.numeric), np.nan)
-        z = np.where(self.present, 0.0, np.nan)
-        code = self.values.get(str(feature.value), -1)
-        z[self.lines[self.codes == code]] = 1.0
-        return z
-
-    def learnt(self, name: str) -> list[Feature]:
-        """The features of the column that vary, before the division by √columns."""
-        if self.numeric is None:
-            wanted = [Feature(name, value, None, 0.0, 1.0) for value in sorted(self.values)]
-        else:
-            wanted = [Feature(name, None, place if self.is_list else None, 0.0, 1.0) for place in range(self.size)]
-        features = []
-        for feature in wanted:
-            z = self.numbers(feature)
-            z = z[np.isfinite(z)]
-            if len(z) and z.std() > 1e-9 * max(1.0, float(np.abs(z).max())):
-                features.append(replace(feature, centre=float(z.mean()), scale=float(1.0 / z.std())))
-        return features
-
-
-def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[str]]:
-    """The coding of all columns but the ids, and a note on each column that is left out or has missing values."""
-    by_column: list[list[Feature]] = []
-    notes: list[str] = []
-    for name in table.column_names:
-        if name == id_column:
-            continue
-        column = one_array(table[name])
-        raw = _Raw.of(column) if _can_be_feature(column.type) else None
-        features = [] if raw is None or raw.size > MOST_VALUES else raw.learnt(name)
-        if not features:
-            notes.append(f"{name} is left out: {_why_left_out(column.type, raw)}")
-            continue
-        if raw is not None and raw.gaps:
-            notes.append(f"{name}: {raw.gaps}")
-        by_column.append(features)
-    shared = [
-        replace(feature, scale=feature.scale / np.sqrt(len(features) * len(by_column)))
-        for features in by_column
-        for feature in features
-    ]
-    return FeatureCoding(tuple(shared)), notes
-
-
-def _can_be_feature(kind: pa.DataType) -> bool:
-    inner = kind.value_type if is_list(kind) else kind
-    if pa.types.is_dictionary(inner):
-        inner = inner.value_type
-    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    return is_text(inner) or any(is_kind(inner) for is_kind in numeric)
-
-
-def _why_left_out(kind: pa.DataType, raw: _Raw | None) -> str:
-    if raw is None:
-        return f"a column of type {kind} cannot be a feature; take numbers, booleans, strings or arrays of them"
-    if raw.size > MOST_VALUES:
-        what = "different values" if raw.numeric is None else "elements"
-        return f"it has {raw.size:,} {what}, and at most {MOST_VALUES:,} are used"
-    return "it has only one value" if raw.present.any() else "all its values are missing"
-
-
-def is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def as_doubles(column: pa.Array) -> NDArray[np.float64]:
-    """The column as float64, with nan for null."""
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    return np.asarray(pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy(zero_copy_only=False), np.float64)

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self
 
 import numpy as np
 
-from onebit_spark.core.features import CoefStep, SideTables, coded_by_rated, rated_gram
+from onebit_spark.core.features import CoefStep, rated_gram
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.positions import Axes
@@ -34,6 +34,7 @@ from onebit_spark.core.work import (
     UpdateRows,
     prior_rows,
 )
+from onebit_spark.data.features import SideTables, coded_by_rated
 from onebit_spark.data.id_index import Ids
 from onebit_spark.engines.base import Engine, Numbers, T
 from onebit_spark.settings import FitConfig

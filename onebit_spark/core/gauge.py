@@ -11,15 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from onebit_spark.core.arrays import DoubleArray
 from onebit_spark.core.hyper_posterior import INTERCEPT_MEAN_VARIANCE, HyperPosterior
 from onebit_spark.core.losses import Side, Symmetry
 from onebit_spark.core.posterior import RowMap
-from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.prior import ScalePrior
 from onebit_spark.core.statistics import SideMoments, SideStatistics
-
-Vector = NDArray[np.float64]
 
 LEAST_DECREASE = 1e-9  # of KL(ρ‖π), relative; smaller ones are not worth a pass over the rows
 NEWTON_STEPS = 60
@@ -44,11 +42,11 @@ class Gauge:
     def then(self, rows: RowMap, cols: RowMap) -> Gauge:
         return Gauge(self.rows.mapped(rows), self.cols.mapped(cols), self.row_map.then(rows), self.col_map.then(cols))
 
-    def turned(self, a: Vector, inverse_transpose: Vector) -> Gauge:
+    def turned(self, a: DoubleArray, inverse_transpose: DoubleArray) -> Gauge:
         """L ─► LA and R ─► RA⁻ᵀ. The intercepts do not change."""
         fixed = self.rows.fixed
 
-        def beside_intercept(matrix: Vector) -> RowMap:
+        def beside_intercept(matrix: DoubleArray) -> RowMap:
             whole = np.eye(fixed + len(matrix))
             whole[fixed:, fixed:] = matrix
             return RowMap.linear(whole)
@@ -141,7 +139,7 @@ def by_strength(gauge: Gauge) -> Gauge:
     return gauge.turned(permutation, permutation)
 
 
-def best_stretch(product: Vector, m1: int, m2: int, prior: ScalePrior) -> Vector:
+def best_stretch(product: DoubleArray, m1: int, m2: int, prior: ScalePrior) -> DoubleArray:
     """t_k = argmin −log Z(t² + Λ_k/t²) − (m1 − m2) log t, where Λ = ``product`` and Z is that of m1 + m2 rows.
 
     With t² = √Λ·eˣ, S = 2√Λ cosh x and D = 2√Λ sinh x, the slope in x is half of g(S)·D − (m1 − m2). It increases in x,
@@ -149,7 +147,7 @@ def best_stretch(product: Vector, m1: int, m2: int, prior: ScalePrior) -> Vector
     """
     root, m = np.sqrt(product), np.full(len(product), float(m1 + m2))
 
-    def slope(x: Vector) -> Vector:
+    def slope(x: DoubleArray) -> DoubleArray:
         return prior.inverse_mean(2 * root * np.cosh(x), m) * 2 * root * np.sinh(x) - (m1 - m2)
 
     lo, hi, x = np.full(len(product), -1.0), np.full(len(product), 1.0), np.zeros(len(product))
@@ -166,6 +164,6 @@ def best_stretch(product: Vector, m1: int, m2: int, prior: ScalePrior) -> Vector
     return np.sqrt(root * np.exp(x))
 
 
-def _squares(side: SideMoments) -> Vector:
+def _squares(side: SideMoments) -> DoubleArray:
     """‖E L_k‖² of every factor. For a factor that is switched off, rounding may give a negative number."""
     return np.maximum(np.diag(side.locations)[2 * side.fixed :], 0.0)

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from onebit_spark.core.arrays import DoubleArray, IntArray
 from onebit_spark.core.losses import RowPrior, Side
-from onebit_spark.core.priors import ScalePosterior, ScalePrior
+from onebit_spark.core.prior import ScalePosterior, ScalePrior
 from onebit_spark.core.statistics import SideMoments
 
 INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
 
 
-Matrices = Mapping[Side, NDArray[np.float64]]
+Matrices = Mapping[Side, DoubleArray]
 
 
 @dataclass(frozen=True)
@@ -28,22 +28,22 @@ class Moments:
     """The moments that determine q(γ), and moments of what implicit features explain."""
 
     # (K,): S_k, the second moments of the factors of all m1 + m2 rows and columns (docs/MATH.md, §2.1)
-    factor: NDArray[np.float64]
+    factor: DoubleArray
     row_intercept: float  # S_b of the m1 rows, S_d of the m2 columns
     col_intercept: float
     rows: int  # m1 and m2, the numbers of rows and columns with ratings
     cols: int
     # (3K, 3K): The Gram matrix of [w z d], the implicit coefficients that the rows have for the columns with their
     # directions, and the columns for the rows (§13); in a model (K, K), of the coefficients alone
-    row_coef_gram: NDArray[np.float64] | None = None
-    col_coef_gram: NDArray[np.float64] | None = None
+    row_coef_gram: DoubleArray | None = None
+    col_coef_gram: DoubleArray | None = None
     # (2, K): Mean and variance, over the ratings, of the prior means that implicit features explain, of the rows and of
     # the columns
-    row_implicit: NDArray[np.float64] | None = None
-    col_implicit: NDArray[np.float64] | None = None
+    row_implicit: DoubleArray | None = None
+    col_implicit: DoubleArray | None = None
     ratings: float = 0.0  # the number of rated cells
 
-    def implicit_moments(self, side: Side) -> NDArray[np.float64] | None:
+    def implicit_moments(self, side: Side) -> DoubleArray | None:
         return self.row_implicit if side == "rows" else self.col_implicit
 
     def typical(self, side: Side) -> float:
@@ -64,7 +64,7 @@ class HyperPosterior:
 
     prior: ScalePrior  # π^γ, the prior of the scales of the factors
     intercept_prior: ScalePrior | None  # the prior of γ_b and γ_d; None without intercepts
-    factor: NDArray[np.float64]  # g_k = E[1/γ_k] of the K factors
+    factor: DoubleArray  # g_k = E[1/γ_k] of the K factors
     row_intercept: float = 1.0  # E[1/γ_b] and E[1/γ_d] of the intercepts
     col_intercept: float = 1.0
     mean: float = 0.0  # m_μ and v_μ: the mean of the rows' intercepts
@@ -96,10 +96,10 @@ class HyperPosterior:
         variance[:, -len(self.factor) :] += explained[1]
         return RowPrior(mean, 1.0 / variance)
 
-    def of_factors(self, index: NDArray[np.integer]) -> HyperPosterior:
+    def of_factors(self, index: IntArray) -> HyperPosterior:
         """The same for other factors: ``index`` has positions of the present ones, and −1 for a new factor."""
 
-        def placed(table: NDArray[np.float64], axes: tuple[int, ...], first: int = 0) -> NDArray[np.float64]:
+        def placed(table: DoubleArray, axes: tuple[int, ...], first: int = 0) -> DoubleArray:
             """The entries of the factors along some axes, 0 for new ones; the ``first`` entries stay."""
             for axis in axes:
                 whole = np.concatenate([np.arange(first), np.where(index < 0, -1, index + first)])
@@ -139,13 +139,13 @@ class HyperPosterior:
         return replace(self, moments=moments, features={})
 
     @property
-    def coef_grams(self) -> dict[Side, NDArray[np.float64]] | None:
+    def coef_grams(self) -> dict[Side, DoubleArray] | None:
         """The Gram matrices of [w z d], the implicit coefficients of each side for the other, if known."""
         moments = self.moments
         if moments is None or moments.row_coef_gram is None or moments.col_coef_gram is None:
             return None
 
-        def whole(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        def whole(gram: DoubleArray) -> DoubleArray:
             return np.pad(gram, (0, 3 * len(self.factor) - len(gram)))
 
         return {"rows": whole(moments.row_coef_gram), "cols": whole(moments.col_coef_gram)}
@@ -197,7 +197,7 @@ class HyperPosterior:
         return reached, float(divergence)
 
 
-def mean_and_variance(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+def mean_and_variance(gram: DoubleArray) -> DoubleArray:
     """Mean and variance of p_ik, from Σ_i n_i [1, p_i][1, p_i]ᵀ with weights n_i (2 × K)."""
     mean = gram[0, 1:] / gram[0, 0]
     return np.stack([mean, np.maximum(np.diag(gram)[1:] / gram[0, 0] - mean**2, 0.0)])

@@ -36,6 +36,7 @@ from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.prediction import Calibration, HoldoutLoss, TemperatureScaling
 from onebit_spark.core.randomness import Split
+from onebit_spark.core.setup import chooses_kappa, default_kappa, kappa_of, loss_of
 from onebit_spark.core.solver import IterationPlan, Start, solve
 from onebit_spark.engines.base import T
 from onebit_spark.settings import AUTO, FitConfig
@@ -84,7 +85,7 @@ class Trial(Generic[T]):
         config = self.config
         return {
             "share": share,
-            "rank": config.factors, "weight": config.kappa, "implicit_features": config.implicit_features,
+            "rank": config.factors, "weight": kappa_of(config), "implicit_features": config.implicit_features,
             "iterations": self.iterations, "loss": self.loss, "standard_error": self.holdout.standard_error,
             "kept": kept,
         }  # fmt: skip
@@ -143,15 +144,15 @@ def select_model(
 
     ``after_level`` is called after every level of the search. A start whose record has a ``search`` continues it.
     """
-    given = replace(at_start_rank(config), likelihood_weight=config.kappa)
-    if not (config.chooses_kappa or config.rank == AUTO):
+    given = replace(at_start_rank(config), likelihood_weight=kappa_of(config))
+    if not (chooses_kappa(config) or config.rank == AUTO):
         return SelectedModel(given, start)
-    candidates = len(KAPPA_FACTORS) if config.chooses_kappa else 1
+    candidates = len(KAPPA_FACTORS) if chooses_kappa(config) else 1
     ranks = config.max_rank if config.rank == AUTO else 1
     if start is not None and start.history and start.record is None:  # an interrupted fit that had nothing to choose
         return SelectedModel(given, start)
     if start is not None:  # the settings of the earlier fit, except for those that are given
-        chosen = {"likelihood_weight": config.chooses_kappa, "rank": config.rank == AUTO, "implicit_features": True}
+        chosen = {"likelihood_weight": chooses_kappa(config), "rank": config.rank == AUTO, "implicit_features": True}
         before = replace(given, **{name: value for name, value in start.settings.items() if chosen[name]})
         record = start.record or {}
         if "search" not in record:
@@ -355,19 +356,19 @@ class _Search(Generic[T]):
 
     def _with_best_kappa(self, trial: Trial[T], steps: tuple[int, ...] = (1, -1)) -> Trial[T]:
         """The best κ for this rank: larger ones while they help, else smaller ones."""
-        kappas = [factor * self._asked.default_kappa for factor in KAPPA_FACTORS]
+        kappas = [factor * default_kappa(self._asked) for factor in KAPPA_FACTORS]
         first = trial
-        for step in steps if self._asked.chooses_kappa else ():
-            while 0 <= (place := kappas.index(trial.config.kappa) + step) < len(kappas):
+        for step in steps if chooses_kappa(self._asked) else ():
+            while 0 <= (place := kappas.index(kappa_of(trial.config)) + step) < len(kappas):
                 config = replace(trial.config, likelihood_weight=kappas[place])
-                if (config.factors, config.kappa) in self._refused:
+                if (config.factors, kappa_of(config)) in self._refused:
                     break
                 changed = self._trial(config, trial.start, TRIAL_ITERATIONS)
                 if abs(changed.loss - trial.loss) < LEAST_GAIN * trial.holdout.standard_error:  # undecided
                     changed = self._trial(config, changed.start, TRIAL_ITERATIONS)
                 if not self._kept(changed, trial):
                     break
-                self._refused[trial.config.factors, trial.config.kappa] = False
+                self._refused[trial.config.factors, kappa_of(trial.config)] = False
                 trial = changed
             if trial is not first:
                 break
@@ -393,7 +394,7 @@ class _Search(Generic[T]):
             ranks.append(2 * START_RANK)
         for each in ranks if asked.rank == AUTO else ():
             wider = replace(config, rank=min(each, asked.max_rank))
-            refused = wider.factors in self._too_large or (wider.factors, wider.kappa) in self._refused
+            refused = wider.factors in self._too_large or (wider.factors, kappa_of(wider)) in self._refused
             if refused or wider.factors <= rank:
                 continue
             if not (short := self._whole.engine.shortage(wider)):
@@ -406,7 +407,7 @@ class _Search(Generic[T]):
         """The state with more factors and with the best κ for them, if it is better."""
         old = trial.config.factors
         self._part.start_from(trial.start.posteriors)
-        posteriors = self._part.grow(wider, wider.make_loss())
+        posteriors = self._part.grow(wider, loss_of(wider))
         index = np.where(np.arange(wider.factors) < old, np.arange(wider.factors), -1)
         grown = replace(trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(index))
         for limit in NEW_FACTORS_LOSS:
@@ -420,7 +421,7 @@ class _Search(Generic[T]):
         changed = self._with_best_kappa(changed, (1,))
         if changed.beats(trial):
             for (rank, kappa), clearly in list(self._refused.items()):  # more factors want no smaller κ
-                if rank == old and kappa < trial.config.kappa:
+                if rank == old and kappa < kappa_of(trial.config):
                     self._refused[wider.factors, kappa] = clearly
             return changed
         return trial
@@ -466,7 +467,7 @@ class _Search(Generic[T]):
         self._record(changed, kept)
         if not kept:
             clearly = changed.loss > trial.loss + CLEAR_LOSS * trial.holdout.standard_error
-            self._refused[changed.config.factors, changed.config.kappa] = clearly
+            self._refused[changed.config.factors, kappa_of(changed.config)] = clearly
         return kept
 
     @contextmanager
@@ -483,7 +484,8 @@ class _Search(Generic[T]):
         log.info(
             "choosing by a tenth of %s: rank %d, weight %g%s: loss %.4f after %d iterations%s, %s, %.3g s so far",
             "the ratings" if self._share == 1 else f"1/{1 / self._share:.0f} of the ratings", config.factors,
-            config.kappa, "" if config.implicit_features else ", no implicit features", trial.loss, trial.iterations,
+            kappa_of(config), "" if config.implicit_features else ", no implicit features", trial.loss,
+            trial.iterations,
             "" if gain is None else f", gain {gain:+.3g} standard errors", "kept" if kept else "not kept", self.seconds,
         )  # fmt: skip
 

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.core.losses.base import Side
-from onebit_spark.core.posterior import FloatArray, RowPosterior
-
-Matrix = NDArray[np.float64]
+from onebit_spark.core.arrays import DoubleArray, FloatArray
+from onebit_spark.core.loss import Side
+from onebit_spark.core.posterior import RowPosterior
 
 AT_ONCE = 2**22  # numbers that are mapped at a time
 NO_SHARE = 1e-9  # a dimension that explains less than this share of the first is not determined
@@ -29,14 +28,14 @@ MOST_DIFFICULT = 10.0  # the largest difficulty, and the largest standard deviat
 
 @dataclass(frozen=True)
 class Axes:
-    mean: Matrix  # of L̃, D
-    positions: Matrix  # VᵀΣ^{−½}, D × D
-    slopes: Matrix  # VᵀΣ^{½}, D × D
-    shares: Matrix  # λ/Σλ, descending
+    mean: DoubleArray  # of L̃, D
+    positions: DoubleArray  # VᵀΣ^{−½}, D × D
+    slopes: DoubleArray  # VᵀΣ^{½}, D × D
+    shares: DoubleArray  # λ/Σλ, descending
     intercepts: bool
 
     @classmethod
-    def of(cls, row_gram: Matrix, col_gram: Matrix, intercepts: bool) -> Axes:
+    def of(cls, row_gram: DoubleArray, col_gram: DoubleArray, intercepts: bool) -> Axes:
         """From Σ [1, x][1, x]ᵀ over the rated rows, and over the rated columns.
 
         VᵀΣ^{−½} is computed as diag(1/λ) VᵀΣ^{½}B, because Σ is singular where a factor is switched off.
@@ -74,16 +73,16 @@ class Axes:
         """How many dimensions a table shows: by default two, or as many as there are."""
         return min(2, self.dimensions) if dimensions is None else int(dimensions)
 
-    def towards(self, signs: Matrix) -> Axes:
+    def towards(self, signs: DoubleArray) -> Axes:
         """The axes, each turned if its sign is negative."""
         turn = np.where(signs < 0, -1.0, 1.0)[:, None]
         return Axes(self.mean, turn * self.positions, turn * self.slopes, self.shares, self.intercepts)
 
-    def cubes(self, location: FloatArray) -> Matrix:
+    def cubes(self, location: FloatArray) -> DoubleArray:
         """Σ t³ of rated rows: the sign of an axis is such that it is not negative."""
         return sum_of_slices(location, lambda lines: np.sum(self.values("rows", lines) ** 3, axis=0))
 
-    def affine(self, side: Side) -> tuple[Matrix, Matrix]:
+    def affine(self, side: Side) -> tuple[DoubleArray, DoubleArray]:
         """T and s with t = xT + s of a row, or [c, a] = xT + s of a column; x are the free coordinates."""
         if side == "rows":
             return self.positions.T, -self.positions @ self.mean
@@ -93,7 +92,7 @@ class Axes:
         shift, matrix[0] = matrix[0].copy(), np.eye(matrix.shape[1])[0]
         return matrix, shift
 
-    def values(self, side: Side, location: FloatArray) -> Matrix:
+    def values(self, side: Side, location: FloatArray) -> DoubleArray:
         """The positions of rows, or the intercepts and slopes of columns."""
         matrix, shift = (np.asarray(part, like=location) for part in self.affine(side))
         return location @ matrix + shift
@@ -137,7 +136,7 @@ class Axes:
         return columns
 
 
-def difficulties(values: Matrix, std: Matrix, both: Matrix) -> tuple[Matrix, Matrix]:
+def difficulties(values: DoubleArray, std: DoubleArray, both: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
     """−c/a, and its standard deviation, of intercepts c and slopes a with the covariance ``both``."""
     (c, a), (c_std, a_std) = values[:, :2].T, std[:, :2].T
     with np.errstate(all="ignore"):  # a slope may be 0
@@ -146,16 +145,16 @@ def difficulties(values: Matrix, std: Matrix, both: Matrix) -> tuple[Matrix, Mat
         return -ratio, np.sqrt(np.maximum(variance, 0.0)) / np.abs(a)
 
 
-def gram(location: FloatArray) -> Matrix:
+def gram(location: FloatArray) -> DoubleArray:
     """Σ [1, x][1, x]ᵀ."""
 
-    def part(lines: FloatArray) -> Matrix:
+    def part(lines: FloatArray) -> DoubleArray:
         whole = np.pad(lines.astype(np.float64), ((0, 0), (1, 0)), constant_values=1.0)
         return whole.T @ whole
 
     return sum_of_slices(location, part)
 
 
-def sum_of_slices(location: FloatArray, part: Callable[[FloatArray], Matrix]) -> Matrix:
+def sum_of_slices(location: FloatArray, part: Callable[[FloatArray], DoubleArray]) -> DoubleArray:
     step = max(1, AT_ONCE // location.shape[1])
     return reduce(np.add, (part(location[lo : lo + step]) for lo in range(0, max(1, len(location)), step)))

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.compiled import inner, jit
+from onebit_spark.core.arrays import DoubleArray, FloatArray, IntArray, Mask
 
-FloatArray = NDArray[np.floating]  # float32 or float64
-DoubleArray = NDArray[np.float64]
 Kind = Literal["spread", "covariance"]
 
 # Vectors of length K in ``implicit``: in a model, sent to the rows that rate this one, and in a fit.
@@ -142,7 +141,7 @@ class RowPosterior:
         return self.location[:, int(self.has_intercept) :]
 
     @property
-    def column_norms(self) -> NDArray[np.float64]:
+    def column_norms(self) -> DoubleArray:
         return np.asarray(np.linalg.norm(self.mean, axis=0), np.float64)
 
     @property
@@ -175,7 +174,7 @@ class RowPosterior:
         full[:, j, i] = self.scale
         return full
 
-    def total_covariance(self, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def total_covariance(self, chosen: Mask) -> DoubleArray:
         """Σ_i V_i of the chosen rows (D × D)."""
         if self.kind == "spread":
             std = self.scale[chosen]
@@ -185,7 +184,7 @@ class RowPosterior:
         total[i, j] = total[j, i] = _total(self.scale, chosen)
         return total
 
-    def take(self, index: NDArray[np.integer] | slice) -> RowPosterior:
+    def take(self, index: IntArray | slice) -> RowPosterior:
         implicit = None if self.implicit is None else self.implicit[index]
         return RowPosterior(self.location[index], self.scale[index], self.kind, self.has_intercept, implicit)
 
@@ -225,7 +224,7 @@ class RowPosterior:
                 rows.features.at(place)[:, : self.rank] = self.features.at(place)
         return rows
 
-    def with_only(self, factors: NDArray[np.integer]) -> RowPosterior:
+    def with_only(self, factors: IntArray) -> RowPosterior:
         """The marginal posterior of these factors and of the intercept."""
         kept = np.concatenate([np.arange(int(self.has_intercept)), factors + int(self.has_intercept)])
         scale = kept
@@ -240,13 +239,13 @@ class RowPosterior:
         tables = self.location.take(kept, axis=1), self.scale.take(scale, axis=1)
         return RowPosterior(*tables, self.kind, self.has_intercept, implicit)
 
-    def put(self, index: NDArray[np.integer] | NDArray[np.bool_], rows: RowPosterior) -> None:
+    def put(self, index: IntArray | Mask, rows: RowPosterior) -> None:
         """Overwrite the rows at ``index``. Implicit vectors that ``rows`` lacks become 0."""
         self.location[index], self.scale[index] = rows.location, rows.scale
         if self.implicit is not None:
             self.implicit[index] = 0.0 if rows.implicit is None else rows.implicit
 
-    def among(self, prior: RowPosterior, n_rows: int, index: NDArray[np.integer]) -> RowPosterior:
+    def among(self, prior: RowPosterior, n_rows: int, index: IntArray) -> RowPosterior:
         """So many rows: these at ``index``, and the one row of ``prior`` elsewhere."""
         rows = prior.take(np.zeros(n_rows, np.int64))
         rows.put(index, self)
@@ -328,8 +327,6 @@ def factors_in_use(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, 
 
 # ---- affine maps of all rows -----------------------------------------------------------------------------------------
 
-Matrix = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class RowMap:
@@ -339,16 +336,16 @@ class RowMap:
     vectors of a row are mapped with it: w, z and d by the T of the other side, r, s and q by its own T.
     """
 
-    matrix: Matrix  # T, D × D
-    shift: Matrix  # t, D
-    other: Matrix | None = None  # T of the other side, needed for ``implicit`` only
+    matrix: DoubleArray  # T, D × D
+    shift: DoubleArray  # t, D
+    other: DoubleArray | None = None  # T of the other side, needed for ``implicit`` only
 
     @classmethod
-    def linear(cls, matrix: Matrix) -> RowMap:
+    def linear(cls, matrix: DoubleArray) -> RowMap:
         return cls(matrix, np.zeros(len(matrix)))
 
     @classmethod
-    def shifting(cls, shift: Matrix) -> RowMap:
+    def shifting(cls, shift: DoubleArray) -> RowMap:
         return cls(np.eye(len(shift)), shift)
 
     @property
@@ -360,7 +357,7 @@ class RowMap:
         return RowMap(self.matrix @ after.matrix, self.shift @ after.matrix + after.shift, other)
 
     @property
-    def augmented(self) -> Matrix:
+    def augmented(self) -> DoubleArray:
         """T̃ with [1, x] ─► [1, x]T̃ = [1, xT + t]."""
         dimension = len(self.shift)
         whole = np.zeros((dimension + 1, dimension + 1))
@@ -372,11 +369,11 @@ class RowMap:
         """log|det T|, which the map adds to the log volume of one row."""
         return float(np.linalg.slogdet(self.matrix)[1])
 
-    def of_vectors(self, rank: int, vectors: int) -> Matrix:
+    def of_vectors(self, rank: int, vectors: int) -> DoubleArray:
         """The matrix that maps ``vectors`` vectors of K coordinates, side by side."""
         return np.asarray(np.kron(np.eye(vectors), self.matrix[-rank:, -rank:]), np.float64)
 
-    def of_means(self, rank: int) -> Matrix:
+    def of_means(self, rank: int) -> DoubleArray:
         """The matrix that maps [1, p], where p is a prior mean of the K factors."""
         whole = np.eye(rank + 1)
         whole[1:, 1:] = self.matrix[-rank:, -rank:]

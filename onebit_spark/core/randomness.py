@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.compiled import inner, jit
+from onebit_spark.core.arrays import DoubleArray, Indices
 from onebit_spark.core.blocks import RatingBlock, empty_like
 from onebit_spark.core.posterior import RowPosterior
 
@@ -147,9 +148,7 @@ class Split:
         if not 0 < self.fraction < 1:
             raise ValueError(f"the fraction of a split must lie strictly between 0 and 1, not {self.fraction!r}")
 
-    def part_of(
-        self, block: RatingBlock, rows: NDArray[np.int64], columns: NDArray[np.int64], those: bool = True
-    ) -> RatingBlock:
+    def part_of(self, block: RatingBlock, rows: Indices, columns: Indices, those: bool = True) -> RatingBlock:
         """The chosen ratings of a block (``those``), or the others. ``rows`` and ``columns`` are its numbers.
 
         The part has all rows and columns of the block.
@@ -214,7 +213,7 @@ class GibbsErrors(NamedTuple):
 
 
 def count_errors(
-    block: RatingBlock, lo: int, hi: int, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior,
+    block: RatingBlock, lo: int, hi: int, row_numbers: Indices, rows: RowPosterior, cols: RowPosterior,
     draws: Draws,
 ) -> int:  # fmt: skip
     """The number of draws that err, for the ratings of the rows lo … hi−1.
@@ -344,7 +343,7 @@ def _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part):
                 variance[k] += (scale[a, k] * x[a, k]) ** 2
 
 
-def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> NDArray[np.float64]:
+def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> DoubleArray:
     """One draw of u per pair (line l of ``rows``, line l of ``cols``), from the random stream of the pair."""
     out, posteriors = np.empty(rows.n_rows), (_Posteriors(side.location, side.scale) for side in (rows, cols))
     _draw_pairs(*posteriors, rows.kind == "covariance", rows.has_intercept, states.copy(), out)

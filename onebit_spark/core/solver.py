@@ -14,9 +14,10 @@ from onebit_spark.core.features import FeatureRidge, of_known_size
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.gauge import GaugeStep
 from onebit_spark.core.hyper_posterior import HyperPosterior
+from onebit_spark.core.loss import Move
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, Side
-from onebit_spark.core.losses.base import Move
 from onebit_spark.core.posterior import FIT_VECTORS, RowMap
+from onebit_spark.core.setup import factor_prior, intercept_prior, kappa_of, loss_of
 from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.core.work import Matrix
 from onebit_spark.engines.base import T
@@ -102,7 +103,7 @@ def solve(
     The iterations in the history of ``start`` count. Without ``want_objective`` the objective lacks
     its data term, a third product per rating.
     """
-    loss = config.make_loss()
+    loss = loss_of(config)
     history = [] if start is None else list(start.history)
     planned = None if start is None else start.planned
     hierarchy = begin(state, config, loss, start)
@@ -146,11 +147,11 @@ def begin(
 ) -> HyperPosterior:
     """Set the posteriors to those of the start. Returns the prior there."""
     n_rows = state.engine.count("rows") + state.engine.count("cols")
-    prior = config.make_prior(n_rows)
-    intercept_prior = config.make_intercept_prior()
+    prior = factor_prior(config, n_rows)
+    own = intercept_prior(config)
     if start is None:
         state.start(config, loss)
-        scales = HyperPosterior(prior, intercept_prior, np.ones(config.factors))
+        scales = HyperPosterior(prior, own, np.ones(config.factors))
     else:
         posteriors = start.posteriors
         scales = start.scales
@@ -159,7 +160,7 @@ def begin(
             posteriors = state.without_directions(posteriors, FIT_VECTORS)
             scales = scales.without_directions()
         state.start_from(posteriors)
-        scales = replace(scales, prior=prior, intercept_prior=intercept_prior)
+        scales = replace(scales, prior=prior, intercept_prior=own)
     features = of_known_size(scales.features, feature_grams(state), config.dimension)
     return replace(scales, features=features)
 
@@ -251,7 +252,7 @@ class Rules:
         return HalfStep(
             side=move.side,
             iteration=iteration,
-            kappa=self.config.kappa,
+            kappa=kappa_of(self.config),
             prior=now.hierarchy.row_prior(move.side),
             ratings_per_row=self.ratings_per_row,
             move_means=move.means,

@@ -14,20 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from onebit_spark.core.arrays import DoubleArray, FloatArray, Indices
 from onebit_spark.core.blocks import Sums
-from onebit_spark.core.losses.base import SIDES, Side
+from onebit_spark.core.loss import SIDES, Side
+from onebit_spark.core.randomness import STEP, scrambled
 
 T = TypeVar("T")
 
-Table = NDArray[np.float64]  # one line per row of a side
+Table = DoubleArray  # one line per row of a side
 StartTable = NDArray[np.float32]  # a factor or the result of a product with Y: a start needs no more digits
-Integers = NDArray[np.int64]
 
 NOISE = 1e-2  # size of factors beyond the rank of the spectrum, relative to a typical factor
 
 
 class CountedRows(NamedTuple):
-    numbers: Integers  # positions of the rows in their side
+    numbers: Indices  # positions of the rows in their side
     counts: Sums  # numbers of ratings, or sums of the ratings' weights
     positives: Sums  # the same for positive ratings
 
@@ -35,13 +36,13 @@ class CountedRows(NamedTuple):
         return CountedRows(self.numbers[which], self.counts[which], self.positives[which])
 
     @property
-    def scale(self) -> Table:
+    def scale(self) -> DoubleArray:
         """D^{−½} as a column, 0 for empty rows."""
         rated = self.counts > 0
         return np.where(rated, 1.0 / np.sqrt(np.where(rated, self.counts, 1)), 0.0)[:, None]
 
 
-def scaled_product(rows: CountedRows, table: NDArray[np.floating], right: Table) -> StartTable:
+def scaled_product(rows: CountedRows, table: FloatArray, right: DoubleArray) -> StartTable:
     """D^{−½} table·right, the right factor of a product with Y."""
     return np.asarray(rows.scale * (table @ right), np.float32)
 
@@ -53,7 +54,7 @@ class Keyed:
     width: int
     seed: int
 
-    def __call__(self, rows: CountedRows) -> Table:
+    def __call__(self, rows: CountedRows) -> DoubleArray:
         return _normals((rows.counts, rows.positives), self.width, self.seed) * (rows.counts > 0)[:, None]
 
 
@@ -65,7 +66,7 @@ class Numbered:
     seed: int
     std: float = 1.0
 
-    def __call__(self, rows: CountedRows) -> Table:
+    def __call__(self, rows: CountedRows) -> DoubleArray:
         return self.std * _normals((rows.numbers,), self.width, self.seed) * (rows.counts > 0)[:, None]
 
 
@@ -73,12 +74,12 @@ class Numbered:
 class Factors:
     """Makes the factors of the start, D^{−½} table·right."""
 
-    right: Table  # the right factor of a row table
+    right: DoubleArray  # the right factor of a row table
     fillers: int  # columns of keyed noise, for factors beyond the rank of the spectrum
     seed: int  # seed of this noise
     noise: float = 0.0  # its size
 
-    def __call__(self, rows: CountedRows, table: Table) -> Table:
+    def __call__(self, rows: CountedRows, table: DoubleArray) -> DoubleArray:
         factors = rows.scale * (table @ self.right)
         if not self.fillers:
             return factors
@@ -93,7 +94,7 @@ class Factors:
 class CubeSums:
     factors: Factors
 
-    def __call__(self, rows: CountedRows, table: Table) -> Table:
+    def __call__(self, rows: CountedRows, table: DoubleArray) -> DoubleArray:
         return np.asarray(np.sum((rows.scale * (table @ self.factors.right)) ** 3, axis=0))
 
 
@@ -101,19 +102,19 @@ class CubeSums:
 class SquareSum:
     factors: Factors
 
-    def __call__(self, rows: CountedRows, table: Table) -> Table:
+    def __call__(self, rows: CountedRows, table: DoubleArray) -> DoubleArray:
         return np.asarray(np.sum((rows.scale * (table @ self.factors.right)) ** 2))
 
 
-def gram(rows: CountedRows, table: Table) -> Table:
+def gram(rows: CountedRows, table: DoubleArray) -> DoubleArray:
     return np.asarray(table.T @ table)
 
 
 Normals = Keyed | Numbered
-TableSum = Callable[[CountedRows, Table], Table]  # ``gram``, CubeSums or SquareSum
+TableSum = Callable[[CountedRows, DoubleArray], DoubleArray]  # ``gram``, CubeSums or SquareSum
 
 
-def _normals(keys: tuple[Sums, ...], width: int, seed: int) -> Table:
+def _normals(keys: tuple[Sums, ...], width: int, seed: int) -> DoubleArray:
     with np.errstate(over="ignore"):
         mixed: NDArray[np.uint64] | int = seed % 2**64
         for key in keys:
@@ -123,7 +124,7 @@ def _normals(keys: tuple[Sums, ...], width: int, seed: int) -> Table:
 
 
 def _as_key(values: Sums) -> NDArray[np.uint64]:
-    """Integers by their value, whatever their type; other sums of weights by their bits."""
+    """Indices by their value, whatever their type; other sums of weights by their bits."""
     if values.dtype.kind == "i":
         return values.astype(np.uint64)
     whole = (values == np.rint(values)) & (values < 2.0**63)
@@ -131,11 +132,9 @@ def _as_key(values: Sums) -> NDArray[np.uint64]:
 
 
 def _mix(value: NDArray[np.uint64], key: NDArray[np.uint64] | int) -> NDArray[np.uint64]:
-    """A hash of value and key: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) on their sum."""
-    x: NDArray[np.uint64] = value + np.asarray(key, np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    """A hash of value and key: SplitMix64 of their sum."""
+    mixed: NDArray[np.uint64] = scrambled(value + np.asarray(key, np.uint64) + STEP)
+    return mixed
 
 
 def distinct_keys(rows: CountedRows) -> Sums:
@@ -177,10 +176,10 @@ class SignMatrix(Protocol[T]):
     def factors(self, side: Side, factors: Factors, table: T) -> T:
         """The factors of the start, line by line."""
 
-    def product(self, side: Side, table: T, right: Table) -> T:
+    def product(self, side: Side, table: T, right: DoubleArray) -> T:
         """D^{−½} Y D^{−½} (table·right) for a table of the other side; Yᵀ if the side is the columns."""
 
-    def total(self, side: Side, measure: TableSum, table: T) -> Table:
+    def total(self, side: Side, measure: TableSum, table: T) -> DoubleArray:
         """The sum of measure(rows, lines) over all lines of the table."""
 
 
@@ -236,7 +235,7 @@ def random_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
 STARTS = {"spectral": spectral_start, "random": random_start}
 
 
-def _orthonormal(gram: Table) -> Table | None:
+def _orthonormal(gram: DoubleArray) -> DoubleArray | None:
     """A such that z·A has orthonormal columns and spans z, from the matrix zᵀz. None if z is 0."""
     values, vectors = np.linalg.eigh(gram)
     if not values[-1] > 0:

@@ -10,11 +10,10 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from onebit_spark.core.arrays import DoubleArray, FloatArray, IntArray
 from onebit_spark.core.features import FEATURE_RIDGE, RIDGE, CoefStep, coef_gram, gram_matrix
-from onebit_spark.core.losses.base import RowPrior, RowSums
-from onebit_spark.core.posterior import FloatArray, Form, RowMap, RowPosterior
-
-Vector = NDArray[np.float64]
+from onebit_spark.core.loss import RowPrior, RowSums
+from onebit_spark.core.posterior import Form, RowMap, RowPosterior
 
 ZERO_SCORE = 1e-6  # smaller scores are 0 for the stopping rule: they move a probability by less than a millionth
 
@@ -26,10 +25,10 @@ class SideMoments:
     count: int  # number of rows
     # Σ_i E[x̃_i] E[x̃_i]ᵀ; with features, of the distances to the explained means, plus the ridge penalty of their
     # coefficients
-    means: Vector
-    covariance: Vector  # Σ_i V_i, D × D; diagonal if the coordinates are independent
+    means: DoubleArray
+    covariance: DoubleArray  # Σ_i V_i, D × D; diagonal if the coordinates are independent
     log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
-    locations: Vector  # Σ_i E[x̃_i] E[x̃_i]ᵀ of the whole x̃
+    locations: DoubleArray  # Σ_i E[x̃_i] E[x̃_i]ᵀ of the whole x̃
 
     @property
     def fixed(self) -> int:
@@ -37,14 +36,14 @@ class SideMoments:
         return len(self.means) - len(self.covariance)
 
     @cached_property
-    def second(self) -> Vector:
+    def second(self) -> DoubleArray:
         """Σ_i E[x̃_i x̃_iᵀ]."""
         total = self.means.copy()
         total[self.fixed :, self.fixed :] += self.covariance
         return total
 
     @property
-    def factors(self) -> Vector:
+    def factors(self) -> DoubleArray:
         """Σ_i E[L_i L_iᵀ], K × K."""
         return self.second[2 * self.fixed :, 2 * self.fixed :]
 
@@ -68,22 +67,22 @@ class SideStatistics:
     """
 
     count: int  # number of rows
-    covariance: Annotated[Vector, "dimension", "dimension"]  # Σ_i V_i
+    covariance: Annotated[DoubleArray, "dimension", "dimension"]  # Σ_i V_i
     log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
     data: float  # the data term of the objective, if the half step computes it
-    gram: Annotated[Vector, "augmented", "augmented"]  # XᵀX, ΔᵀΔ and ΔᵀX (not symmetric), for the stopping rule
-    change_gram: Annotated[Vector, "augmented", "augmented"]
-    change_cross: Annotated[Vector, "augmented", "augmented"]
+    gram: Annotated[DoubleArray, "augmented", "augmented"]  # XᵀX, ΔᵀΔ and ΔᵀX (not symmetric), for the stopping rule
+    change_gram: Annotated[DoubleArray, "augmented", "augmented"]
+    change_cross: Annotated[DoubleArray, "augmented", "augmented"]
     # X'ᵀX' of the new means minus the explained means; with ``covariance`` it determines the γ and μ updates
-    distance_gram: Annotated[Vector, "augmented", "augmented"]
+    distance_gram: Annotated[DoubleArray, "augmented", "augmented"]
     # Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit coefficients for the other side (``CoefStep``), or 0 × 0
-    coef_gram: Annotated[Vector, "weights", "weights"]
+    coef_gram: Annotated[DoubleArray, "weights", "weights"]
     # YᵀX' and YᵀY; Y = [S Q] is the change of the prior means for a step of the other side's coefficients along Z and D
-    direction_gram: Annotated[Vector, "directions", "augmented, directions"]
+    direction_gram: Annotated[DoubleArray, "directions", "augmented, directions"]
     # Σ_i |Ω_i| [1, p_i][1, p_i]ᵀ, p_i the part of the prior mean that implicit features explain
-    implicit_gram: Annotated[Vector, "rank + 1", "rank + 1"]
+    implicit_gram: Annotated[DoubleArray, "rank + 1", "rank + 1"]
     # Σ_i f_i (E x_i − p_i)ᵀ and Σ_i f_i y_iᵀ with the p side features f_i; p = 0 without them
-    feature_cross: Annotated[Vector, "features", "dimension, directions"]
+    feature_cross: Annotated[DoubleArray, "features", "dimension, directions"]
 
     def __add__(self, other: SideStatistics) -> SideStatistics:
         return SideStatistics(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
@@ -94,7 +93,7 @@ class SideStatistics:
         old_location: FloatArray,
         posterior: RowPosterior,
         prior: RowPrior,
-        counts: NDArray[np.integer],
+        counts: IntArray,
         sums: RowSums,
         features: FloatArray | None = None,
     ) -> SideStatistics:
@@ -151,7 +150,7 @@ class SideStatistics:
         values = {name: through[a].T @ getattr(self, name) @ through[b] for name, (a, b) in shapes.items()}
         return replace(self, **values, log_volume=self.log_volume + self.count * by.log_determinant)
 
-    def best_step(self, coef_gram: Vector) -> CoefStep:
+    def best_step(self, coef_gram: DoubleArray) -> CoefStep:
         """The best step of the other side's implicit coefficients, which have this ``coef_gram``."""
         crossed, square = np.split(self.direction_gram, [len(self.gram)], axis=1)
         return CoefStep.best(square, crossed[:, -(len(coef_gram) // 3) :], coef_gram)
@@ -170,7 +169,7 @@ class SideStatistics:
             feature_cross=cross - explained @ change[:, size - cross.shape[1] :],
         )
 
-    def with_ridge(self, coef_gram: Vector, feature_coef: Vector | None) -> SideStatistics:
+    def with_ridge(self, coef_gram: DoubleArray, feature_coef: DoubleArray | None) -> SideStatistics:
         """The same with the ridge penalties of the coefficients that explain the prior means of these rows."""
         total = self.distance_gram.copy()
         if rank := len(coef_gram) // 3:
@@ -184,11 +183,11 @@ class SideStatistics:
     def moments(self) -> SideMoments:
         return SideMoments(self.count, self.distance_gram, self.covariance, self.log_volume, _new_gram(self))
 
-    def to_vector(self) -> Vector:
+    def to_vector(self) -> DoubleArray:
         return np.concatenate([np.ravel(getattr(self, field.name)) for field in fields(self)])
 
     @classmethod
-    def from_vector(cls, vector: Vector, form: Form) -> SideStatistics:
+    def from_vector(cls, vector: DoubleArray, form: Form) -> SideStatistics:
         """The inverse of ``to_vector`` for a posterior of this form. The length gives the number of side features."""
         augmented = form.dimension + int(form.has_intercept)
         weights, directions = (n * form.rank if form.vectors else 0 for n in (3, 2))
@@ -231,6 +230,6 @@ def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: b
     return float(max(change, 0.0) / size) if size > 0 else 0.0
 
 
-def _new_gram(side: SideStatistics) -> Vector:
+def _new_gram(side: SideStatistics) -> DoubleArray:
     """(X+Δ)ᵀ(X+Δ) = XᵀX + ΔᵀX + XᵀΔ + ΔᵀΔ."""
     return side.gram + side.change_cross + side.change_cross.T + side.change_gram

@@ -31,8 +31,8 @@ from onebit_spark.core.features import (
     leave_residuals,
     sent_vectors,
 )
+from onebit_spark.core.loss import RowSums
 from onebit_spark.core.losses import HalfStep, Loss, RowPrior, Side
-from onebit_spark.core.losses.base import RowSums
 from onebit_spark.core.positions import Axes, gram
 from onebit_spark.core.posterior import FloatArray, Form, RowMap, RowPosterior
 from onebit_spark.core.prediction import Histogram, HoldoutLoss, count_confidences

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from onebit_spark.compiled import jit
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
-from onebit_spark.core.losses.row_sums import add_signed_rows
 from onebit_spark.core.posterior import FIT_VECTORS, FloatArray, Form, RowPosterior
+from onebit_spark.core.row_sums import add_signed_rows
+from onebit_spark.core.setup import form_of
 from onebit_spark.core.spectral import (
     STARTS,
     CountedRows,
@@ -118,7 +119,7 @@ def grow_posteriors(
     tables = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
     grown: dict[Side, Any] = {}
     for side, table in zip(SIDES, tables, strict=True):
-        grown[side] = matrix.grow(side, table, loss.start_std, config.form)
+        grown[side] = matrix.grow(side, table, loss.start_std, form_of(config))
     return grown
 
 
@@ -135,7 +136,7 @@ class Finish:
         if config.intercepts:
             factors = np.insert(factors * self.shrinkage, 0, 0.0, axis=1)
         location = factors.astype(config.precision)
-        kind = config.form.kind
+        kind = form_of(config).kind
         posterior = RowPosterior.isotropic(location, self.std, kind, config.intercepts)
         return posterior.with_implicit(FIT_VECTORS) if config.implicit_features else posterior
 
@@ -257,7 +258,7 @@ class StartTables:
             return self._engine.table(side, finish(table))
         assert table.make is not None  # the last table of the start is not computed yet
         own = self._sources(side, table)
-        layout = RowLayout.of(finish.config.form)
+        layout = RowLayout.of(form_of(finish.config))
         return self._engine.run_row_step(side, FinishRows(table.make, finish), own, layout)
 
     def _computed(self, side: Side, table: StoredRows) -> Any:

@@ -22,11 +22,12 @@ from onebit_spark.certify.certificates import ungrouped_certificates
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import newcomer_means
 from onebit_spark.core.hyper_posterior import Moments
+from onebit_spark.core.loss import OtherLines
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
-from onebit_spark.core.losses.base import OtherLines
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.prediction import TOWARDS
+from onebit_spark.core.setup import kappa_of, loss_of
 from onebit_spark.core.work import MeasureSpreads, PlacedBlock
 from onebit_spark.errors import counted
 from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo
@@ -52,8 +53,8 @@ class FoldIn:
     @classmethod
     def of(cls, info: ModelInfo, side: Side) -> FoldIn:
         config = info.config
-        loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
-        return cls(loss, side, config.kappa, info.scales.row_prior(side), info.moments, info.position_axes)
+        loss = loss_of(replace(config, solver="mm"))  # the steps of "gradient" do not converge
+        return cls(loss, side, kappa_of(config), info.scales.row_prior(side), info.moments, info.position_axes)
 
     def rows(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
+from onebit_spark.core.setup import form_of
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.data.locations import ESTIMATOR, Location, explained, replace_folder
 from onebit_spark.data.ratings import CollectedRatings, Columns, SizeEstimate
@@ -246,7 +247,10 @@ def fit_ratings(
     check_columns(ratings, columns)
     id_types = {who: type_of(ratings, name).simpleString() for who, name in columns.ids.items()}
     tables = {who: collected_features(frame, columns.ids[who], id_types[who], who) for who, frame in features.items()}
-    with load_ratings(wanted, ratings, columns, config.form, execution.driver_ratings, counted) as (exchange, loaded):
+    with load_ratings(wanted, ratings, columns, form_of(config), execution.driver_ratings, counted) as (
+        exchange,
+        loaded,
+    ):
         timer.end("survey")
         log.info("exchange: %s (%s)", exchange.exchange, exchange.reason)
         task = FitTask[OneBitCompletionModel](

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from onebit_spark import model_info
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.losses import OTHER
+from onebit_spark.data.features import warn_of_unknown_values
 from onebit_spark.data.ratings import ITEM, LABEL, USER, WEIGHT, Columns
 from onebit_spark.data.user_tables import one_array
 from onebit_spark.engines.spark import survey as spark_ratings

@@ -16,6 +16,7 @@ from engine_contract import (  # noqa: F401
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.fit_state import FitState
+from onebit_spark.core.setup import form_of
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import local_state
 from onebit_spark.settings import FitConfig
@@ -27,4 +28,4 @@ def both(request, ratings):
     rows, cols, positive, shape, weights = ratings(0, weighted=form.pop("weighted", False))
     config = FitConfig(**{"rank": 10, "tol": 0, "likelihood_weight": 0.9, **form})
     block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
-    return Both(local_state(block, 1), FitState(CudaEngine.of_block(block, config.form)), config)
+    return Both(local_state(block, 1), FitState(CudaEngine.of_block(block, form_of(config))), config)

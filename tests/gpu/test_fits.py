@@ -5,6 +5,7 @@ import pytest
 
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core import model_selection
+from onebit_spark.core.setup import form_of
 from onebit_spark.engines.cuda import device, runner
 
 FITS = {
@@ -135,7 +136,7 @@ def test_growth_stops_where_the_memory_ends(ratings, monkeypatch, caplog):
     monkeypatch.setattr(model_selection, "START_RANK", 1)
     whole = fit_arrays(rows, cols, labels, FitConfig(max_rank=8), shape, device="cuda")
     assert whole.config.rank > 1
-    there = device.bytes_needed(len(rows), *shape, FitConfig(rank=1).form, False)
+    there = device.bytes_needed(len(rows), *shape, form_of(FitConfig(rank=1)), False)
     monkeypatch.setattr(device, "bytes_needed", lambda *sizes: there)
     monkeypatch.setattr(runner, "usable_bytes", lambda: there)
     monkeypatch.setattr(runner, "bytes_needed", lambda n, rows, cols, form, weighted: there + form.rank - 1)

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 import onebit_spark
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
+from onebit_spark.core.setup import form_of
 from onebit_spark.data import user_tables as user_data
 from onebit_spark.data.ratings import BIT, LABEL, USER, Columns, SizeEstimate, count_labels, may_be_refused
 from onebit_spark.engines.spark import engine as spark_engine
@@ -273,7 +274,7 @@ def test_the_different_ids_that_are_text_are_counted_once(ratings):
 @SLOW
 @pytest.mark.classic
 def test_none_on_the_driver(ratings):
-    form = FitConfig(rank=3).form
+    form = form_of(FitConfig(rank=3))
     for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
         with load_ratings("auto", ratings, Columns(), form, most) as (found, _):
             assert found.exchange == "broadcast"

@@ -18,6 +18,7 @@ from engine_contract import (  # noqa: F401
 )
 
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.setup import form_of
 from onebit_spark.data.ratings import Columns
 from onebit_spark.engines.spark.blocking import Storage
 from onebit_spark.engines.spark.engine import executor_state
@@ -51,6 +52,6 @@ def both(request, spark):
     columns = Columns(weight="w" if weighted else None)
     with (
         survey_ratings(frame, columns) as survey,
-        executor_state(spark, survey, (3, 2), config.form, Storage(), frozenset(HELD[exchange])) as there,
+        executor_state(spark, survey, (3, 2), form_of(config), Storage(), frozenset(HELD[exchange])) as there,
     ):
         yield Both(local_state(block, 1), there, config)

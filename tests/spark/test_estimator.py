@@ -11,6 +11,7 @@ from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuil
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
+from onebit_spark.core.setup import kappa_of
 from onebit_spark.spark.estimator import OneBitCompletion
 from onebit_spark.spark.model import OneBitCompletionModel
 
@@ -110,7 +111,7 @@ def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
     assert isinstance(best, OneBitCompletionModel)
     chosen = grid[int(np.argmax(found.avgMetrics))]
     assert best.rank == chosen[completion.rank]
-    assert best.info.config.kappa == chosen[completion.likelihoodWeight]
+    assert kappa_of(best.info.config) == chosen[completion.likelihoodWeight]
     found.save(str(tmp_path / "found"))
     again = CrossValidatorModel.load(str(tmp_path / "found"))
     assert again.avgMetrics == found.avgMetrics

@@ -19,6 +19,7 @@ from onebit_spark.core import model_selection
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.core.setup import factor_prior, form_of, intercept_prior, loss_of
 from onebit_spark.core.solver import Iteration
 from onebit_spark.data.ratings import Columns
 from onebit_spark.engines.spark.blocking import Storage
@@ -335,7 +336,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
     rated = {side: np.unique(index) for side, index in zip(("rows", "cols"), data[:2], strict=True)}
     with local_state(block, 1).running() as local:
         config = FitConfig(rank=2)
-        local.start(config, config.make_loss())
+        local.start(config, loss_of(config))
         errors = local.gibbs_errors(draws)
         confidences = local.confidences(local.posteriors, 0.7)
         with local.restricted(split) as part:
@@ -345,7 +346,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
     held = frozenset(["rows", "cols"])
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_state(spark, counted, blocks, config.form, Storage(), held) as state,
+        executor_state(spark, counted, blocks, form_of(config), Storage(), held) as state,
     ):
         first, second = (
             {side: state.engine.table(side, rows.take(rated[side])) for side, rows in local.posteriors.items()}
@@ -369,12 +370,12 @@ def test_the_driver_takes_the_slice_of_this_process(spark, ratings, data, held):
     """And the executors take over what it learns from it. A larger slice stays with them."""
     block = RatingBlock.from_coordinates(data[0], data[1], data[2] > 0, SHAPE)
     config = FitConfig(rank=2)
-    hierarchy = HyperPosterior(config.make_prior(110), config.make_intercept_prior(), np.ones(2))
+    hierarchy = HyperPosterior(factor_prior(config, 110), intercept_prior(config), np.ones(2))
     with (
         local_state(block, 1).running() as local,
         survey_ratings(ratings, Columns()) as counted,
         executor_state(
-            spark, counted, (3, 2), config.form, Storage(), frozenset(held), lambda n, ids: n < 900
+            spark, counted, (3, 2), form_of(config), Storage(), frozenset(held), lambda n, ids: n < 900
         ) as state,
     ):
         for side in ("cols", "rows"):
@@ -386,7 +387,7 @@ def test_the_driver_takes_the_slice_of_this_process(spark, ratings, data, held):
                     np.testing.assert_array_equal(found.codes, expected.codes)
         with state.restricted(Split(3, 0.7, "rows")) as large:
             assert large.engine.numbers is None
-        here.start(config, config.make_loss())
+        here.start(config, loss_of(config))
         expected, found = (each.place(here.posteriors, here.engine.numbers, hierarchy) for each in (local, state))
         losses = [
             each.holdout_loss("logistic", *of, Split(4, 0.5)) for each, *of in ((local, expected), (state, found))
@@ -410,6 +411,6 @@ def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange):
     with survey_ratings(source, Columns()) as counted:
         counted.packed.cached.unpersist()  # as if the executors that hold it were lost
         held = frozenset(["rows", "cols"] if exchange == "broadcast" else [])
-        state = executor_state(spark, counted, (2, 2), FitConfig(rank=2).form, Storage(), held)
+        state = executor_state(spark, counted, (2, 2), form_of(FitConfig(rank=2)), Storage(), held)
         with pytest.raises(FitFailed, match="not deterministic"):
             state.__enter__()

@@ -17,6 +17,7 @@ from test_exchanges import assert_same_bits, estimator
 
 from onebit_spark import FitFailed, RequestError, fit_arrays
 from onebit_spark.compiled import cache_folder
+from onebit_spark.core.setup import form_of, loss_of
 from onebit_spark.data.locations import Location
 from onebit_spark.data.ratings import Columns
 from onebit_spark.engines.spark import runner as spark_runner
@@ -76,9 +77,9 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):
     """
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_state(spark, counted, (3, 2), CONFIG.form, Storage(), frozenset()) as state,
+        executor_state(spark, counted, (3, 2), form_of(CONFIG), Storage(), frozenset()) as state,
     ):
-        state.start(CONFIG, CONFIG.make_loss())
+        state.start(CONFIG, loss_of(CONFIG))
         own, partners = (state.posterior(side) for side in ("rows", "cols"))
         results = state.engine._results("rows", lambda *_: None, {"rows": own}, partners)
         plan = results._jdf.queryExecution().executedPlan().toString()
@@ -99,9 +100,9 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
     place = Storage(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_state(spark, counted, (3, 2), CONFIG.form, place, frozenset(["cols"])) as state,
+        executor_state(spark, counted, (3, 2), form_of(CONFIG), place, frozenset(["cols"])) as state,
     ):
-        state.start(CONFIG, CONFIG.make_loss())
+        state.start(CONFIG, loss_of(CONFIG))
         users, items = (state.posterior(side) for side in ("rows", "cols"))
         exchanges = []
         for side, own, partners in (("rows", users, items), ("cols", items, users)):
@@ -117,9 +118,9 @@ def test_on_connect_ratings_stay_and_nothing_stays_behind(spark, ratings, tmp_pa
     before, place = dict(spark.conf.getAll), Storage(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_state(spark, counted, (3, 2), CONFIG.form, place, frozenset()) as state,
+        executor_state(spark, counted, (3, 2), form_of(CONFIG), place, frozenset()) as state,
     ):
-        state.start(CONFIG, CONFIG.make_loss())
+        state.start(CONFIG, loss_of(CONFIG))
         own, partners = (state.posterior(side) for side in ("rows", "cols"))
         plan = state.engine._results("rows", lambda *_: None, {"rows": own}, partners)._explain_string()
         assert views(spark)

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, RequestError
+from onebit_spark.core.setup import form_of
 from onebit_spark.data.ratings import Columns, SizeEstimate
 from onebit_spark.engines.decide import Exchange, driver_exchange
 from onebit_spark.engines.spark.sessions import DriverLimits
@@ -126,7 +127,7 @@ def test_fold_in_takes_the_column(ratings, model):
 
 
 def test_the_memory_of_the_driver_counts_them(ratings):
-    form, n = FitConfig(rank=2).form, 1_000_000
+    form, n = form_of(FitConfig(rank=2)), 1_000_000
     plain, weighted = (estimate_size(ratings, Columns(weight=name)) for name in (None, "w"))
     assert weighted.bytes_per_rating == plain.bytes_per_rating + 4 + 1 / 8  # and a bit that it is there
     limits = DriverLimits(2**40, 2**40, 2 * 30 * n + 2**28, local=True)

@@ -2,7 +2,7 @@
 
 The tests hold every compiled kernel against its twin here; nothing else uses this file. Every κ of a formula is a κ w_l
 of its rating. Layouts are those of
-``core/losses/base.py``: a row is [1, x] (or x), its partners are z_j = [d_j, 1, R_j] (or R_j), and x is what moves.
+``core/loss.py``: a row is [1, x] (or x), its partners are z_j = [d_j, 1, R_j] (or R_j), and x is what moves.
 """
 
 from dataclasses import dataclass

@@ -15,6 +15,7 @@ from onebit_spark import FitFailed
 from onebit_spark.core import blocks
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.randomness import Split
+from onebit_spark.core.setup import form_of
 from onebit_spark.core.work import PlacedBlock
 from onebit_spark.data.limits import MAX_COLUMNS
 from onebit_spark.data.ratings import ITEM, LABEL, USER
@@ -418,7 +419,7 @@ class TestABlockThatASplitHasEmptied:
 
     @pytest.mark.parametrize("settings", [{}, {"loss": "hinge", "implicit_features": False}], ids=str)
     def test_its_partners_are_rows_of_the_posterior(self, settings):
-        form = FitConfig(rank=3, **settings).form
+        form = form_of(FitConfig(rank=3, **settings))
         seen = []
 
         class Look:

@@ -24,6 +24,7 @@ from onebit_spark.core.prediction import (
     variance,
 )
 from onebit_spark.core.randomness import Split
+from onebit_spark.core.setup import loss_of
 from onebit_spark.engines.threads import local_state
 
 SHAPE = (200, 150)
@@ -43,7 +44,7 @@ def engine_of(kind, weighted=False, **options):
 )
 def test_the_sums_are_those_of_the_ratings_that_were_not_chosen(choices, weighted):
     config, state, split = FitConfig(rank=3, **choices), engine_of("B2", weighted), Split(7, 0.9)
-    state.start(config, config.make_loss())
+    state.start(config, loss_of(config))
     block, posterior = state.engine.ratings["rows"], {side: state.posterior(side) for side in SIDES}
     numbers, columns = np.arange(block.n_rows), np.arange(block.n_columns)
     kept, left = (split.part_of(block, numbers, columns, those) for those in (True, False))

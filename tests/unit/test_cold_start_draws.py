@@ -7,7 +7,9 @@ from scipy.stats import geninvgauss, invgamma, norm
 
 import onebit_spark
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core.priors import PRIORS, gig_quantile
+from onebit_spark.core.bessel import gig_quantile
+from onebit_spark.core.priors import PRIORS
+from onebit_spark.core.setup import intercept_prior
 from onebit_spark.simulate import simulate
 
 N = 40_000
@@ -34,7 +36,7 @@ def drawn(fit, row, col, seeds=1500):
 
 def scale_draws(fit, rng, n):
     """γ (n × K), γ_b and γ_d (n), by scipy."""
-    moments, prior, own = fit.scales.moments, fit.info.scale_prior, fit.config.make_intercept_prior()
+    moments, prior, own = fit.scales.moments, fit.info.scale_prior, intercept_prior(fit.config)
     pairs = [(prior, s, moments.rows + moments.cols) for s in moments.factor]
     if fit.config.intercepts:
         pairs += [(own, moments.row_intercept, moments.rows), (own, moments.col_intercept, moments.cols)]

@@ -86,7 +86,7 @@ import gc, sys
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.cli.kernels import forms_of
+from onebit_spark.compile import forms_of
 from onebit_spark.compiled import _Cache
 
 def kernels():
@@ -119,11 +119,12 @@ LOADED_AFTER = """
 import gc
 import numpy as np
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.compiled import _Cache, compile_kernels
+from onebit_spark.compile import compile_kernels
+from onebit_spark.compiled import _Cache
 from numba.core.dispatcher import Dispatcher
 
 config = FitConfig(loss="hinge", solver="gradient", covariance="diagonal", implicit_features=False, max_iter=2)
-compile_kernels(config.of_kernels(), weighted=False)
+compile_kernels(config, weighted=False)
 rows, cols = np.divmod(np.arange(64), 8)
 fit_arrays(rows, cols, np.where((rows + cols) % 3 > 0, 1, -1), config, certify=Terms())
 kernels = [one for one in gc.get_objects() if isinstance(one, Dispatcher) and isinstance(one._cache, _Cache)]
@@ -183,17 +184,17 @@ def total(x):
 WAITING = """
 import logging, sys
 from onebit_spark import FitConfig
-from onebit_spark.compiled import compile_kernels
+from onebit_spark.compile import compile_kernels
 
 logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
-compile_kernels(FitConfig().of_kernels(), weighted=False)
+compile_kernels(FitConfig(), weighted=False)
 """
 
 
 def test_who_waits_for_the_kernels_of_another_process_says_so(tmp_path):
     folder = tmp_path / compiled.cache_folder().name
     folder.mkdir()
-    with compiled._locked(folder, "compiling"):
+    with compiled.locked(folder, "compiling"):
         process = subprocess.Popen(
             [sys.executable, "-c", WAITING], env=os.environ | {"ONEBIT_CACHE": str(tmp_path)}, stdout=subprocess.PIPE,
             text=True,
@@ -212,10 +213,10 @@ def test_who_waits_for_a_thread_of_its_own_process_says_nothing(tmp_path, monkey
     caplog.set_level("INFO", logger="onebit_spark")
 
     def wait():
-        with compiled._locked(tmp_path, "compiling"):
+        with compiled.locked(tmp_path, "compiling"):
             pass
 
-    with compiled._locked(tmp_path, "compiling"):
+    with compiled.locked(tmp_path, "compiling"):
         waiting = threading.Thread(target=wait)
         waiting.start()
         waiting.join(0.2)
@@ -244,9 +245,9 @@ def test_another_machine_loads_what_was_compiled(tmp_path, monkeypatch):
 
 
 def test_one_process_at_a_time_writes_to_the_cache(tmp_path):
-    with compiled._locked(tmp_path), open(tmp_path / "lock") as file, pytest.raises(BlockingIOError):
+    with compiled.locked(tmp_path), open(tmp_path / "lock") as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with open(tmp_path / "lock") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with compiled._locked(None):
+    with compiled.locked(None):
         pass

@@ -9,6 +9,7 @@ from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.randomness import Split
+from onebit_spark.core.setup import form_of, loss_of
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape
 from onebit_spark.settings import CUDA_MOST_RANK
@@ -36,8 +37,8 @@ def test_no_weight_is_lost_among_the_margins(unit):
     rows, cols, positive, shape, weights = made(0, weighted=True, unit=unit)
     config = FitConfig(rank=2, tol=0, likelihood_weight=0.9)
     block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
-    state = FitState(CudaEngine.of_block(block, config.form))
-    state.start(config, config.make_loss())
+    state = FitState(CudaEngine.of_block(block, form_of(config)))
+    state.start(config, loss_of(config))
     left = state.holdout_loss(config.loss, state.posteriors, Split(3, 0.7))
     assert left.total_weight > 0
     assert left.margins.sum() == pytest.approx(left.total_weight, rel=1e-6)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from onebit_spark import FitConfig, RequestError
+from onebit_spark.core.setup import form_of
 from onebit_spark.data.ratings import SizeEstimate
 from onebit_spark.engines.decide import ON_EXECUTORS, ClusterLimits, Exchange, decide, driver_exchange, takes_slice
 from onebit_spark.engines.spark.sessions import DriverLimits
@@ -12,7 +13,7 @@ from onebit_spark.engines.spark.sessions import DriverLimits
 DRIVER = DriverLimits(result=2**30, heap=4 * 2**30, memory=8 * 2**30, local=False)
 LAPTOP = replace(DRIVER, heap=2**30, local=True)
 SMALL = replace(LAPTOP, memory=2**30)
-FORM = FitConfig(rank=10).form
+FORM = form_of(FitConfig(rank=10))
 
 
 def asked(wanted="auto", n=1_000, ids=None, driver=DRIVER, cores=2, form=FORM, **limits):
@@ -106,7 +107,7 @@ def test_the_size_of_the_factors_decides(ids, exchange, words):
 
 def test_one_machine_sends_what_its_memory_holds():
     """10⁹ ratings of 10⁷ users on 10⁶ items: by shuffle they would fill its disk."""
-    form = FitConfig(rank=10, loss="hinge").form
+    form = form_of(FitConfig(rank=10, loss="hinge"))
     machine = DriverLimits(result=2**40, heap=16 * 2**30, memory=28 * 2**30, local=True)
 
     def pick(cores=2, **other):

@@ -18,6 +18,7 @@ from engine_contract import (  # noqa: F401
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.fit_state import FitState
+from onebit_spark.core.setup import form_of
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import local_state
 from onebit_spark.settings import FitConfig
@@ -42,7 +43,7 @@ def both(request, monkeypatch):
     block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
     if engine == "cuda":
         cudaoncpu.replace_device(monkeypatch)
-        yield Both(local_state(block, 1), FitState(CudaEngine.of_block(block, config.form)), config)
+        yield Both(local_state(block, 1), FitState(CudaEngine.of_block(block, form_of(config))), config)
         return
     with local_state(block, 3).running() as there:
         yield Both(local_state(block, 1), there, config)

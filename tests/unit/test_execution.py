@@ -12,6 +12,7 @@ from onebit_spark import settings as core_config
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
+from onebit_spark.core.setup import form_of
 from onebit_spark.core.solver import solve
 from onebit_spark.engines.cuda.device import bytes_needed
 from onebit_spark.engines.cuda.runner import CudaEngine
@@ -115,12 +116,12 @@ def test_an_unknown_device_is_refused():
 
 def test_memory_grows_with_ratings_rows_and_rank():
     size = 10**6, 10**5, 10**3
-    small = bytes_needed(*size, FitConfig(rank=10).form, False)
+    small = bytes_needed(*size, form_of(FitConfig(rank=10)), False)
     assert small == 16 * 10**6 + 101_000 * 4 * (3 * 137 + 80 + 256 + 120)
-    assert bytes_needed(*size, FitConfig(rank=10).form, True) == small + 16 * 10**6
-    assert bytes_needed(*size, FitConfig(rank=32).form, False) > small
-    assert bytes_needed(10**7, 100, 100, FitConfig(rank=10).form, False) == 46 * 10**7
-    assert bytes_needed(*size, FitConfig(rank=10, covariance="diagonal").form, False) < small
+    assert bytes_needed(*size, form_of(FitConfig(rank=10)), True) == small + 16 * 10**6
+    assert bytes_needed(*size, form_of(FitConfig(rank=32)), False) > small
+    assert bytes_needed(10**7, 100, 100, form_of(FitConfig(rank=10)), False) == 46 * 10**7
+    assert bytes_needed(*size, form_of(FitConfig(rank=10, covariance="diagonal")), False) < small
 
 
 def test_ratings_are_freed_without_the_garbage_collector():

@@ -12,7 +12,7 @@ import pytest
 import onebit_spark
 from onebit_spark import FitConfig, fit_table
 from onebit_spark.__main__ import command
-from onebit_spark.core.losses import Logistic
+from onebit_spark.core.losses.logistic import Logistic
 
 PACKAGE = str(Path(onebit_spark.__file__).parent)
 FROM_FIT_TABLE, FROM_COMMAND = 9, 12  # that of the row update, which calls the kernel, included

@@ -15,7 +15,6 @@ from test_statistics import statistics
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import gauge, prediction
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.features import SideFeatures
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.gauge import Gauge, GaugeStep
 from onebit_spark.core.hyper_posterior import HyperPosterior
@@ -23,6 +22,7 @@ from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.solver import Start, solve
+from onebit_spark.data.features import SideFeatures
 from onebit_spark.engines.threads import ThreadEngine, local_state
 
 M1, M2 = 14, 11

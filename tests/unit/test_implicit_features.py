@@ -24,8 +24,8 @@ from onebit_spark.core.features import (
     prior_means,
     sent_vectors,
 )
+from onebit_spark.core.loss import RowSums
 from onebit_spark.core.losses import OTHER, SIDES, RowPrior
-from onebit_spark.core.losses.base import RowSums
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.solver import solve

@@ -7,6 +7,7 @@ Every import counts, also one inside a function or under ``TYPE_CHECKING``. What
 import ast
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,46 +26,48 @@ PACKAGE = Path(onebit_spark.__file__).parent
 # Folder or file: what it may import besides itself. Add a new arrow here first; it must point down.
 MAY_IMPORT = {
     "errors": "",
-    "data": "sessions core errors",  # files and folders
-    "sessions": "core errors",  # what Spark itself offers
-    "core": "errors",
-    "ratings": "data sessions core errors",
-    "engines.base": "core",  # what an engine is
-    "loop": "engines.base data core errors",
-    "certify": "loop core errors",
-    "model_info": "data core errors",
-    "report": "model_info data certify loop core errors",
-    "simulate": "core errors",
-    "engines": ("sessions ratings data loop engines.base model_info core errors"),
-    "predict": "model_info ratings data certify loop core errors",
-    "model_folder": "predict model_info data core errors",
-    "model": "model_folder predict report model_info data certify loop core errors",
-    "checkpoints": "engines.base sessions ratings data model_info loop core errors",
-    "finish": "engines.base ratings certify model_info loop core errors",
-    "fit": "finish checkpoints engines.base ratings data certify model_info loop core errors",
-    "in_process": ("fit model model_folder predict engines ratings data model_info certify loop core errors"),
+    "registry": "",  # implementations that are found by their files
+    "settings": "registry",
+    "compiled": "",  # numba with a cache
+    "limits": "",
+    "core": "settings registry compiled limits errors",
+    "data": "sessions core settings compiled limits errors",  # files, tables, ids, side features
+    "sessions": "core settings errors",  # what Spark itself offers
+    "ratings": "data sessions core settings limits errors",
+    "engines.base": "core settings",  # what an engine is
+    "loop": "engines.base data core settings errors",
+    "certify": "loop core settings errors",
+    "model_info": "data core settings errors",
+    "report": "model_info data certify loop core settings errors",
+    "simulate": "core settings errors",
+    "engines": "sessions ratings data loop engines.base model_info core settings compiled limits errors",
+    "predict": "model_info ratings data certify loop core settings compiled limits errors",
+    "model_folder": "predict model_info data core settings errors",
+    "model": "model_folder predict report model_info data certify loop core settings errors",
+    "checkpoints": "engines.base sessions ratings data model_info loop core settings errors",
+    "finish": "engines.base ratings data certify model_info loop core settings errors",
+    "compile": "finish engines certify loop core settings compiled",
+    "fit": "compile finish checkpoints engines.base ratings data certify model_info loop core settings errors",
+    "in_process": (
+        "fit model model_folder predict engines ratings data model_info certify loop core settings limits errors"
+    ),
     "spark": (
         "in_process fit checkpoints model model_folder predict report engines sessions ratings data certify model_info "
-        "loop core errors"
+        "loop core settings compiled limits errors"
     ),
     "cli": (
         "__init__ spark in_process fit checkpoints model model_folder predict report engines sessions ratings data "
-        "certify model_info loop core errors"
+        "certify model_info loop core settings compiled limits errors"
     ),
-    "demo": "cli spark simulate",
-    "__init__": "spark model in_process certify loop core errors",  # the public face
-    "__main__": "__init__ cli",
-    "mlflow": "__init__ model model_folder predict model_info data loop core errors",
-    "sklearn": "in_process model predict data core errors",
+    "demo": "cli spark simulate settings",
+    "__init__": "spark model in_process certify loop core settings errors",  # the public face
+    "__main__": "__init__ cli settings",
+    "mlflow": "__init__ model model_folder predict model_info data loop core settings errors",
+    "sklearn": "in_process model predict data core settings errors",
 }
 # Files of a folder that are a room of their own: the loop that fits runs on any engine.
 ROOMS = {
-    "settings": "core",
-    "compiled": "core",
-    "data.limits": "core",
-    "data.user_tables": "core",
-    "data.id_index": "core",
-    "data.hashes": "core",
+    "data.limits": "limits",
     "core.fit_state": "loop",
     "core.solver": "loop",
     "core.model_selection": "loop",
@@ -77,6 +80,7 @@ WITHOUT_SPARK = (
     "predict", "model", "model_info", "model_folder", "finish", "fit", "in_process", "errors", "mlflow", "sklearn",
 )  # fmt: skip
 SPARK = ("pyspark", "py4j")
+MODULE = re.compile(r"onebit_spark(\.[a-z_0-9]+)+")
 
 
 def name_of(path, package=PACKAGE):
@@ -93,8 +97,13 @@ def room_of(name):
 
 
 def imported(text):
-    """The modules that a file imports, and (module, name) for each name that it takes from one."""
+    """The modules that a file imports, and (module, name) for each name that it takes from one.
+
+    A string that is the path of a module counts too: a process that runs it, or ``import_module``.
+    """
     for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and MODULE.fullmatch(str(node.value)):
+            yield node.value, None
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -197,12 +206,12 @@ def test_these_checks_can_fail():
             "core.a": "def late():\n    from onebit_spark.core import b\n",
             "core.b": "if TYPE_CHECKING:\n    from onebit_spark.core.a import A\nfrom onebit_spark.spark.c import C\n",
             "spark.c": "import onebit_spark.core.d\n",
-            "core.d": "import numpy\n",
+            "core.d": "import numpy\nrun(['-m', 'onebit_spark.spark.c'])\n",
         }
     )
-    assert arrows == {"core.a": {"core.b"}, "core.b": {"core.a", "spark.c"}, "spark.c": {"core.d"}, "core.d": set()}
-    assert circles_of(arrows) == [{"core.a", "core.b"}]
-    assert upward(arrows) == ["core.b -> spark.c"]
+    assert arrows == {"core.a": {"core.b"}, "core.b": {"core.a", "spark.c"}, "spark.c": {"core.d"}, "core.d": {"spark.c"}}
+    assert sorted(map(sorted, circles_of(arrows))) == [["core.a", "core.b"], ["core.d", "spark.c"]]
+    assert upward(arrows) == ["core.b -> spark.c", "core.d -> spark.c"]
 
 
 def test_only_the_platform_reaches_into_a_session():

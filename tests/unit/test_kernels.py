@@ -14,9 +14,7 @@ import pytest
 import readable
 from readable import tau
 
-from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses import LOSSES, HalfStep, RowPrior
-from onebit_spark.core.losses.batched_solve import (
+from onebit_spark.core.batched_solve import (
     LANES,
     cholesky,
     cholesky_solve,
@@ -24,6 +22,8 @@ from onebit_spark.core.losses.batched_solve import (
     sweep_all,
     sweep_arrays,
 )
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.losses import LOSSES, HalfStep, RowPrior
 from onebit_spark.core.losses.hinge import floors
 from onebit_spark.core.losses.logistic import softplus_sum, tau_weights
 from onebit_spark.core.posterior import RowPosterior

@@ -32,6 +32,7 @@ from onebit_spark.core.model_selection import (
 )
 from onebit_spark.core.posterior import Form
 from onebit_spark.core.randomness import Split
+from onebit_spark.core.setup import factor_prior, form_of, kappa_of, loss_of
 from onebit_spark.core.solver import IterationPlan, Start, solve
 from onebit_spark.engines.start import GROWN_MARGIN
 from onebit_spark.engines.threads import local_state
@@ -72,12 +73,12 @@ def test_clear_labels_weigh_more_than_noisy_ones_and_mere_noise_weighs_less():
     config = FitConfig(**FIXED)
     clear, noisy = (select_model(engine_of(*ratings), config) for ratings in (data("A1"), data("B3")))
     draws = [select_model(engine_of(*noise()), replace(config, seed=seed)) for seed in range(5)]
-    mere = sorted(draws, key=lambda choice: choice.config.kappa)[2]  # a single tenth of mere noise may prefer any κ
-    assert mere.config.kappa <= 0.4 < 0.63 <= noisy.config.kappa <= 1.25 < 1.6 <= clear.config.kappa
+    mere = sorted(draws, key=lambda choice: kappa_of(choice.config))[2]  # a single tenth of mere noise may prefer any κ
+    assert kappa_of(mere.config) <= 0.4 < 0.63 <= kappa_of(noisy.config) <= 1.25 < 1.6 <= kappa_of(clear.config)
     np.testing.assert_allclose(np.diff(np.log10(KAPPA_FACTORS)), 0.1, atol=0.01)
     for choice in (clear, noisy, mere):
         least = LEAST_GAIN * choice.holdout.standard_error
-        assert choice.losses[choice.config.kappa] < min(choice.losses.values()) + least
+        assert choice.losses[kappa_of(choice.config)] < min(choice.losses.values()) + least
         places = sorted(KAPPA_FACTORS.index(weight) for weight in choice.losses)
         assert places == list(range(places[0], places[-1] + 1))  # none was skipped
 
@@ -93,7 +94,7 @@ def test_a_change_is_kept_if_it_gains_a_tenth_of_the_standard_error(ratings):
         assert gain > least if entry["kept"] else gain < 1.1 * LEAST_GAIN * error
         best = entry if entry["kept"] else best
     assert choice.holdout.loss == best["loss"]
-    assert choice.config.kappa == best["weight"]
+    assert kappa_of(choice.config) == best["weight"]
     assert choice.config.implicit_features == best["implicit_features"]
     assert choice.config.rank <= best["rank"]
 
@@ -242,7 +243,7 @@ def cells(state):
 
 def posteriors_of(state):
     config = FitConfig(rank=2)
-    state.start(config, config.make_loss())
+    state.start(config, loss_of(config))
     return state.posteriors
 
 
@@ -293,7 +294,7 @@ def test_all_ratings_try_twenty_factors_where_a_slice_refused_more(monkeypatch, 
 
     def refused(search, trial, wider):
         tried.append((search._share, wider.factors))
-        search._refused[wider.factors, wider.kappa] = True
+        search._refused[wider.factors, kappa_of(wider)] = True
         return trial
 
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", len(rows) // 5)
@@ -311,7 +312,7 @@ def test_the_side_with_new_rows_moves_first():
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE)
     here, there = local_state(block), local_state(block.transpose())
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=6, tol=0, intercepts=False)
-    here.start(config, config.make_loss())
+    here.start(config, loss_of(config))
     begun = {side: here.posterior(side) for side in SIDES}
     turned = {side: begun[OTHER[side]] for side in SIDES}
     start = Start(begun, HyperPosterior(PRIOR, PRIOR, np.ones(2)))
@@ -341,13 +342,17 @@ def test_a_rank_and_a_weight_that_are_given_leave_nothing_to_choose():
 def test_when_there_is_too_little_to_choose(monkeypatch):
     state = engine_of(*data("B3"))
     given = select_model(state, FitConfig(likelihood_weight=0.7, rank=5))
-    assert (given.config.kappa, given.config.rank, given.start) == (0.7, 5, None)
+    assert (kappa_of(given.config), given.config.rank, given.start) == (0.7, 5, None)
     short = select_model(state, FitConfig(max_iter=model_selection.SHORTEST_FIT - 1))
-    assert (short.config.rank, short.config.kappa, short.start) == (START_RANK, LOSSES["logistic"].default_kappa, None)
+    assert (short.config.rank, kappa_of(short.config), short.start) == (
+        START_RANK,
+        LOSSES["logistic"].default_kappa,
+        None,
+    )
     monkeypatch.setattr(model_selection, "FEWEST_RATINGS", state.engine.n_ratings + 1)
     for loss in ("logistic", "hinge"):
         few = select_model(state, FitConfig(loss=loss))
-        assert (few.config.rank, few.config.kappa, few.start) == (START_RANK, LOSSES[loss].default_kappa, None)
+        assert (few.config.rank, kappa_of(few.config), few.start) == (START_RANK, LOSSES[loss].default_kappa, None)
         assert few.as_dict() is few.calibration is None
         assert (few.candidates, few.ranks) == (1, 1)
     assert select_model(state, FitConfig(max_rank=4)).config.rank == 4
@@ -358,12 +363,12 @@ def test_a_fit_that_starts_from_another_takes_its_settings():
     settings = {"rank": 17, "likelihood_weight": 1.3, "implicit_features": False}
     earlier = Start({}, HyperPosterior(PRIOR, PRIOR, np.ones(17)), settings=settings)
     choice = select_model(state, FitConfig(), earlier)
-    assert (choice.config.rank, choice.config.kappa, choice.config.implicit_features) == (17, 1.3, False)
+    assert (choice.config.rank, kappa_of(choice.config), choice.config.implicit_features) == (17, 1.3, False)
     assert (choice.candidates, choice.ranks) == (len(KAPPA_FACTORS), 64)  # chosen, on ratings that may be these
     assert choice.start is earlier
     assert choice.as_dict() is None
     given = select_model(state, FitConfig(rank=5, likelihood_weight=0.7), earlier)
-    assert (given.config.rank, given.config.kappa, given.config.implicit_features) == (5, 0.7, True)
+    assert (given.config.rank, kappa_of(given.config), given.config.implicit_features) == (5, 0.7, True)
     noisy = {
         "trail": [],
         "ranks": 64,
@@ -381,7 +386,7 @@ def test_ratings_of_a_cell_stay_together():
     """Each rating three times: as with each once, so that a κ that repeats them gains nothing by it."""
     rows, cols, labels = data("B3")
     once, thrice = (engine_of(*(np.repeat(part, n) for part in (rows, cols, labels))) for n in (1, 3))
-    weights = [select_model(state, FitConfig(**FIXED)).config.kappa for state in (once, thrice)]
+    weights = [select_model(state, FitConfig(**FIXED)).config.likelihood_weight for state in (once, thrice)]
     assert weights[1] < weights[0]
     split, numbers = Split(7, 0.9, "cell"), tuple(map(np.arange, SHAPE))
     alone, together = (
@@ -516,14 +521,14 @@ def test_without_tolerance_the_tenth_ends_a_fit_that_chooses_its_settings():
 
 def test_hinge_chooses_its_rank_alone():
     fit = fitted(data("A2"), FitConfig(loss="hinge"))
-    assert fit.config.kappa == LOSSES["hinge"].default_kappa
-    assert {entry["weight"] for entry in fit.info.choice["trail"]} == {fit.config.kappa}
+    assert kappa_of(fit.config) == LOSSES["hinge"].default_kappa
+    assert {entry["weight"] for entry in fit.info.choice["trail"]} == {kappa_of(fit.config)}
     assert fit.info.calibration is None
     assert fit.config.rank < START_RANK
 
 
 SMALL = (120, 90)
-PRIOR = FitConfig().make_prior(sum(SMALL))
+PRIOR = factor_prior(FitConfig(), sum(SMALL))
 
 
 def some_posterior(kind, intercept, implicit, rank=3, rows=7, precision="float64"):
@@ -637,14 +642,14 @@ def test_new_factors_are_singular_vectors_of_the_residuals(weighted, choices, mo
     expected = GROWN_MARGIN * weights.sum() * low_rank / np.sum(residuals * low_rank[rows, cols])
 
     wider = FitConfig(rank=5, **choices)
-    grown = state.grow(wider, wider.make_loss())
+    grown = state.grow(wider, loss_of(wider))
     added = grown["rows"].mean[:, 2:].astype(float) @ grown["cols"].mean[:, 2:].T.astype(float)
     assert np.linalg.norm(added - expected) < 1e-3 * np.linalg.norm(expected)
     for side in SIDES:
         kept = grown[side].with_only(np.arange(2))
         np.testing.assert_array_equal(kept.packed(), before[side].packed())
-        np.testing.assert_allclose(grown[side].spread[:, 2:], config.make_loss().start_std, rtol=1e-6)
-        assert grown[side].form == wider.form
+        np.testing.assert_allclose(grown[side].spread[:, 2:], loss_of(config).start_std, rtol=1e-6)
+        assert grown[side].form == form_of(wider)
 
 
 def test_growth_hardly_changes_a_score():
@@ -652,7 +657,7 @@ def test_growth_hardly_changes_a_score():
     state, _, (rows, cols, labels, _) = rank_two_engine()
     before = {side: state.posterior(side) for side in SIDES}
     wider = FitConfig(rank=4)
-    grown = state.grow(wider, wider.make_loss())
+    grown = state.grow(wider, loss_of(wider))
     old, new = scores_of(before), scores_of(grown)
     assert 0 < np.abs(new - old).max() < 0.2
     losses = [np.mean(np.logaddexp(0, -labels * scores[rows, cols])) for scores in (old, new)]
@@ -665,6 +670,6 @@ def test_the_objective_falls_from_the_grown_state():
     hierarchy = solve(state, config).hierarchy
     wider = FitConfig(rank=4, likelihood_weight=1.0, max_iter=8, tol=0, implicit_features=False)
     scales = hierarchy.of_factors(np.array([0, 1, -1, -1]))
-    start = Start(state.grow(wider, wider.make_loss()), scales, earlier=8)
+    start = Start(state.grow(wider, loss_of(wider)), scales, earlier=8)
     history = [step.objective for step in solve(state, wider, start=start).history]
     assert np.all(np.diff(history) < 0)

@@ -10,8 +10,9 @@ from modelfolders import info_of
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.loss import other_location, other_std
 from onebit_spark.core.losses import OTHER, SIDES
-from onebit_spark.core.losses.base import other_location, other_std
+from onebit_spark.core.setup import kappa_of, loss_of
 from onebit_spark.core.work import prior_rows
 from onebit_spark.predict import new_ratings
 from onebit_spark.predict.new_ratings import Before, FoldIn, converged_rows, updated_sides
@@ -56,7 +57,7 @@ def objective(info, block, before, after):
     rows, cols = np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1
     data = hinge_data if info.config.loss == "hinge" else logistic_data
     pairs = after["rows"].take(rows), after["cols"].take(cols)
-    total = info.config.kappa * data(*pairs, np.where(block.codes & 1, 1.0, -1.0))
+    total = kappa_of(info.config) * data(*pairs, np.where(block.codes & 1, 1.0, -1.0))
     for side, ratings in (("rows", block), ("cols", block.transpose())):
         prior = new_ratings.update_prior(FoldIn.of(info, side), ratings, before[side], before[OTHER[side]])
         for g, p, x, v in zip(
@@ -148,7 +149,7 @@ def settled_and_fitted(side, **choices):
     own, other = (fit.rows, fit.cols) if side == "rows" else (fit.cols, fit.rows)
     prior = fit.scales.row_prior(side)
     block = block if side == "rows" else block.transpose()
-    settled = converged_rows(config.make_loss(), block, other, side, config.kappa, prior)
+    settled = converged_rows(loss_of(config), block, other, side, kappa_of(config), prior)
     return settled, own, other, block, prior, config
 
 
@@ -170,12 +171,12 @@ def test_hinge_rows_of_a_converged_fit_are_reproduced(intercepts, side):
     row = np.repeat(np.arange(block.n_rows), block.row_counts)
     col, sign = block.codes >> 1, 2.0 * (block.codes & 1) - 1.0
     w = np.zeros((block.n_rows, z.shape[1]))
-    np.add.at(w, row, config.kappa * np.sqrt(2 / np.pi) * s[col])
+    np.add.at(w, row, kappa_of(config) * np.sqrt(2 / np.pi) * s[col])
 
     def objective(location):
         x = np.insert(location, 0, 1.0, axis=1) if intercepts else location
         u = np.einsum("lk,lk->l", x[row], z[col])
-        hinge = np.bincount(row, config.kappa * np.maximum(1 - sign * u, 0))
+        hinge = np.bincount(row, kappa_of(config) * np.maximum(1 - sign * u, 0))
         penalty = w[:, int(intercepts) :] * np.abs(location) + 0.5 * prior.precision * (location - prior.mean) ** 2
         return hinge + penalty.sum(axis=1)
 

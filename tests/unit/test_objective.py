@@ -11,6 +11,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hyper_posterior import INTERCEPT_MEAN_VARIANCE
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.priors import PRIORS
+from onebit_spark.core.setup import factor_prior, intercept_prior, kappa_of
 
 SHAPE = (14, 11)
 
@@ -43,9 +44,9 @@ def test_objective_is_the_long_formula_at_the_returned_state(loss, prior, interc
         config = config_of(loss, prior=prior, intercepts=intercepts, alpha=3.0, beta=2.0, max_iter=iterations)
         fit = fit_arrays(*data, config)
         mean, variance = (fit.scales.mean, fit.scales.mean_variance) if intercepts else (0.0, 1.0)
-        priors = config.make_prior(sum(SHAPE)), config.make_intercept_prior()
+        priors = factor_prior(config, sum(SHAPE)), intercept_prior(config)
         scales = bruteforce.best_scales(priors[0], fit.rows, fit.cols, mean, variance, priors[1])
-        expected = bruteforce.objective(loss.name, data, config.kappa, fit.rows, fit.cols, scales)
+        expected = bruteforce.objective(loss.name, data, kappa_of(config), fit.rows, fit.cols, scales)
         assert fit.objective_history[-1] == pytest.approx(expected, rel=1e-9)
         divergence = bruteforce.divergence(fit.rows, fit.cols, scales)
         assert fit.history[-1].divergence == pytest.approx(divergence, rel=1e-9, abs=1e-9 * abs(expected))
@@ -116,8 +117,8 @@ def test_the_rest_of_the_objective_is_the_divergence(loss, prior, intercepts):
     choices = {**PLAIN, "loss": loss, "prior": prior, "intercepts": intercepts, "rank": 2, "max_iter": 3}
     config = FitConfig(**choices, alpha=3.0, beta=2.0)
     fit = fit_arrays(*data, config)
-    divergence = fit.objective_history[-1] - config.kappa * bruteforce.data_term(loss, data, fit.rows, fit.cols)
-    pi, pi_of_intercepts = config.make_prior(sum(SHAPE)), config.make_intercept_prior()
+    divergence = fit.objective_history[-1] - kappa_of(config) * bruteforce.data_term(loss, data, fit.rows, fit.cols)
+    pi, pi_of_intercepts = factor_prior(config, sum(SHAPE)), intercept_prior(config)
     mean, variance = fit.scales.mean, fit.scales.mean_variance
     draws, first = 4000, int(intercepts)
     log_ratio = np.zeros(draws)

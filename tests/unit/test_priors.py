@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from onebit_spark.core.priors import PRIORS, Gamma
+from onebit_spark.core.priors import PRIORS
+from onebit_spark.core.priors.gamma import Gamma
 
 LOG_DENSITY = {  # of x = log γ under the prior, up to α log β − lnΓ(α)
     "gamma": lambda x, a, b: a * x - b * mp.exp(x),

@@ -12,19 +12,13 @@ from test_objective import config_of
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.features import (
-    FEATURE_RIDGE,
-    MOST_VALUES,
-    FeatureCoding,
-    FeatureRidge,
-    SideFeatures,
-    learn_coding,
-    warn_of_unknown_values,
-)
+from onebit_spark.core.features import FEATURE_RIDGE, FeatureRidge
 from onebit_spark.core.losses import SIDES, HalfStep
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.randomness import Split
+from onebit_spark.core.setup import loss_of
 from onebit_spark.core.solver import solve
+from onebit_spark.data.features import MOST_VALUES, FeatureCoding, SideFeatures, learn_coding, warn_of_unknown_values
 from onebit_spark.engines.threads import local_state
 
 
@@ -179,7 +173,7 @@ def test_the_objective_never_rises(loss, prior, intercepts, implicit):
 def test_the_statistics_by_hand():
     """Of one half step with given weights: Σ f(x − p)ᵀ, X' = [1, x − Wᵀf − p], and the ridge."""
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=3, tol=0)
-    state, loss, rng = known_engine(), config.make_loss(), np.random.default_rng(3)
+    state, loss, rng = known_engine(), loss_of(config), np.random.default_rng(3)
     hierarchy = solve(state, config).hierarchy
     weights = rng.normal(size=(P, config.dimension))
     implicit_coef = state.posteriors["cols"].implicit[:, :2].copy()

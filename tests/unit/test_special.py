@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onebit_spark.certify.bounds import kl, kl_inverse
-from onebit_spark.core.priors import bessel_k_ratio, log_bessel_k
+from onebit_spark.core.bessel import bessel_k_ratio, log_bessel_k
 
 EPS = np.finfo(float).eps
 ORDERS = [0.0, 0.25, 0.5, 1.0, 3.7, 10.0, 24.9, 25.1, 60.0, 1311.5, 1e5 + 0.5, 5e7, 1e9]

@@ -1,8 +1,8 @@
-"""The registered losses. A new loss is a file of its own and an entry of ``LOSSES``."""
+"""The losses: one module for each name (docs/ARCHITECTURE.md, "A new loss")."""
 
 from __future__ import annotations
 
-from onebit_spark.core.losses.base import (
+from onebit_spark.core.loss import (
     OTHER,
     SIDES,
     HalfStep,
@@ -13,10 +13,8 @@ from onebit_spark.core.losses.base import (
     Side,
     Symmetry,
 )
-from onebit_spark.core.losses.hinge import Hinge
-from onebit_spark.core.losses.logistic import Logistic
+from onebit_spark.registry import Registry
 
-LOSSES: dict[str, type[Loss]] = {loss.name: loss for loss in (Hinge, Logistic)}
+LOSSES: Registry[Loss] = Registry("core/losses", Loss)
 
-__all__ = ["LOSSES", "OTHER", "SIDES", "HalfStep", "Hinge", "Logistic", "Loss", "Move", "RowPrior",
-    "RowSums", "Side", "Symmetry"]  # fmt: skip
+__all__ = ["LOSSES", "OTHER", "SIDES", "HalfStep", "Loss", "Move", "RowPrior", "RowSums", "Side", "Symmetry"]

@@ -16,8 +16,17 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from onebit_spark.compiled import jit
+from onebit_spark.core.batched_solve import (
+    LANES,
+    cholesky,
+    cholesky_solve,
+    fill_up,
+    next_batch,
+    solve_arrays,
+    sum_of_logs,
+)
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses.base import (
+from onebit_spark.core.loss import (
     HalfStep,
     Loss,
     Move,
@@ -29,16 +38,8 @@ from onebit_spark.core.losses.base import (
     other_std,
     side_by_side,
 )
-from onebit_spark.core.losses.batched_solve import (
-    LANES,
-    cholesky,
-    cholesky_solve,
-    fill_up,
-    next_batch,
-    solve_arrays,
-    sum_of_logs,
-)
-from onebit_spark.core.losses.row_sums import (
+from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
+from onebit_spark.core.row_sums import (
     CHUNK,
     CHUNK_STRIDE,
     add_gram,
@@ -50,7 +51,6 @@ from onebit_spark.core.losses.row_sums import (
     signed_weight,
     weight_of,
 )
-from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
 
 SPREAD_FACTOR = math.sqrt(2 / math.pi)  # c: E|Z| of a standard normal Z
 HALVINGS = 3
@@ -62,9 +62,7 @@ class Hinge(Loss):
 
     solver: Literal["mm", "gradient"] = "mm"
 
-    name: ClassVar[str] = "hinge"
     default_kappa: ClassVar[float] = 2.0
-    chooses_kappa: ClassVar[bool] = False
     start_std: ClassVar[float] = 0.2  # much smaller, and columns of noise survive in a worse optimum
     start_shrinkage: ClassVar[float] = 0.7
     score_noise: ClassVar[float] = 0.0

@@ -21,19 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from onebit_spark.compiled import inner, jit
-from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses.base import (
-    HalfStep,
-    Loss,
-    OtherLines,
-    RowSums,
-    aligned_table,
-    kernel_arguments,
-    other_location,
-    other_std,
-    side_by_side,
-)
-from onebit_spark.core.losses.batched_solve import (
+from onebit_spark.core.batched_solve import (
     LANES,
     cholesky,
     cholesky_solve,
@@ -45,7 +33,20 @@ from onebit_spark.core.losses.batched_solve import (
     sweep_all,
     sweep_arrays,
 )
-from onebit_spark.core.losses.row_sums import (
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.loss import (
+    HalfStep,
+    Loss,
+    OtherLines,
+    RowSums,
+    aligned_table,
+    kernel_arguments,
+    other_location,
+    other_std,
+    side_by_side,
+)
+from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior, packed_size
+from onebit_spark.core.row_sums import (
     CHUNK,
     CHUNK_STRIDE,
     add_gram,
@@ -57,7 +58,6 @@ from onebit_spark.core.losses.row_sums import (
     table_dots,
     weight_of,
 )
-from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior, packed_size
 
 NO_MORE = 40.0  # beyond this ξ, 1 + e^{−ξ} rounds to 1
 
@@ -68,7 +68,6 @@ class Logistic(Loss):
 
     structure: Literal["full", "diagonal"] = "full"
 
-    name: ClassVar[str] = "logistic"
     # 1 is the paper's posterior. Share of correct signs at 1 and 1.2: Senate .9105, .9127; MovieLens-1M .7520, .7516;
     # MovieLens-100K .7354, .7317.
     default_kappa: ClassVar[float] = 1.0

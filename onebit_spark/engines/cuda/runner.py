@@ -17,10 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.features import RIDGE, ImplicitMove
-from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Logistic, Loss, RowPrior, Side
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
+from onebit_spark.core.losses.logistic import Logistic
 from onebit_spark.core.posterior import FIT_VECTORS, FloatArray, Form, RowMap, RowPosterior, packed_size
 from onebit_spark.core.prediction import BINS, HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, WIDEST
 from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.core.setup import form_of
 from onebit_spark.core.spectral import (
     STARTS,
     CountedRows,
@@ -188,7 +190,7 @@ class CudaEngine:
 
     def shortage(self, config: FitConfig) -> str | None:
         sizes = self.n_ratings, self.n_rows("rows"), self.n_rows("cols")
-        needed = bytes_needed(*sizes, config.form, self.weighted)
+        needed = bytes_needed(*sizes, form_of(config), self.weighted)
         there = usable_bytes()
         if needed <= there:
             return None
@@ -222,7 +224,7 @@ class CudaEngine:
     # ---- the start -------------------------------------------------------------------------------
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
-        self._prepare(config.form)
+        self._prepare(form_of(config))
         signs = DeviceSigns(self.ratings, self.ratings)
         tables: tuple[Any, Any] = STARTS[config.start](signs, config.factors, config.seed)
         return {side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)}
@@ -233,7 +235,7 @@ class CudaEngine:
         config: FitConfig,
         loss: Loss,
     ) -> dict[Side, RowPosterior]:
-        self._prepare(config.form)
+        self._prepare(form_of(config))
         residuals: dict[Side, DeviceRatings] = {}
         for side, ratings in self.ratings.items():
             weights = residual_weights(ratings, tables[side], tables[OTHER[side]])

@@ -22,6 +22,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
+from onebit_spark.core.setup import form_of
 from onebit_spark.core.spectral import CountedRows
 from onebit_spark.data.id_index import Ids
 from onebit_spark.data.locations import Location
@@ -138,8 +139,10 @@ def open_state(
         "broadcast": frozenset(SIDES), "mixed": frozenset([fewer]), "shuffle": frozenset()
     }  # fmt: skip
     blocks = execution.row_blocks, execution.col_blocks
-    takes = partial(takes_slice, loaded.weight is not None, config.form, driver_limits(spark), execution.driver_ratings)
-    return executor_state(spark, loaded, blocks, config.form, Storage(folder), held[exchange], takes)
+    takes = partial(
+        takes_slice, loaded.weight is not None, form_of(config), driver_limits(spark), execution.driver_ratings
+    )
+    return executor_state(spark, loaded, blocks, form_of(config), Storage(folder), held[exchange], takes)
 
 
 def work_folder(spark: SparkSession, given: str | None) -> Location | None:

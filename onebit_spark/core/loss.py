@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onebit_spark.compiled import CACHE_LINE
+from onebit_spark.core.arrays import DoubleArray, FloatArray, IntArray
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.posterior import FloatArray, Kind, RowMap, RowPosterior
+from onebit_spark.core.posterior import Kind, RowMap, RowPosterior
+from onebit_spark.registry import name_of
 
 Side = Literal["rows", "cols"]
 SIDES: tuple[Side, Side] = ("rows", "cols")
@@ -36,23 +37,23 @@ class RowPrior:
 
     # (1, D) or (rows, D): E[μ] for intercepts and 0 for factors, plus ``explained``. After a fit,
     # ``new_ratings.update_prior`` takes the means and inverse variances of known rows from their posterior.
-    mean: NDArray[np.float64]
-    precision: NDArray[np.float64]  # (1, D): g = E[1/γ]; or (rows, D)
+    mean: DoubleArray
+    precision: DoubleArray  # (1, D): g = E[1/γ]; or (rows, D)
     # (rows, D): the part of ``mean`` that features explain (docs/MATH.md, §13 and §15)
-    explained: NDArray[np.float64] | None = None
-    implicit_mean: NDArray[np.float64] | None = None  # (rows, K): the part of it that implicit features explain
-    coupling: NDArray[np.float64] | None = None  # (D, D), 0 on its diagonal: couples coordinates after ``before``
+    explained: DoubleArray | None = None
+    implicit_mean: DoubleArray | None = None  # (rows, K): the part of it that implicit features explain
+    coupling: DoubleArray | None = None  # (D, D), 0 on its diagonal: couples coordinates after ``before``
 
     @classmethod
     def at(cls, lines: RowPosterior) -> RowPrior:
         return cls(lines.location.astype(np.float64), lines.std.astype(np.float64) ** -2)
 
-    def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
+    def take(self, index: IntArray | slice) -> RowPrior:
         mean, precision = (lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision))
         explained, implicit = (None if part is None else part[index] for part in (self.explained, self.implicit_mean))
         return RowPrior(mean, precision, explained, implicit, self.coupling)
 
-    def shifted_by(self, explained: NDArray[np.float64], implicit_mean: NDArray[np.float64] | None = None) -> RowPrior:
+    def shifted_by(self, explained: DoubleArray, implicit_mean: DoubleArray | None = None) -> RowPrior:
         """The prior with ``explained`` (D columns) and ``implicit_mean`` (K columns) added to the means of all rows."""
         if implicit_mean is not None:
             explained = explained.copy()
@@ -83,7 +84,7 @@ class HalfStep:
     relaxation: float = 1.0
     curvature: bool = False  # the logistic loss only: its own curvature E σ'(u) instead of its bound's (§17)
     # W, (p, D): a row with the side features f has the prior mean Wᵀf (docs/MATH.md, §15)
-    feature_coef: NDArray[np.float64] | None = None
+    feature_coef: DoubleArray | None = None
 
     def before(self, by: RowMap) -> HalfStep:
         """The same step before the pending map ``by`` of its rows. The map of the other side is pending as well."""
@@ -115,29 +116,32 @@ OtherLines = FloatArray  # one line for each row of the other side: all that a r
 
 
 class Loss(ABC):
-    """A convex surrogate of the 0-1 loss with its row update. Stateless; registered by name in ``LOSSES``."""
+    """A convex surrogate of the 0-1 loss with its row update. It has no state but its options."""
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # that of its module, in flags and in Params
     default_kappa: ClassVar[float]  # κ where none is given or chosen
-    chooses_kappa: ClassVar[bool]  # whether κ is chosen on a part of the ratings where none is given
+    chooses_kappa: ClassVar[bool] = False  # whether κ is chosen on a part of the ratings where none is given
     start_std: ClassVar[float]  # standard deviation of every coordinate at the start
     start_shrinkage: ClassVar[float]  # the spectral start's factor in a model with intercepts
     has_curvature: ClassVar[bool] = False  # whether ``HalfStep.curvature`` is possible
     score_noise: ClassVar[float]  # c: ``probability`` is an increasing function of score/√(c + variance)
 
+    def __init_subclass__(cls) -> None:
+        cls.name = name_of(cls.__module__)
+
     @classmethod
-    @abstractmethod
     def from_options(cls, solver: str, covariance: str) -> Loss:
         """The loss with the options that concern it."""
+        return cls()
 
     @staticmethod
     @abstractmethod
-    def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
+    def probability(scores: FloatArray, variances: FloatArray) -> DoubleArray:
         """P(+) from the posterior mean and variance of the score."""
 
     @staticmethod
     @abstractmethod
-    def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> NDArray[np.float64]:
+    def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> DoubleArray:
         """The loss of ratings that were not fitted, for labels ±1."""
 
     @property

@@ -36,7 +36,7 @@ from numba.core.dispatcher import Dispatcher
 from onebit_spark.certify.draw_certificates import certify_draws
 from onebit_spark.compiled import book_compiling, cache_folder, locked, say_compiling
 from onebit_spark.core import batched_solve
-from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock, repeats_of
 from onebit_spark.core.model_selection import select_model
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import solve
@@ -161,6 +161,7 @@ def run_fit(config: FitConfig, weighted: bool) -> None:
     rows, cols = np.divmod(np.arange(16), 4)
     weights = np.ones(16, np.float32) if weighted else None
     block = RatingBlock.from_coordinates(rows, cols, (rows + cols) % 3 > 0, (4, 4), weights)
+    repeats_of(block)
     Split(0, 0.5).part_of(block, np.arange(4), np.arange(4))  # the tenth that the choice holds back
     state = local_state(block, 1)
     with state.running():

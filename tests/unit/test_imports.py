@@ -209,7 +209,12 @@ def test_these_checks_can_fail():
             "core.d": "import numpy\nrun(['-m', 'onebit_spark.spark.c'])\n",
         }
     )
-    assert arrows == {"core.a": {"core.b"}, "core.b": {"core.a", "spark.c"}, "spark.c": {"core.d"}, "core.d": {"spark.c"}}
+    assert arrows == {
+        "core.a": {"core.b"},
+        "core.b": {"core.a", "spark.c"},
+        "spark.c": {"core.d"},
+        "core.d": {"spark.c"},
+    }
     assert sorted(map(sorted, circles_of(arrows))) == [["core.a", "core.b"], ["core.d", "spark.c"]]
     assert upward(arrows) == ["core.b -> spark.c", "core.d -> spark.c"]
 

@@ -35,7 +35,7 @@ def config_of(loss, **options):
 
 
 @pytest.mark.parametrize("intercepts", [False, True])
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("prior", bruteforce.DENSITY)
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)
 def test_objective_is_the_long_formula_at_the_returned_state(loss, prior, intercepts):
     """α = 3, β = 2: neither is the default, nor of the size of m."""
@@ -109,7 +109,7 @@ RHO_OF_GAMMA = {  # ρ(γ) for S and m as scipy knows it, the paper's Section 4
 
 
 @pytest.mark.parametrize("intercepts", [False, True])
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("prior", bruteforce.DENSITY)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_rest_of_the_objective_is_the_divergence(loss, prior, intercepts):
     """objective − data term = KL(ρ‖π) = E_ρ[log ρ − log π], over L, R, γ and μ, by 4,000 draws from ρ."""

@@ -35,8 +35,6 @@ LEFT_ALONE = {
 }
 # Pages whose indented blocks are no code.
 DRAWN = {"MATH.md": "formulas", "ARCHITECTURE.md": "drawings"}
-# Pages whose Python blocks are lines of a module, and need what it imports.
-EXCERPT_OF = {"CONTRIBUTING.md": "onebit_spark.core.priors"}
 
 JOB_FILE = re.compile(r"(?:\S*/)?(fit|predict|positions|evaluate|reproduce)\.py")
 CODE = re.compile(r"(from|import) \w")

@@ -6,14 +6,13 @@ are not run.
 """
 
 import contextlib
-import importlib
 import io
 import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from guides import EXCERPT_OF, GUIDES, ROOT, assert_prints, snippets
+from guides import GUIDES, ROOT, assert_prints, snippets
 from pyspark.ml.recommendation import ALS
 from running import run_here, write
 
@@ -23,7 +22,6 @@ TABLES = {"cluster.md": ("films.ratings", "films.pairs"), "platforms.md": ("film
 SHORTER = {"fit": ["--max-iter", "4"]}  # the rest is as printed
 DRAWS_REPORTS = "README.md"  # where the jobs of the others draw none: half of the Python time of a job
 LEFT_BEHIND = {  # expressions that hold at the end
-    "CONTRIBUTING.md": 'PRIORS["log-normal"](alpha=1.0, beta=1.0)',  # no method is missing
     "README.md": 'Path("model/report.html").exists()',
     "predictions.md": 'Path("reported/report.html").exists()',
     "streaming.md": 'Path("models/batch-0/metadata.json").exists()',
@@ -44,8 +42,6 @@ def test_the_guide_runs(guide, spark, clone, monkeypatch):
     for package in NEEDS.get(guide.name, ()):
         pytest.importorskip(package)
     names = {"spark": spark}
-    if guide.name in EXCERPT_OF:
-        names |= vars(importlib.import_module(EXCERPT_OF[guide.name]))
     printed = ""
     for snippet in snippets(guide):
         where, text = f"{guide.name}, line {snippet.line}", stand_in(snippet.text, clone)

@@ -16,6 +16,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from onebit_spark import model_info
+from onebit_spark.certify.freshness import KEPT_OUT, fresh_to
+from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import SideFeatures, SideTables
 from onebit_spark.core.fit_state import FitState
@@ -46,7 +48,7 @@ from onebit_spark.fit import FitTask, ModelParts, fit_model
 from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import local_path, write_into
 from onebit_spark.model_info import SIDE_OF, ModelInfo
-from onebit_spark.predict.predictor import KEPT_OUT, CertificateRequest, ModelSide, fresh_to
+from onebit_spark.predict.sides import ModelSide
 from onebit_spark.settings import Execution, FitConfig, Labels, Problem, Terms, Who, device_problems, is_integer
 
 log = logging.getLogger("onebit_spark")

@@ -31,7 +31,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import CERTIFICATE, local_path
 from onebit_spark.model_info import SIDE_OF, ModelInfo
-from onebit_spark.predict.predictor import asked_ids
+from onebit_spark.predict.sides import asked_ids
 from onebit_spark.settings import Who
 
 REPORT = "report.html"

@@ -27,12 +27,15 @@ from onebit_spark.certify.certificates import (
     headline_of,
     ungrouped_certificates,
 )
+from onebit_spark.certify.freshness import fresh_to
+from onebit_spark.certify.requests import CertificateRequest, certificates_of, with_certificates
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.confidences import TOWARDS, Call
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
-from onebit_spark.core.prediction import TOWARDS, Call, ranking_figures
+from onebit_spark.core.scores import compute_moments
 from onebit_spark.core.solver import Iteration
 from onebit_spark.data.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.data.id_index import one_array
@@ -41,28 +44,22 @@ from onebit_spark.data.user_tables import arrow_table, label_problems, weight_pr
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_folder import read_model, replaced_folder, write_into, write_page, write_vectors
 from onebit_spark.model_info import PARTNER, SIDE_OF, ModelInfo
-from onebit_spark.predict.new_ratings import FoldIn, updated_rows, warn_dropped, warn_left_out
-from onebit_spark.predict.predictor import (
+from onebit_spark.predict.figures import (
     NOTHING_SEEN,
     SAMPLE,
-    CertificateRequest,
-    ModelSide,
-    Predictor,
-    asked_ids,
     calibrated,
-    certificates_of,
     count_by_level,
     diagnosed,
     figures_of,
-    fresh_to,
-    moments,
     sampled,
     scored_table,
-    scores_at,
     sums_of,
-    with_certificates,
 )
+from onebit_spark.predict.metrics import ranking_figures
+from onebit_spark.predict.new_ratings import FoldIn, updated_rows, warn_dropped, warn_left_out
+from onebit_spark.predict.predictor import Predictor
 from onebit_spark.predict.questions import best_questions
+from onebit_spark.predict.sides import ModelSide, asked_ids, scores_at
 from onebit_spark.predict.top_n import Numbers, Ranking, best_of, ranking_problems
 from onebit_spark.report.map import MOST_POINTS, REPORTED, coloured, drawing
 from onebit_spark.report.map import page as map_page
@@ -382,7 +379,7 @@ class FittedModel:
     def predicted(self, rows: Numbers, cols: Numbers) -> dict[str, DoubleArray]:
         """Score, std, probability and prediction of positions of the two sides. Position −1 is an unknown id."""
         dimension, threads = self.users.prior.dimension, available_cores()
-        both = moments(
+        both = compute_moments(
             lambda part: (self.users.at(rows[part]), self.items.at(cols[part])), len(rows), dimension, threads
         )
         return self.predictor.outputs(*both)
@@ -639,7 +636,7 @@ class FittedModel:
     def ranking(
         self, users: Any, items: Any = None, labels: ArrayLike | None = None, *, n: int = 10, seen: Any = None
     ) -> dict[str, Any]:
-        """How many positive ratings the lists of ``recommend`` find: see ``core.prediction.ranking_figures``.
+        """How many positive ratings the lists of ``recommend`` find: see ``predict.metrics.ranking_figures``.
 
         The ratings, users, items and labels or one table with the columns of the fit, were not fitted. The positive
         ones are relevant. ``seen`` are the ratings that were fitted, (users, items, labels) or a table, or their pairs,

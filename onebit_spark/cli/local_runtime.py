@@ -14,6 +14,8 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from onebit_spark.certify.certificates import Certificate
+from onebit_spark.certify.freshness import fresh_to, seen_in_fit
+from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.data.files import ArrowTable, Unreadable, inferred, null_or_nan, open_table
@@ -37,8 +39,7 @@ from onebit_spark.in_process import LocalModels, checked_features, driver_state
 from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import local_path, replaced_folder
 from onebit_spark.model_info import SIDE_OF
-from onebit_spark.predict import predictor
-from onebit_spark.predict.predictor import SAMPLE, CertificateRequest
+from onebit_spark.predict.figures import CALIBRATING, SAMPLE, calibrated, figures_of, sampled, sums_of, with_rates
 from onebit_spark.report.map import groups_of
 from onebit_spark.settings import Who
 
@@ -177,8 +178,8 @@ class LocalRuntime:
         return ratings.kept()
 
     def measure(self, model: FittedModel, on: KeptRatings) -> dict[str, Any]:
-        figures = _with_rates(model, on, predictor.figures_of(predictor.sums_of(_scored(model, on))))
-        return figures | {"warning": predictor.seen_in_fit(model.fitted, _sketch(model, on))}
+        figures = _with_rates(model, on, figures_of(sums_of(_scored(model, on))))
+        return figures | {"warning": seen_in_fit(model.fitted, _sketch(model, on))}
 
     def ranking(self, model: FittedModel, on: KeptRatings, n: int, seen: KeptRatings | None) -> dict[str, Any]:
         known = None if seen is None else (seen.users, seen.items, seen.positive)
@@ -189,7 +190,7 @@ class LocalRuntime:
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
         if freshness is None:
-            freshness = predictor.fresh_to(model.fitted, _sketch(model, on))
+            freshness = fresh_to(model.fitted, _sketch(model, on))
         figures, certificates = model.certified(_scored(model, on), request, freshness)
         return _with_rates(model, on, figures), certificates
 
@@ -197,8 +198,8 @@ class LocalRuntime:
         return model.with_certificates(certificates)
 
     def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
-        scored = _scored(model, on.sample(predictor.CALIBRATING))
-        return model.changed(calibration=asdict(predictor.calibrated(scored)))
+        scored = _scored(model, on.sample(CALIBRATING))
+        return model.changed(calibration=asdict(calibrated(scored)))
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
         """The model with the figures of its report: of the held-out ratings, or else of the fitted ones."""
@@ -286,14 +287,14 @@ def _scored(model: FittedModel, on: KeptRatings) -> pa.Table:
 
 def _scored_in_fit(model: FittedModel, ratings: CollectedRatings) -> pa.Table:
     block = ratings.ratings
-    places = predictor.sampled(block.n_ratings)
+    places = sampled(block.n_ratings)
     rows = np.searchsorted(block.row_pointers, places, side="right") - 1
     codes = block.codes[places]
     return model.scored(rows, (codes >> 1).astype(np.int64), (codes & 1).astype(bool))
 
 
 def _with_rates(model: FittedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
-    return predictor.with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
+    return with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
 
 
 def _sketch(model: FittedModel, on: KeptRatings) -> CellSketch:

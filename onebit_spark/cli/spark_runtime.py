@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from onebit_spark.certify.certificates import Certificate
+from onebit_spark.certify.freshness import seen_in_fit
+from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv, is_table_name
 from onebit_spark.core.solver import Iteration
 from onebit_spark.data import files as tables
@@ -37,7 +39,6 @@ from onebit_spark.engines.spark.survey import (
     with_weight,
 )
 from onebit_spark.errors import RequestError, reason_of
-from onebit_spark.predict.predictor import CertificateRequest, seen_in_fit
 from onebit_spark.report.map import groups_of
 from onebit_spark.settings import Who
 from onebit_spark.spark import scoring

@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 
 from onebit_spark.certify.certificates import ungrouped_certificates
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.confidences import TOWARDS
 from onebit_spark.core.features import newcomer_means
 from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import OtherLines
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import FloatArray, RowPosterior
-from onebit_spark.core.prediction import TOWARDS
 from onebit_spark.core.work import MeasureSpreads, PlacedBlock
 from onebit_spark.errors import counted
 from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo
-from onebit_spark.predict.predictor import ModelSide
+from onebit_spark.predict.sides import ModelSide
 from onebit_spark.settings import Who
 
 log = logging.getLogger("onebit_spark")

@@ -29,7 +29,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.model import unrated_spreads
 from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines
 from onebit_spark.predict.new_ratings import FoldIn, updated_rows, warn_left_out
-from onebit_spark.predict.predictor import ModelSide, arrow_type
+from onebit_spark.predict.sides import ModelSide, arrow_type
 from onebit_spark.settings import Who
 from onebit_spark.spark.scoring import MOST_PAIRS, SparkFactors
 

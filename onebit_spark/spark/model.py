@@ -42,7 +42,8 @@ from onebit_spark.certify.certificates import (
     headline_of,
     ungrouped_certificates,
 )
-from onebit_spark.core.prediction import TOWARDS, Call
+from onebit_spark.certify.requests import CertificateRequest, with_certificates
+from onebit_spark.core.confidences import TOWARDS, Call
 from onebit_spark.data.hashes import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.data.locations import MODEL, VECTORS, Location, explained, replace_folder
 from onebit_spark.data.ratings import NoRatings, RatingCounts
@@ -53,18 +54,10 @@ from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model import who_problems
 from onebit_spark.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
 from onebit_spark.model_info import METADATA, ModelInfo, feature_effects, plain_columns
+from onebit_spark.predict.figures import CALIBRATING, NOTHING_SEEN, SAMPLE, calibrated, diagnosed
 from onebit_spark.predict.new_ratings import warn_dropped
-from onebit_spark.predict.predictor import (
-    CALIBRATING,
-    NOTHING_SEEN,
-    OUTPUTS,
-    SAMPLE,
-    CertificateRequest,
-    ModelSide,
-    calibrated,
-    diagnosed,
-    with_certificates,
-)
+from onebit_spark.predict.predictor import OUTPUTS
+from onebit_spark.predict.sides import ModelSide
 from onebit_spark.report.page import REPORT, page_of
 from onebit_spark.settings import Who
 from onebit_spark.spark import scoring

@@ -23,7 +23,7 @@ from onebit_spark.engines.spark.survey import checked_ids, refuse_stream
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model import FittedModel
 from onebit_spark.model_info import SIDE_OF, ModelInfo
-from onebit_spark.predict.predictor import ModelSide, arrow_type, asked_ids
+from onebit_spark.predict.sides import ModelSide, arrow_type, asked_ids
 from onebit_spark.report.map import MOST_POINTS, REPORTED, shown
 from onebit_spark.report.map import drawing as map_drawing
 from onebit_spark.settings import Who

@@ -2,7 +2,7 @@
 
 SparkFactors      both tables: ids, and scores of pairs
 scored_ratings    ratings with what the model predicts for them, in this process if they are few, by Spark otherwise
-measure, certify  figures and certificates, from scored ratings by ``predict.predictor``
+measure, certify  figures and certificates, from scored ratings by ``predict.figures``
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StructField, StructType
 
 from onebit_spark.certify.certificates import Certificate, HeldOutCounts, certificate_document
-from onebit_spark.core import prediction
+from onebit_spark.certify.freshness import NOT_KNOWN, fresh_to
+from onebit_spark.certify.requests import CertificateRequest, certificates_of
+from onebit_spark.core.confidences import Call
 from onebit_spark.core.posterior import packed_size
-from onebit_spark.core.prediction import LARGEST, Call
+from onebit_spark.core.scores import LARGEST, score_noise
 from onebit_spark.data.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.data.ratings import INTEGRAL, TABLE_BYTES, Batches, Columns, RatingCounts, joined
 from onebit_spark.engines.spark import survey as spark_ratings
@@ -32,8 +34,9 @@ from onebit_spark.engines.spark.sessions import as_bytes, described, driver_limi
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model import FittedModel
 from onebit_spark.model_info import SIDE_OF, ModelInfo, factor_columns
-from onebit_spark.predict import predictor
-from onebit_spark.predict.predictor import OUTPUTS, CertificateRequest, ModelSide, Predictor
+from onebit_spark.predict.figures import count_by_level, figures_of, scored_table, sums_of, with_rates
+from onebit_spark.predict.predictor import OUTPUTS, Predictor
+from onebit_spark.predict.sides import ModelSide
 from onebit_spark.settings import Who
 
 SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
@@ -82,7 +85,7 @@ class SparkFactors:
     # ---- ids ---------------------------------------------------------------------------------------------------------
 
     def check_id_type(self, dataset: DataFrame, who: Who) -> None:
-        """Refuse a column of ids whose type is not that of the model's: see ``predictor.asked_ids``."""
+        """Refuse a column of ids whose type is not that of the model's: see ``asked_ids``."""
         column, expected = self.columns[who], self.info.id_types[who]
         actual = spark_ratings.type_of(dataset, column).simpleString()
         if actual != expected and not (actual in INTEGRAL and expected in INTEGRAL):
@@ -158,8 +161,8 @@ class SparkFactors:
 
 
 def signed_confidence(info: ModelInfo, score: Column, std: Column) -> Column:
-    """score/√(c + std²), clipped, as in ``core.prediction``; c is the noise of the loss, also in a calibrated model."""
-    root, most = F.sqrt(F.lit(prediction.score_noise(info.config.loss)) + std * std), F.lit(LARGEST)
+    """score/√(c + std²), clipped, as in ``core.scores``; c is the noise of the loss, also in a calibrated model."""
+    root, most = F.sqrt(F.lit(score_noise(info.config.loss)) + std * std), F.lit(LARGEST)
     z = F.when(score == 0, 0.0).when(root == 0, F.signum(score) * most).otherwise(score / root)
     return F.greatest(F.least(z, most), -most)
 
@@ -185,7 +188,7 @@ def scored_ratings(
 
 def _scored_lines(info: ModelInfo, table: pa.Table) -> pa.Table:
     lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])
-    return predictor.scored_table(info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
+    return scored_table(info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
 
 
 def _asked(factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
@@ -244,19 +247,19 @@ def measure(
     """
     info, group, exact = factors.info, None if by is None else F.col(spark_ratings.quoted(by)).cast("string"), True
     if counts.n <= COLLECT_LIMIT:
-        sums = predictor.sums_of(scored_ratings(factors, ratings, threshold, counts.n, group))
+        sums = sums_of(scored_ratings(factors, ratings, threshold, counts.n, group))
     else:
         exact, frame = False, _by_spark(factors, _asked(factors, ratings, threshold, group))
         parts = -(-counts.n * SCORED_BYTES // driver_limits(factors.spark).result)
 
         def summed(batches: Batches) -> dict[str, Any]:
             tables = joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)
-            each = (predictor.sums_of(_scored_lines(info, table), exact=False) for table in tables)
+            each = (sums_of(_scored_lines(info, table), exact=False) for table in tables)
             return reduce(lambda one, two: {name: one[name] + two[name] for name in one}, each)
 
         sums = collect_in_parts(frame, parts, F.xxhash64("score", "std"), summed)
-    figures = predictor.with_rates(predictor.figures_of(sums, exact), info, counts.n, counts.positives, threshold)
-    return figures, predictor.count_by_level(info, sums, by, factors.predicts_unknown)
+    figures = with_rates(figures_of(sums, exact), info, counts.n, counts.positives, threshold)
+    return figures, count_by_level(info, sums, by, factors.predicts_unknown)
 
 
 def scored_sample(
@@ -309,7 +312,7 @@ def certify(
     if freshness is None:
         freshness = check_fresh(fitted, on)
     figures, counts = measure(factors, on.ratings, on.columns.threshold, on.counts, request.by)
-    return figures, predictor.certificates_of(factors.info, counts, request, freshness)
+    return figures, certificates_of(factors.info, counts, request, freshness)
 
 
 def check_request(factors: SparkFactors, ratings: DataFrame, request: CertificateRequest) -> None:
@@ -321,8 +324,8 @@ def check_request(factors: SparkFactors, ratings: DataFrame, request: Certificat
 
 def check_fresh(fitted: CellSketch | None, on: CheckedRatings) -> dict[str, Any]:
     if fitted is None:
-        return predictor.NOT_KNOWN
-    return predictor.fresh_to(fitted, sketch_of(on.ratings, on.columns, on.counts.n, fitted.limit))
+        return NOT_KNOWN
+    return fresh_to(fitted, sketch_of(on.ratings, on.columns, on.counts.n, fitted.limit))
 
 
 def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST) -> CellSketch:

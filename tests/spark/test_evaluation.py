@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.core import prediction
-from onebit_spark.core.prediction import Calibration
+from onebit_spark.core.calibration import Calibration
 from onebit_spark.data.ratings import Columns
 from onebit_spark.engines.spark.survey import check_ratings
+from onebit_spark.predict.metrics import reliability
 from onebit_spark.spark.model import OneBitCompletionModel
 from onebit_spark.spark.scoring import KNOWN_PAIR, measure, predicted_pairs
 
@@ -106,7 +106,7 @@ def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, m
     diagnostics = model.info.diagnostics
     assert (diagnostics["source"], diagnostics["n"]) == ("held-out ratings", 800)
     assert diagnostics["error"] == pytest.approx(np.mean(fit.predict(users, items) != labels))
-    curve = prediction.reliability(labels, fit.probability(users, items))
+    curve = reliability(labels, fit.probability(users, items))
     assert diagnostics["calibration_error"] == pytest.approx(curve.error, abs=1e-6)
     np.testing.assert_allclose(diagnostics["reliability"]["frequency"], curve.frequency)
     scores = fit.score(users, items)

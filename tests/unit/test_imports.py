@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "ratings": "data sessions core errors",
     "engines.base": "core",  # what an engine is
     "loop": "engines.base data core errors",
-    "certify": "loop core errors",
+    "certify": "model_info loop core errors",
     "model_info": "data core errors",
     "report": "model_info data certify loop core errors",
     "simulate": "core errors",
@@ -65,6 +65,7 @@ ROOMS = {
     "data.user_tables": "core",
     "data.id_index": "core",
     "data.hashes": "core",
+    "predict.metrics": "core",
     "core.fit_state": "loop",
     "core.solver": "loop",
     "core.model_selection": "loop",

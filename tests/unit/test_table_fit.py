@@ -459,7 +459,7 @@ def test_transform_gives_the_kind_of_table_that_it_got(model, library):
 
 def test_scores_and_labels_need_no_variances(model, monkeypatch):
     expected = model.predictions("u03", model.items.ids)
-    monkeypatch.setattr("onebit_spark.core.prediction.variance", None)
+    monkeypatch.setattr("onebit_spark.core.scores.compute_variances", None)
     for name, values in (("score", model.score), ("prediction", model.predict)):
         np.testing.assert_array_equal(values("u03", model.items.ids), expected[name])
 

@@ -277,12 +277,9 @@ def certified_on(
     freshness: Mapping[str, Any],
 ) -> FittedModel:
     """The model with certificates, and the figures of its report, by ratings that were kept out."""
-    users = model.users.positions(kept.users)
-    items = model.items.positions(kept.items)
-    scored = model.scored(users, items, kept.positive)
-    _, certificates = model.certified(scored, CertificateRequest(terms), freshness)
-    with_figures = model.with_figures(scored, "held-out ratings", fitted=False)
-    return with_figures.with_certificates(certificates)
+    on = model.judge_kept(kept)
+    _, certificates = model.certify_on(on, CertificateRequest(terms), freshness)
+    return model.diagnose_on(on, "held-out ratings").with_certificates(certificates)
 
 
 def check_settings(config: object, certify: object) -> None:
@@ -424,7 +421,7 @@ class LocalModels:
     ) -> RowPosterior:
         side = SIDE_OF[who]
         ids = state.ids[side].values
-        factors = model_info.align_factors(model.side(who).table, ids, prior, precision)
+        factors = model_info.align_factors(model.factors.side(who).table, ids, prior, precision)
         return state.engine.table(side, factors)
 
 

@@ -15,12 +15,12 @@ KEPT_OUT = {
 NOT_KNOWN = {"checked": False, "reason": "the model does not record which ratings it was fitted on"}
 
 
-def fresh_to(known: CellSketch | None, asked: CellSketch) -> dict[str, Any]:
+def fresh_to(known: CellSketch | None, asked: CellSketch | None) -> dict[str, Any]:
     """How ratings compare with those of a fit, for a certificate. Refuses those that the model was fitted on.
 
     ``checked`` is false, with a ``reason``, where it could not be seen.
     """
-    if known is None:
+    if known is None or asked is None:
         return NOT_KNOWN
     compared = known.compared(asked)
     if compared.stale:

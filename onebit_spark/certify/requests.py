@@ -64,7 +64,7 @@ class CertificateRequest:
         return problems
 
 
-def certificates_of(
+def make_certificates(
     info: ModelInfo, counts: HeldOutCounts, request: CertificateRequest, fresh: Mapping[str, Any]
 ) -> list[Certificate]:
     certificates = held_out_certificates(info.thresholds, counts, request.terms, request.calls)
@@ -75,7 +75,7 @@ def certificates_of(
     return [kept_by_coin(item, repeated, left_out) for item in certificates]
 
 
-def with_certificates(
+def replace_certificates(
     before: Mapping[str, Any], certificates: Sequence[Certificate], instead_of: Collection[str] = OF_PREDICTIONS
 ) -> dict[str, Any]:
     """The content of ``certificate.json`` with more certificates, ``instead_of`` those of some names and of groups.

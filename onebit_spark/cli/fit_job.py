@@ -61,7 +61,7 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
             }
             seen = model.info.diagnostics or {}
             more = {"map": with_colours(runtime, seen["map"], features, columns.user)} if "map" in seen else {}
-            model = model.changed(diagnostics={**seen, **more, "job": job})
+            model = model.with_info(diagnostics={**seen, **more, "job": job})
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.execution.checkpoint_dir:

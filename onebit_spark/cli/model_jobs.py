@@ -16,7 +16,7 @@ from onebit_spark.cli.requests import EvaluateRequest, PositionsRequest, Predict
 from onebit_spark.data.locations import Location
 from onebit_spark.data.ratings import NoRatings
 from onebit_spark.errors import RequestError, counted
-from onebit_spark.predict.figures import NOTHING_SEEN
+from onebit_spark.predict.ranking import NOTHING_SEEN
 from onebit_spark.predict.sides import arrow_type, asked_ids
 from onebit_spark.report.map import COLOURS, page
 from onebit_spark.report.page import rare_class

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from onebit_spark.certify.certificates import (
 )
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.confidences import TOWARDS
+from onebit_spark.core.posterior import DoubleArray
 from onebit_spark.errors import RequestError
 from onebit_spark.model_info import (
     ModelInfo,
@@ -32,8 +34,6 @@ from onebit_spark.predict.metrics import (
 )
 from onebit_spark.predict.predictor import Predictor
 from onebit_spark.predict.top_n import Numbers
-
-NOTHING_SEEN = "{} has no rating: leave it out, or give the ratings that were fitted"
 
 
 def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
@@ -57,72 +57,121 @@ def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
     )
 
 
+Flags = NDArray[np.bool_]
+
 SCORE_BINS = 1 << 16  # of the scores of ratings that come in parts, equally wide in tanh(score/2)
+COUNTED = ("n", "n_wrong", "n_positive")  # for every line of ``ScoreSums.levels``
 
 
-def sums_of(table: pa.Table, exact: bool = True) -> dict[str, Any]:
-    """Sums over scored ratings, from which all figures follow. The sums of several tables are added (``+``).
+@dataclass(frozen=True)
+class ScoreSums:
+    """Sums over scored ratings, from which all figures follow. The sums of several tables are added."""
 
-    If they are not ``exact``, they count the scores in bins. ``lines`` is what ``count_by_level`` counts.
-    """
-    column = {name: table[name].to_numpy() for name in table.column_names if name != "group"}
-    positive, wrong, score, p = column["positive"], ~column["right"], column["score"], column["probability"]
-    n, labels, n_bins = len(table), np.where(positive, 1.0, -1.0), SCORE_BINS
-    if exact:
-        different, place = np.unique(score, return_inverse=True)
-        n_bins = len(different)
-    else:
-        place = np.floor((np.tanh(score / 2) + 1) / 2 * (n_bins - 1)).astype(np.int64)
-    counted = {"n": np.ones(n, np.int64), "n_wrong": wrong.astype(np.int64), "n_positive": positive.astype(np.int64)}
-    keys = [*(name for name in table.column_names if name.startswith("level_")), "unknown", "group"]
-    unknown = column["unknown_user"] | column["unknown_item"]
-    lines = pa.table({**{name: table[name] for name in keys if name != "unknown"}, "unknown": unknown, **counted})
-    grouped = lines.group_by(keys).aggregate([(name, "sum") for name in counted])
+    n: int
+    n_wrong: int
+    n_unknown_user: int
+    n_unknown_item: int
+    n_called: int  # predicted to be positive
+    hinge_loss: float
+    log_loss: float
+    brier: float
+    reliability: DoubleArray  # see ``reliability_sums``
+    classes: NDArray[np.int64]  # positive and negative ratings of every score, or of every bin, ascending
+    levels: list[pa.Table]  # numbers of ratings by their levels, by whether an id is unknown, and by group
+    exact: bool  # whether every score is counted by itself
+
+    @classmethod
+    def of(cls, table: pa.Table, exact: bool = True) -> ScoreSums:
+        """From the lines of ``scored_table``. If they are not ``exact``, they count the scores in bins."""
+        names = [name for name in table.column_names if name != "group"]
+        column = {name: table[name].to_numpy() for name in names}
+        positive = column["positive"]
+        wrong = ~column["right"]
+        score = column["score"]
+        labels = np.where(positive, 1.0, -1.0)
+        n = len(table)
+        if exact:
+            different, place = np.unique(score, return_inverse=True)
+            n_bins = len(different)
+        else:
+            n_bins = SCORE_BINS
+            place = np.floor((np.tanh(score / 2) + 1) / 2 * (n_bins - 1)).astype(np.int64)
+        classes = [np.bincount(place[of], minlength=n_bins) for of in (positive, ~positive)]
+        return cls(
+            n=n,
+            n_wrong=int(np.count_nonzero(wrong)),
+            n_unknown_user=int(np.count_nonzero(column["unknown_user"])),
+            n_unknown_item=int(np.count_nonzero(column["unknown_item"])),
+            n_called=int(np.count_nonzero(positive != wrong)),
+            hinge_loss=n * hinge_loss(labels, score),
+            log_loss=n * log_loss(labels, column["probability"]),
+            brier=n * brier(labels, column["probability"]),
+            reliability=reliability_sums(labels, column["probability"]),
+            classes=np.stack(classes),
+            levels=[_count_levels(table, column)],
+            exact=exact,
+        )
+
+    def __add__(self, other: ScoreSums) -> ScoreSums:
+        sums = {name: value + getattr(other, name) for name, value in vars(self).items()}
+        return ScoreSums(**{**sums, "exact": False})
+
+    def figures(self) -> dict[str, Any]:
+        """Error, losses, AUC and so on."""
+        positives, negatives = self.classes
+        auc, error = auc_of_counts(positives, negatives) or (None, None)
+        return {
+            "n_wrong": self.n_wrong,
+            "n_unknown_user": self.n_unknown_user,
+            "n_unknown_item": self.n_unknown_item,
+            "hinge_loss": self.hinge_loss / self.n,
+            "log_loss": self.log_loss / self.n,
+            "brier": self.brier / self.n,
+            "calibration_error": Reliability.of_sums(self.reliability).error,
+            "auc": auc,
+            "auc_error": 0.0 if self.exact else error,
+            **class_figures(positives, negatives, self.n_called, self.n_wrong),
+        }
+
+
+def _count_levels(table: pa.Table, column: Mapping[str, Flags]) -> pa.Table:
+    levels = [name for name in table.column_names if name.startswith("level_")]
+    lines = {name: table[name] for name in (*levels, "group")}
+    lines["unknown"] = column["unknown_user"] | column["unknown_item"]
+    counts = np.ones(len(table), np.int64), ~column["right"], column["positive"]
+    for name, count in zip(COUNTED, counts, strict=True):
+        lines[name] = count.astype(np.int64)
+    keys = [*levels, "unknown", "group"]
+    grouped = pa.table(lines).group_by(keys).aggregate([(name, "sum") for name in COUNTED])
+    return grouped.rename_columns([*keys, *COUNTED])
+
+
+def figures_of(info: ModelInfo, sums: ScoreSums, threshold: float | None) -> dict[str, Any]:
+    """All figures of metrics.json, with the error rate and that of the majority class."""
+    n = sums.n
+    positives = int(sums.classes[0].sum())
+    low, high = error_interval(sums.n_wrong, n)
+    minority = n - positives if info.majority > 0 else positives
     return {
         "n": n,
-        "n_wrong": int(np.count_nonzero(wrong)),
-        "n_unknown_user": int(np.count_nonzero(column["unknown_user"])),
-        "n_unknown_item": int(np.count_nonzero(column["unknown_item"])),
-        "n_called": int(np.count_nonzero(positive != wrong)),  # predicted to be positive
-        "hinge_loss": n * hinge_loss(labels, score),
-        "log_loss": n * log_loss(labels, p),
-        "brier": n * brier(labels, p),
-        "reliability": reliability_sums(labels, p),
-        "classes": np.stack([np.bincount(place[of], minlength=n_bins) for of in (positive, ~positive)]),
-        "lines": [grouped.rename_columns([*keys, *counted])],
+        "n_positive": positives,
+        "error": sums.n_wrong / n,
+        "error_low": low,
+        "error_high": high,
+        "majority_error": minority / n,
+        "threshold": threshold,
+        **sums.figures(),
     }
-
-
-def figures_of(sums: Mapping[str, Any], exact: bool = True) -> dict[str, Any]:
-    """Error, losses, AUC and so on from the sums over scored ratings."""
-    positives, negatives = sums["classes"]
-    auc, error = auc_of_counts(positives, negatives) or (None, None)
-    return {
-        **{name: sums[name] for name in ("n_wrong", "n_unknown_user", "n_unknown_item")},
-        **{name: sums[name] / sums["n"] for name in ("hinge_loss", "log_loss", "brier")},
-        "calibration_error": Reliability.of_sums(sums["reliability"]).error,
-        "auc": auc,
-        "auc_error": 0.0 if exact else error,
-        **class_figures(positives, negatives, sums["n_called"], sums["n_wrong"]),
-    }
-
-
-def with_rates(
-    figures: dict[str, Any], info: ModelInfo, n: int, positives: int, threshold: float | None
-) -> dict[str, Any]:
-    """All figures of metrics.json: those of n ratings, with their error rate and that of the majority class."""
-    wrong = figures["n_wrong"]
-    low, high = error_interval(wrong, n)
-    minority = n - positives if info.majority > 0 else positives
-    rates = {"error": wrong / n, "error_low": low, "error_high": high, "majority_error": minority / n}
-    return {"n": n, "n_positive": positives, **rates, "threshold": threshold, **figures}
 
 
 def count_by_level(
-    info: ModelInfo, sums: Mapping[str, Any], by: str | None, predicts_unknown: bool
-) -> HeldOutCounts:  # fmt: skip
+    info: ModelInfo,
+    sums: ScoreSums,
+    by: str | None,
+    predicts_unknown: bool,
+) -> HeldOutCounts:
     """The counts of ratings for certificates; ``by`` is the column of their groups."""
-    lines = pa.concat_tables(sums["lines"])
+    lines = pa.concat_tables(sums.levels)
     columns = {name: lines[name].to_numpy() for name in lines.column_names if name != "group"}
     groups = () if by is None else _groups(lines["group"], by)
     return HeldOutCounts.of(info.thresholds, columns, info.majority, groups, predicts_unknown)
@@ -154,7 +203,7 @@ def sampled(n: int, most: int = SAMPLE) -> Numbers:
     return np.arange(n) if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
 
 
-def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
+def diagnose(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     """The figures that a report shows, of scored ratings; ``source`` says what they are.
 
     ``fitted``: the model was fitted to them, so the figures are too good. Of the curve of risk and coverage: if only
@@ -168,8 +217,8 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     bins = np.unique(-octave, return_inverse=True)[1]
     answered, errors = np.cumsum(np.bincount(bins)), np.cumsum(np.bincount(bins, weights=wrong))
     signed = np.unique(np.copysign(octave + 1, column["z"]), return_inverse=True)[1]
-    sums = sums_of(scored)
-    figures, reliability = figures_of(sums), Reliability.of_sums(sums["reliability"])
+    sums = ScoreSums.of(scored)
+    figures, reliability = sums.figures(), Reliability.of_sums(sums.reliability)
     edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
     classes = {"positive": positive, "negative": ~positive}
 
@@ -190,7 +239,7 @@ def diagnosed(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
     }
 
 
-def calibrated(scored: pa.Table) -> Calibration:
+def calibrate(scored: pa.Table) -> Calibration:
     score, std, positive = (scored[name].to_numpy() for name in ("score", "std", "positive"))
     if positive.all() or not positive.any():
         raise RequestError("a calibration needs ratings of both classes: hold out more ratings")

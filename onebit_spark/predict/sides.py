@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, DoubleArray, FloatArray, RowPosterior
-from onebit_spark.core.scores import compute_scores_of_means, in_slices
+from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, FloatArray, RowPosterior
 from onebit_spark.data.id_index import IdIndex
 from onebit_spark.data.user_tables import SIMPLE, as_spark, column_of, in_spark_type, one_array
 from onebit_spark.errors import RequestError
@@ -27,7 +26,7 @@ from onebit_spark.model_info import (
     read_measured,
 )
 from onebit_spark.predict.top_n import Numbers
-from onebit_spark.settings import Who, available_cores
+from onebit_spark.settings import Who
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,32 +76,21 @@ class ModelSide:
 
 
 def _at(known: RowPosterior, prior: RowPosterior, positions: Numbers, implicit: bool = False) -> RowPosterior:
-    location, scale = (_chosen(getattr(known, name), getattr(prior, name), positions) for name in ("location", "scale"))
+    location = lines_at(known.location, prior.location, positions)
+    scale = lines_at(known.scale, prior.scale, positions)
     vectors = None
     if implicit and known.implicit is not None and prior.implicit is not None:
-        vectors = _chosen(known.implicit, prior.implicit, positions)
+        vectors = lines_at(known.implicit, prior.implicit, positions)
     return RowPosterior(location, scale, known.kind, known.has_intercept, vectors)
 
 
-def _chosen(lines: FloatArray, unknown: FloatArray, positions: Numbers) -> FloatArray:
+def lines_at(lines: FloatArray, unknown: FloatArray, positions: Numbers) -> FloatArray:
     """The lines at these positions; at −1 the one line of ``unknown``."""
     if not len(lines):
         return np.repeat(unknown, len(positions), axis=0)
     chosen = lines[positions]
     chosen[positions < 0] = unknown
     return chosen
-
-
-def scores_at(users: ModelSide, items: ModelSide, row: Numbers, col: Numbers) -> DoubleArray:
-    scores, intercepts = np.empty(len(row)), users.prior.has_intercept
-
-    def fill(part: slice) -> None:
-        left = _chosen(users.known.location, users.prior.location, row[part])
-        right = _chosen(items.known.location, items.prior.location, col[part])
-        scores[part] = compute_scores_of_means(left, right, intercepts)
-
-    in_slices(fill, len(row), users.prior.dimension, available_cores())
-    return scores
 
 
 def arrow_type(spark_type: str) -> pa.DataType:

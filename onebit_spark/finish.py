@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from onebit_spark import model_info
 from onebit_spark.certify.certificates import Certificate
+from onebit_spark.core.confidences import Thresholds, thresholds_of
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_selection import SelectedModel
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, FloatArray, factors_in_use
-from onebit_spark.core.prediction import Thresholds, thresholds_of
 from onebit_spark.core.setup import loss_of
 from onebit_spark.core.solver import Iteration, Outcome
 from onebit_spark.data.features import FeatureCoding, codings_of

@@ -29,7 +29,7 @@ from onebit_spark.data.hashes import CellSketch
 from onebit_spark.data.locations import ESTIMATOR, VECTORS, Location, OutputKind, explained, replace_folder
 from onebit_spark.errors import RequestError
 from onebit_spark.model_info import METADATA, SIDE_OF, ModelInfo, factor_columns, plain_lists
-from onebit_spark.predict.predictor import ModelSide, arrow_type
+from onebit_spark.predict.sides import ModelSide, arrow_type
 from onebit_spark.settings import Who
 
 REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")

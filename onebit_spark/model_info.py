@@ -28,11 +28,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.confidences import EVERYTHING, Call, ConfidenceThresholds
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
-from onebit_spark.core.prediction import EVERYTHING, Calibration, Call, ConfidenceThresholds
 from onebit_spark.core.priors import PRIORS, ScalePrior
 from onebit_spark.core.setup import factor_prior, loss_of
 from onebit_spark.data.features import FeatureCoding, SideFeatures, SideTables, Table32, learn_coding

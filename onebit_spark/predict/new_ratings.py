@@ -20,18 +20,20 @@ from numpy.typing import NDArray
 
 from onebit_spark.certify.certificates import ungrouped_certificates
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.confidences import TOWARDS
 from onebit_spark.core.features import newcomer_means
 from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.loss import OtherLines
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import FloatArray, RowPosterior
-from onebit_spark.core.prediction import TOWARDS
 from onebit_spark.core.setup import kappa_of, loss_of
 from onebit_spark.core.work import MeasureSpreads, PlacedBlock
 from onebit_spark.errors import counted
 from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo
-from onebit_spark.predict.predictor import ModelSide
+from onebit_spark.predict.factors import Factors
+from onebit_spark.predict.sides import ModelSide
+from onebit_spark.predict.top_n import Numbers
 from onebit_spark.settings import Who
 
 log = logging.getLogger("onebit_spark")
@@ -55,6 +57,30 @@ class FoldIn:
         config = info.config
         loss = loss_of(replace(config, solver="mm"))  # the steps of "gradient" do not converge
         return cls(loss, side, kappa_of(config), info.scales.row_prior(side), info.moments, info.position_axes)
+
+    def fold(
+        self,
+        ids: pa.Array,
+        partners: Numbers,
+        lines: RowPosterior,
+        positive: NDArray[np.bool_],
+        weights: NDArray[np.floating] | None = None,
+        explained: IdLines | None = None,
+    ) -> tuple[pa.Array, RowPosterior, FloatArray | None]:
+        """The different ids of ratings, their rows, and what these ratings leave open.
+
+        ``partners`` are positions in ``lines``; ``explained`` are the means that side features of the ids explain.
+        """
+        encoded = ids.dictionary_encode()
+        different = encoded.dictionary
+        rated, columns = np.unique(partners, return_inverse=True)
+        rows = encoded.indices.to_numpy().astype(np.int64)
+        shape = len(different), len(rated)
+        block = RatingBlock.from_coordinates(rows, columns, positive, shape, weights)
+        means = None if explained is None else explained.at(different)
+        posterior = lines.take(rated)
+        folded = self.rows(block, posterior, means)
+        return different, folded, self.measured(block, folded, posterior)
 
     def rows(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
@@ -114,6 +140,35 @@ def _largest_change(loss: Loss, block: RatingBlock, partners: OtherLines, rows: 
     loss.update_rows(block, 0, block.n_rows, partners, rows, step)
     change = np.abs(rows.location - before) / np.maximum(1.0, np.abs(before))
     return float(np.max(change, initial=0.0))
+
+
+def fold_in(
+    factors: Factors,
+    who: Who,
+    ids: pa.Array,
+    partners: Numbers,
+    positive: NDArray[np.bool_],
+    weights: NDArray[np.floating] | None = None,
+    explained: IdLines | None = None,
+) -> tuple[pa.Array, RowPosterior, FloatArray | None]:
+    """The different ids of ratings, the rows that follow, and their numbers of ``MeasureSpreads``.
+
+    ``partners`` are positions of the other side; ratings of an unknown one, −1, are ignored.
+    """
+    known = partners >= 0
+    kept = ids.filter(pa.array(known))
+    given = None if weights is None else weights[known]
+    lines = factors.side(PARTNER[who]).known
+    task = FoldIn.of(factors.info, SIDE_OF[who])
+    folded = task.fold(kept, partners[known], lines, positive[known], given, explained)
+    warn_left_out(who, len(ids.unique()), len(folded[0]))
+    return folded
+
+
+def unrated_spreads(info: ModelInfo, who: Who, rows: RowPosterior) -> FloatArray | None:
+    """The numbers of ``MeasureSpreads`` of ids without ratings."""
+    axes = info.position_axes
+    return None if axes is None else np.insert(axes.spreads(SIDE_OF[who], rows), 0, 0.0, axis=1)
 
 
 def warn_left_out(who: Who, given: int, folded: int) -> None:

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark import model_info
-from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import OTHER
 from onebit_spark.data.features import warn_of_unknown_values
 from onebit_spark.data.ratings import ITEM, LABEL, USER, WEIGHT, Columns
@@ -26,10 +24,10 @@ from onebit_spark.engines.spark.engine import factor_frame, factor_schema
 from onebit_spark.engines.spark.frames import Batches, computed_once
 from onebit_spark.engines.spark.sessions import parallelism
 from onebit_spark.errors import RequestError
-from onebit_spark.model import unrated_spreads
 from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines
-from onebit_spark.predict.new_ratings import FoldIn, updated_rows, warn_left_out
-from onebit_spark.predict.predictor import ModelSide, arrow_type
+from onebit_spark.predict.new_ratings import FoldIn, unrated_spreads, updated_rows, warn_left_out
+from onebit_spark.predict.new_ratings import fold_in as fold_in_here
+from onebit_spark.predict.sides import ModelSide, arrow_type
 from onebit_spark.settings import Who
 from onebit_spark.spark.scoring import MOST_PAIRS, SparkFactors
 
@@ -60,7 +58,7 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
     own, partners = model.side(who), model.side(PARTNER[who])
     ids = one_array(table[COLUMN_OF[who]].cast(own.ids.type))
     others, weights = partners.positions(table[COLUMN_OF[PARTNER[who]]]), table[WEIGHT].to_numpy() if weighted else None
-    folded = model.folded_rows(who, ids, others, table[LABEL].to_numpy(), weights, means)
+    folded = fold_in_here(model, who, ids, others, table[LABEL].to_numpy(), weights, means)
     if not len(folded[0]):
         return {}
     side = own.with_rows(*folded)
@@ -145,19 +143,14 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
         if not filled:
             return
         table = pa.Table.from_batches(filled).combine_chunks()
-        ids, known = (pc.dictionary_encode(table[name]).combine_chunks() for name in ("id", "partner"))
-        rows, cols = (array.indices.to_numpy().astype(np.int64) for array in (ids, known))
-        positive = table["positive"].to_numpy().astype(bool)
-        first = np.unique(cols, return_index=True)[1]  # one line per partner
-        posterior = model_info.read_factors(table["lines"].combine_chunks().take(pa.array(first)), partner_prior)
+        partners = table["partner"].combine_chunks().dictionary_encode().indices.to_numpy()
+        first = np.unique(partners, return_index=True)[1]  # one line per partner
+        lines = model_info.read_factors(table["lines"].combine_chunks().take(pa.array(first)), partner_prior)
         weights = table["weight"].to_numpy() if "weight" in table.schema.names else None
-        shape = len(ids.dictionary), len(known.dictionary)
-        block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
-        explained = None if means is None else means.at(ids.dictionary)
-        folded = task.rows(block, posterior, explained)
-        measured = task.measured(block, folded, posterior)
-        lines = model_info.plain_lists(model_info.factor_table(ids.dictionary, folded, measured))
-        yield from lines.select(["id", *plain]).to_batches()
+        positive = table["positive"].to_numpy().astype(bool)
+        folded = task.fold(one_array(table["id"]), partners, lines, positive, weights, means)
+        rows = model_info.plain_lists(model_info.factor_table(*folded))
+        yield from rows.select(["id", *plain]).to_batches()
 
     schema = factor_schema(info, who, plain)
     folded = computed_once(placed.repartition(tasks, "id").mapInArrow(rows_of, schema))

@@ -36,14 +36,14 @@ MAY_IMPORT = {
     "ratings": "data sessions core settings limits errors",
     "engines.base": "core settings",  # what an engine is
     "loop": "engines.base data core settings errors",
-    "certify": "loop core settings errors",
+    "certify": "data model_info loop core settings errors",
     "model_info": "data core settings errors",
     "report": "model_info data certify loop core settings errors",
     "simulate": "core settings errors",
     "engines": "sessions ratings data loop engines.base model_info core settings compiled limits errors",
-    "predict": "model_info ratings data certify loop core settings compiled limits errors",
+    "predict": "report model_info ratings data certify loop core settings compiled limits errors",
     "model_folder": "predict model_info data core settings errors",
-    "model": "model_folder predict report model_info data certify loop core settings errors",
+    "model": "model_folder predict report model_info ratings data certify loop core settings errors",
     "checkpoints": "engines.base sessions ratings data model_info loop core settings errors",
     "finish": "engines.base ratings data certify model_info loop core settings errors",
     "compile": "finish engines certify loop core settings compiled",
@@ -68,6 +68,7 @@ MAY_IMPORT = {
 # Files of a folder that are a room of their own: the loop that fits runs on any engine.
 ROOMS = {
     "data.limits": "limits",
+    "predict.metrics": "core",
     "core.fit_state": "loop",
     "core.solver": "loop",
     "core.model_selection": "loop",

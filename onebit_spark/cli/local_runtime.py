@@ -14,7 +14,8 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from onebit_spark.certify.certificates import Certificate
-from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv
+from onebit_spark.cli.flags import as_flag
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, is_csv
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.data.files import ArrowTable, Unreadable, inferred, null_or_nan, open_table
 from onebit_spark.data.hashes import HIGHEST, CellSketch

@@ -31,6 +31,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from onebit_spark.cli import requests
+from onebit_spark.cli.flags import as_flag, parse
 from onebit_spark.errors import FitFailed, RequestError, reason_of
 from onebit_spark.settings import FitConfig, Terms, available_memory
 
@@ -71,7 +72,7 @@ class Job(Generic[Request]):
         """
         job = replace(self, name=name or self.name, packages=self.packages + (PACKAGE,) * ship_package)
         with Ending() as ending:
-            request = requests.parse(job.request, job.name, argv)
+            request = parse(job.request, job.name, argv)
             logging.basicConfig(format="%(message)s")
             log.setLevel(logging.WARNING if request.quiet else logging.INFO)
             for talkative in ("py4j", "matplotlib"):
@@ -165,8 +166,8 @@ def needs_spark(request: requests.JobRequest) -> Iterator[str]:
     for name, path in request.paths(name for name in INPUTS if hasattr(request, name)).items():
         yield from _unreadable(request, name, path)
     here = request.paths(name for name in LOCAL_ONLY if hasattr(request, name))
-    if isinstance(request, requests.FitRequest) and request.execution.checkpoint_dir:
-        here["--checkpoint-dir"] = request.execution.checkpoint_dir
+    if isinstance(request, requests.FitRequest) and request.checkpoint_dir:
+        here["--checkpoint-dir"] = request.checkpoint_dir
     for name, path in here.items():
         if REMOTE.match(path):
             yield f"{name} {path} is not on this machine"
@@ -179,7 +180,7 @@ def needs_spark(request: requests.JobRequest) -> Iterator[str]:
         yield f"--exchange {execution.exchange} fits on executors"
     for name in ("row_blocks", "col_blocks"):
         if getattr(execution, name) is not None:
-            yield f"{requests.as_flag(name)} divides the ratings for executors"
+            yield f"{as_flag(name)} divides the ratings for executors"
     if execution.driver_ratings == 0:
         yield "--driver-ratings 0 fits on executors"
 
@@ -219,7 +220,7 @@ def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
             ids = id_text_bytes(table, (request.user_col, request.item_col), rows)
     if rows is None:
         return
-    size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.labels.weight_col is not None, id_bytes=ids)
+    size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.weight_col is not None, id_bytes=ids)
     limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
     try:
         answer = driver_exchange(wanted, size, 0, request.fit_config.form, limits, request.execution.driver_ratings)
@@ -477,7 +478,7 @@ def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> Non
 
 def _warm_up(request: requests.FitRequest, runtime: str) -> None:
     with suppress(Exception):  # the fit itself reports what is wrong
-        compile_ahead(request.fit_config, request.labels.weight_col is not None, request.execution.device)
+        compile_ahead(request.fit_config, request.weight_col is not None, request.execution.device)
         _module(f"{runtime}_runtime")
         _module("fit_job")
         if request.report:

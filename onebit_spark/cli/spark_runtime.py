@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from onebit_spark.certify.certificates import Certificate
-from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, as_flag, is_csv, is_table_name
+from onebit_spark.cli.flags import as_flag
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, is_csv, is_table_name
 from onebit_spark.core.solver import Iteration
 from onebit_spark.data import files as tables
 from onebit_spark.data.locations import Location, replace_folder, table_format

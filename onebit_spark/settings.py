@@ -1,7 +1,7 @@
 """The settings of a fit. Each is declared once, as a field of a frozen dataclass: its type, default, help and check.
 
     rank: int = setting(10, "largest number of factors", check=at_least(1))
-          ─►  --rank and the key `rank` (cli/requests.py), the Param `rank` (spark/params.py), the report's row,
+          ─►  --rank and the key `rank` (cli/flags.py), the Param `rank` (spark/params.py), the report's row,
               and the parameter in the documentation of the class (``documented``)
 
 ``FitConfig`` is the model, ``Labels`` the input, ``Terms`` the certificates; ``Execution`` does not change the result.

@@ -18,6 +18,7 @@ from onebit_spark.certify.freshness import KEPT_OUT
 from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.checkpoints import clear_checkpoints, complete_checkpoints
 from onebit_spark.cli import requests
+from onebit_spark.cli.flags import as_flag, command_of
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, Target
 from onebit_spark.cli.running import failures_after
@@ -56,7 +57,7 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
                 "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
                 "version": __version__,
                 "input": request.ratings,
-                "command": requests.command_of("fit", request),
+                "command": command_of("fit", request),
                 "seconds": dict(clock.seconds),
             }
             seen = model.info.diagnostics or {}
@@ -64,7 +65,7 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
             model = model.with_info(diagnostics={**seen, **more, "job": job})
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
-            if checkpoints := request.execution.checkpoint_dir:
+            if checkpoints := request.checkpoint_dir:
                 clear_checkpoints(runtime.session, checkpoints)
         if pairs is not None:
             with clock("predicting"), failures_after(f"the model is saved in {request.output}, but predicting failed"):
@@ -76,7 +77,7 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
 
 
 def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
-    folder = request.execution.checkpoint_dir
+    folder = request.checkpoint_dir
     if folder is None:
         return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume continues it."
     checkpoints = complete_checkpoints(Location(runtime.session, folder))
@@ -86,8 +87,7 @@ def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
 
 
 def columns_of(request: FitRequest) -> Columns:
-    labels = request.labels
-    return Columns(request.user_col, request.item_col, labels.label_col, labels.threshold, labels.weight_col)
+    return Columns(request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col)
 
 
 def _read(
@@ -150,7 +150,7 @@ def check_id_types(
     """Refuse ids of another type than ``expected`` (column ─► type). Integers of different widths are accepted."""
     given = runtime.types(table, tuple(expected))
     problems = [
-        f"column {column!r} of {requests.as_flag(name)} is of type {given[column]}, but was {wanted} in the fit"
+        f"column {column!r} of {as_flag(name)} is of type {given[column]}, but was {wanted} in the fit"
         for column, wanted in expected.items()
         if given[column] != wanted and not (given[column] in INTEGRAL and wanted in INTEGRAL)
     ]
@@ -167,9 +167,9 @@ def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
     for name, what in request.outputs.items():
         if path := getattr(request, name):
             kind = files.TABLES[what][requests.is_csv(path)] if what in files.TABLES else KINDS[what]
-            refuse_output(spark, requests.as_flag(name), path, kind, request.overwrite)
-    if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
-        writable(spark, "--checkpoint-dir", request.execution.checkpoint_dir, inside=True)
+            refuse_output(spark, as_flag(name), path, kind, request.overwrite)
+    if isinstance(request, FitRequest) and request.checkpoint_dir:
+        writable(spark, "--checkpoint-dir", request.checkpoint_dir, inside=True)
     if isinstance(request, FitRequest | PredictRequest) and request.output_table and spark is not None:
         _refuse_table(spark, request.output_table, request.overwrite)
 

@@ -120,7 +120,7 @@ def _judged_by(
     needed = tuple(dict.fromkeys((columns["user"], columns["item"], columns["label"], *by)))
     table = runtime.table(request, name, needed, weight)
     fit_job.check_id_types(runtime, request, name, table, {columns[who]: types[who] for who in ("user", "item")})
-    return runtime.judged_by(model, table, request.labels.threshold, wanted)
+    return runtime.judged_by(model, table, request.threshold, wanted)
 
 
 def evaluation_summary(figures: dict[str, Any], more: str) -> Iterator[str]:

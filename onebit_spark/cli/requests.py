@@ -1,341 +1,36 @@
-"""The flags of the jobs, and the checks that are possible before Spark starts.
-
-A request is a dataclass. Its fields are the flags of a job, with values from command line, config file and defaults.
-
-    @dataclass(frozen=True, kw_only=True)
-    class Request:
-        ratings: str = flag("path of the ratings")            ─►  --ratings PATH, required
-        fit_config: FitConfig = settings(FitConfig)           ─►  --rank, --loss …: one flag for each setting with a key
-
-A config file has the same names as keys. One RequestError names all mistakes.
-"""
+"""The flags of the jobs, and the checks that are possible before Spark starts."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import shlex
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from dataclasses import dataclass, fields
 from pathlib import Path
-from textwrap import fill, wrap
-from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from onebit_spark.cli.flags import CERTIFICATES, INPUT, OUTPUT, SPARK, Request, as_flag, repeatable
 from onebit_spark.errors import RequestError
 from onebit_spark.settings import (
+    FINITE,
     RARE,
-    RESUMING,
+    SHARE,
     Execution,
     FitConfig,
     Labels,
     Problem,
+    Settings,
     Terms,
-    declared,
+    at_least,
     device_problems,
-    words_in,
+    setting,
 )
 
 if TYPE_CHECKING:
     from onebit_spark.data.locations import OutputKind
 
-MAIN = "the flags that most people need"
-INPUT, MODEL, CERTIFICATES, OUTPUT, SPARK = (
-    "input", "model", "certificates and probabilities", "output", "Spark and devices"
-)  # fmt: skip
-GROUPS = (MAIN, INPUT, MODEL, CERTIFICATES, OUTPUT, RESUMING, SPARK)  # of --help, which names those of RARE in one line
-
-Request = TypeVar("Request")
-
-_WANTED = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
-
-
-def flag(
-    help: str, *, default: Any = None, choices: Sequence[str] = (), metavar: str | None = None, group: str = MAIN
-) -> Any:
-    """Declare a flag. It is required if it has no default and its type does not allow None.
-
-    With the default ``dict`` it is a repeatable key=value.
-    """
-    metadata = {"help": help, "choices": tuple(choices), "metavar": metavar, "group": group}
-    if default is dict:
-        return field(default_factory=dict, metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def settings(table: type, group: str, *only: str, **help: str) -> Any:
-    """Declare a flag for each setting of a table that has a key, or for ``only`` some; ``help`` replaces help texts."""
-    return field(default_factory=table, metadata={"table": table, "group": group, "only": only, "help": help})
-
-
-def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) -> Request:
-    """The request, or one RequestError with all problems. A flag has priority over the config file."""
-    flags = flags_of(request)
-    given, problems = _from_command_line(request, flags, prog, argv)
-    path = given.get("config")
-    in_file, file_problems = _from_file(flags, path) if path else ({}, [])
-    problems += file_problems
-    required = [name for name, item in flags.items() if item.required]
-    values: dict[str, Any] = dict.fromkeys(required, "")  # an empty path is not checked
-    for source, name, raw in (
-        *((f"{key} in {path}", name, raw) for name, (key, raw) in in_file.items()),
-        *((as_flag(name), name, raw) for name, raw in given.items()),
-    ):
-        try:
-            values[name] = flags[name].converted(raw)
-        except ValueError as error:
-            problems.append(f"{source} {error}")
-    problems += [f"{as_flag(name)} is required" for name in required if name not in given and name not in in_file]
-    own = {name: value for name, value in values.items() if flags[name].setting is None}
-    for item in fields(request):  # type: ignore[arg-type]
-        if table := item.metadata.get("table"):
-            places = {name: flags[name].setting or ("", "") for name in values}
-            own[item.name] = table(**{places[name][1]: values[name] for name in values if places[name][0] == item.name})
-    checked: Any = request(**own)
-    problems += checked.problems()
-    if len(problems) > 1:
-        listed = "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems, 1))
-        raise RequestError(f"{len(problems)} problems: {listed}")
-    if problems:
-        raise RequestError(problems[0])
-    return checked
-
-
-def as_flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def command_of(job: str, request: Any) -> str:
-    """The command with the flags of a request that differ from their defaults, also those of a config file."""
-    words = ["onebit-spark", job]
-    for name, item in flags_of(type(request)).items():
-        flag, value = as_flag(name), request
-        for field_name in item.setting or (name,):
-            value = getattr(value, field_name)
-        if name == "config" or value == item.default or value == {}:
-            continue
-        if item.kind is bool:
-            words.append(flag if value else flag.replace("--", "--no-", 1))
-        elif item.kind is dict:
-            words += [word for key, text in value.items() for word in (flag, f"{key}={text}")]
-        else:
-            words += [flag, ",".join(map(str, value)) if item.kind in (tuple, list) else str(value)]
-    return shlex.join(words)
-
-
-def in_flags(table: type, problems: Iterable[Problem]) -> Iterator[str]:
-    return (problem.in_words(_flag_names(table)) for problem in problems)
-
-
-@dataclass(frozen=True)
-class Flag:
-    """One flag: of a field of the request, or of a setting in a table."""
-
-    kind: type  # str, int, float, bool, dict, tuple of numbers or list of texts
-    default: Any
-    required: bool
-    help: str
-    choices: tuple[str, ...]
-    metavar: str
-    group: str  # of --help
-    words: tuple[str, ...]  # that are allowed beside numbers
-    setting: tuple[str, str] | None = None  # the field of the request and the setting in its table
-
-    @property
-    def described(self) -> str:
-        text = self.help.replace("%", "%%")
-        if self.required:
-            return f"{text} (required)"
-        silent = self.default is None or self.kind in (bool, dict, tuple, list)
-        return text if silent else f"{text} (default: {self.default})"
-
-    def converted(self, raw: Any) -> Any:
-        """The text of a flag, or a value of a config file, in the right type. A ValueError says what it must be."""
-        if self.kind is dict:
-            return _key_values(raw)
-        if self.kind in (tuple, list):
-            return _numbers(raw) if self.kind is tuple else raw if isinstance(raw, list) else [raw]
-        value = raw
-        if isinstance(raw, str) and raw in self.words:
-            return raw
-        if isinstance(raw, str) and self.kind in (int, float):
-            with suppress(ValueError):  # text that is not a number is refused below
-                value = self.kind(raw)
-        if self.kind is float and type(value) is int:
-            value = float(value)
-        if self.choices and value not in self.choices:
-            raise ValueError(f"must be one of {', '.join(self.choices)}, not {raw!r}")
-        if type(value) is not self.kind:
-            raise ValueError(f"must be {' or '.join([_WANTED[self.kind], *self.words])}, not {raw!r}")
-        if value == "":
-            raise ValueError("must not be empty")
-        return value
-
-
-def flags_of(request: type) -> dict[str, Flag]:
-    """The flags of a request by their names: first those that most people need."""
-    hints = get_type_hints(request)
-    flags = {}
-    for item in fields(request):
-        about = item.metadata
-        if table := about.get("table"):
-            names = _flag_names(table)
-            for setting in declared(table).values():
-                if setting.key and setting.name in (about["only"] or names):
-                    text = about["help"].get(setting.name) or setting.described(names)
-                    flags[setting.key] = Flag(
-                        setting.kind, setting.default, False, text, setting.choices,
-                        _metavar(setting.key, setting.kind, setting.choices, setting.words),
-                        setting.group or about["group"], setting.words, (item.name, setting.name),
-                    )  # fmt: skip
-            continue
-        hint, choices, words = hints[item.name], about["choices"], words_in(hints[item.name])
-        kind = get_origin(hint)
-        if kind not in (dict, tuple, list):
-            kind = next((option for option in get_args(hint) if option is not NoneType), hint)
-        required = item.default is None and NoneType not in get_args(hint)
-        metavar = about["metavar"] or _metavar(item.name, kind, choices)
-        flags[item.name] = Flag(kind, item.default, required, about["help"], choices, metavar, about["group"], words)
-    main: tuple[str, ...] = request.main  # type: ignore[attr-defined]
-    return {name: flags[name] for name in sorted(flags, key=lambda name: (*main, name).index(name))}
-
-
-def _flag_names(table: type) -> dict[str, str]:
-    """Field ─► its flag, for the settings that have one."""
-    return {name: as_flag(item.key) for name, item in declared(table).items() if item.key is not None}
-
-
-# ---- where values come from ------------------------------------------------------------------------------------------
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise RequestError(f"{message} (--help lists all flags)")
-
-
-class _Formatter(argparse.HelpFormatter):
-    """No line breaks within a flag or another word with a hyphen."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30)
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return wrap(text, width, break_on_hyphens=False)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return fill(text, width, break_on_hyphens=False)
-
-
-def _from_command_line(
-    request: type, flags: Mapping[str, Flag], prog: str, argv: Sequence[str] | None
-) -> tuple[dict[str, Any], list[str]]:
-    """The given flags, as text, and the problems with the other arguments."""
-    needed = [f"{as_flag(name)} {item.metavar}" for name, item in flags.items() if item.required]
-    rare = [f"{as_flag(name)} {item.metavar}" for name, item in flags.items() if item.group == RARE]
-    parser = _Parser(
-        prog=prog,
-        usage=" ".join([prog, *needed, "[flags]"]),
-        description=request.__doc__,
-        epilog=f"Rarely needed: {', '.join(rare)}." if rare else None,
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-        add_help=False,
-        formatter_class=_Formatter,
-    )
-    groups = {title: parser.add_argument_group(title) for title in (*GROUPS, RARE)}
-    main: tuple[str, ...] = request.main  # type: ignore[attr-defined]
-    for name, item in flags.items():
-        _add(groups[MAIN if name in main else item.group], name, item)
-    parser.add_argument_group("help").add_argument("-h", "--help", action="help", help="show this text")
-    found, extra = parser.parse_known_args(argv)
-    problems = []
-    for argument in extra:
-        near = get_close_matches(argument.partition("=")[0], map(as_flag, flags), 1)
-        if not argument.startswith("-"):
-            problems.append(f"unexpected argument {argument!r}")
-        else:
-            hint = f": did you mean {near[0]}?" if near else "; --help lists all flags"
-            problems.append(f"unknown flag {argument}{hint}")
-    return vars(found), problems
-
-
-def _add(group: Any, name: str, item: Flag) -> None:
-    help = argparse.SUPPRESS if item.group == RARE else item.described
-    if item.kind is not bool:
-        action = "append" if item.kind is dict else "store"
-        group.add_argument(as_flag(name), action=action, help=help, metavar=item.metavar)
-    elif item.default:
-        group.add_argument(as_flag(name), action=argparse.BooleanOptionalAction, help=help)
-    else:
-        group.add_argument(as_flag(name), action="store_true", help=help)
-        # for a key of the config file
-        group.add_argument(as_flag(f"no_{name}"), action="store_false", dest=name, help=argparse.SUPPRESS)
-
-
-def _metavar(name: str, kind: type, choices: Sequence[str], words: Sequence[str] = ()) -> str:
-    if choices:
-        return f"{{{','.join(choices)}}}"
-    named = {dict: "KEY=VALUE", tuple: "X[,X…]", list: "X[,X…]", int: "N", float: "X"}.get(kind)
-    return "|".join([named or ("COLUMN" if name.endswith("_col") else "PATH"), *words])
-
-
-def _from_file(flags: Mapping[str, Flag], path: str) -> tuple[dict[str, tuple[str, Any]], list[str]]:
-    """The keys of a config file by their flags, as they are written, with their values; and the problems with others.
-
-    As on the command line, ``no-report = true`` is ``report = false``, and the last one counts.
-    """
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        return {}, [f"--config {path} cannot be read: {error.strerror}"]
-    except ValueError as error:  # not TOML, or not UTF-8
-        return {}, [f"--config {path} is not TOML: {error}"]
-    allowed = {name: item for name, item in flags.items() if name != "config"}
-    negated = {f"no_{name}": name for name, item in allowed.items() if item.kind is bool}
-    found: dict[str, tuple[str, Any]] = {}
-    problems, unknown = [], []
-    for key, value in table.items():
-        written = key.replace("-", "_")
-        name = negated.get(written, written)
-        if name not in allowed:
-            unknown.append(key)
-            continue
-        opposite = written in negated and isinstance(value, bool)
-        found[name] = key, not value if opposite else value
-    if unknown:
-        listed = ", ".join(name.replace("_", "-") for name in allowed)
-        problems.append(f"unknown key {', '.join(map(repr, unknown))} in {path}; allowed keys: {listed}")
-    return found, problems
-
-
-def _key_values(raw: Any) -> dict[str, str]:
-    """From ["sep=;", …] on the command line, or a table in the config file."""
-    if isinstance(raw, dict):
-        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in raw.items()}
-    texts = [str(text) for text in raw] if isinstance(raw, list) else [str(raw)]
-    wrong = [text for text in texts if text.find("=") < 1]
-    if wrong:
-        raise ValueError(f"must be key=value, not {', '.join(map(repr, wrong))}")
-    return dict(text.split("=", 1) for text in texts)
-
-
-def _numbers(raw: Any) -> tuple[float, ...]:
-    """From "0.1,0.05" on the command line, or a number or a list of numbers in the config file."""
-    parts = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, list) else [raw]
-    try:
-        if any(isinstance(part, bool) for part in parts):
-            raise ValueError
-        return tuple(float(part) for part in parts)
-    except (TypeError, ValueError):
-        raise ValueError(f"must be a number, or several numbers separated by commas, not {raw!r}") from None
-
-
-# ---- the jobs --------------------------------------------------------------------------------------------------------
+T = TypeVar("T", bound=Settings)
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages
@@ -350,59 +45,52 @@ LOG_LEVELS = ("error", "warn", "info", "debug")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionRequest:
+class SessionRequest(Request):
     """The flags that all jobs have: what they print, and where Spark is."""
 
-    main: ClassVar[tuple[str, ...]] = ()  # the flags that --help shows first
-
-    quiet: bool = flag("print only errors and where the output is", default=False, group=OUTPUT)
-    log_level: str | None = flag(
-        "how much Spark logs (default: warn, unless you configured it)", choices=LOG_LEVELS, group=RARE
+    quiet: bool = setting(False, "print only errors and where the output is", group=OUTPUT)
+    log_level: str | None = setting(
+        None, "how much Spark logs (default: warn, unless you configured it)", choices=LOG_LEVELS, group=RARE
     )
-    remote: str | None = flag(
-        "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)",
-        metavar="URL",
-        group=SPARK,
+    remote: str | None = setting(
+        None, "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)", group=SPARK
     )
-
-    def problems(self) -> Iterator[str]:
-        yield from ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest(SessionRequest):
     """The flags of jobs that read tables."""
 
-    format: str | None = flag(
-        "format of the input (default: by the file extension, else parquet)", choices=FORMATS, group=INPUT
+    format: str | None = setting(
+        None, "format of the input (default: by the file extension, else parquet)", choices=FORMATS, group=INPUT
     )
-    runtime: str | None = flag(
+    runtime: str | None = setting(
+        None,
         "where the job runs: local is this process and needs no Java; auto is local, unless something needs Spark "
         "(default: auto; with jobs/*.py: spark)",
         choices=RUNTIMES,
         group=SPARK,
     )
-    option: dict[str, str] = flag(
-        "option of the reader, such as 'sep=;' (repeatable); CSV follows RFC 4180", default=dict, group=INPUT
+    option: dict[str, str] = repeatable(
+        "option of the reader, such as 'sep=;' (repeatable); CSV follows RFC 4180", group=INPUT
     )
-    overwrite: bool = flag("replace an earlier output of this job", default=False, group=OUTPUT)
+    overwrite: bool = setting(False, "replace an earlier output of this job", group=OUTPUT)
 
     inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[Mapping[str, str]] = {}  # flag ─► kind of output: see ``fit_job.KINDS``
 
-    def problems(self) -> Iterator[str]:
-        sources, targets = self.paths(self.inputs), self.paths(self.outputs)
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
+        sources = self.paths(self.inputs)
+        targets = self.paths(self.outputs)
         for name, path in sources.items():
             local = local_path(path)
             if local is not None and not re.search(r"[*?\[{]", path) and not local.exists():
                 yield f"{name} {path} does not exist"
-        for name, what in self.outputs.items():
-            ending = Path(urlsplit(getattr(self, name) or "").path).suffix
-            if what in TABULAR and ending[1:2].isalpha() and ending.lower() not in (".csv", ".parquet"):
-                yield (
-                    f"{as_flag(name)} {getattr(self, name)} ends in {ending}: name a file PATH.csv, or a folder, which "
-                    "gets Parquet files"
-                )
+        for name, path in self.paths(name for name, what in self.outputs.items() if what in TABULAR).items():
+            ending = Path(urlsplit(path).path).suffix
+            if ending[1:2].isalpha() and ending.lower() not in (".csv", ".parquet"):
+                yield f"{name} {path} ends in {ending}: name a file PATH.csv, or a folder, which gets Parquet files"
         for name, path in targets.items():
             local = local_path(path)
             if local is not None and local.exists() and not self.overwrite:
@@ -414,6 +102,10 @@ class JobRequest(SessionRequest):
     def paths(self, names: Iterable[str]) -> dict[str, str]:
         """The given paths among these fields, by flag."""
         return {as_flag(name): getattr(self, name) for name in names if getattr(self, name)}
+
+    def part(self, table: type[T]) -> T:
+        """The settings of one table."""
+        return table(**{item.name: getattr(self, item.name) for item in fields(table)})  # type: ignore[arg-type]
 
     def is_lake_table(self, name: str, lake: str) -> RequestError:
         path, flag = getattr(self, name), as_flag(name)
@@ -444,126 +136,146 @@ class JobRequest(SessionRequest):
 class CallsRequest(JobRequest):
     """The flags of the jobs that certify which pairs a model calls."""
 
-    max_error: tuple[float, ...] = flag(
+    max_error: tuple[float, ...] = setting(
+        (),
         "certify which pairs are answered with an error rate of at most this, such as 0.05; several: 0.1,0.05",
-        default=(),
         group=CERTIFICATES,
     )
-    min_precision: list[str] = flag(
+    min_precision: tuple[str, ...] = setting(
+        (),
         "certify which pairs are called positive with at least this precision, such as 0.9; negatives: negative:0.99; "
-        "several: 0.9,0.8", default=(), group=CERTIFICATES,
-    )  # fmt: skip
-    certify_by: str | None = flag(
-        "column of the ratings: certify within each of its groups as well", metavar="COLUMN", group=CERTIFICATES
+        "several: 0.9,0.8",
+        group=CERTIFICATES,
+    )
+    certify_by: str | None = setting(
+        None, "column of the ratings: certify within each of its groups as well", group=CERTIFICATES
     )
 
-    def calls_problems(self, missing: str | None) -> Iterator[str]:
-        """Problems with the error rates and precisions, and flags that need what is ``missing``."""
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
         if self.max_error or self.min_precision:
             from onebit_spark.certify.certificates import precision_problems, request_problems
 
             yield from (f"--max-error {problem}" for problem in request_problems(self.max_error))
             yield from (f"--min-precision {problem}" for problem in precision_problems(self.min_precision))
-        for name in ("max_error", "min_precision", "certify_by"):
-            if getattr(self, name) and missing:
-                yield f"{as_flag(name)} needs {missing}"
+
+    def without(self, need: str, *names: str) -> Iterator[str]:
+        """What is given, but needs something that is not."""
+        yield from (f"{as_flag(name)} needs {need}" for name in names if getattr(self, name))
+
+
+CALLS = ("max_error", "min_precision", "certify_by")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitRequest(CallsRequest):
+class FitRequest(FitConfig, Execution, Labels, Terms, CallsRequest):
     """Fit a model to ratings of users on items, each positive or negative."""
 
-    ratings: str = flag("path of the ratings")
-    user_col: str = flag("column of the user ids", default="user", group=INPUT)
-    item_col: str = flag("column of the item ids", default="item", group=INPUT)
-    labels: Labels = settings(Labels, INPUT)
-    output: str = flag("folder for the model", metavar="FOLDER")
-    fit_config: FitConfig = settings(FitConfig, MODEL)
-    execution: Execution = settings(Execution, SPARK)
-    terms: Terms = settings(Terms, CERTIFICATES)
-    holdout: float | None = flag(
-        "keep this share of the ratings out of the fit, to certify the model", group=CERTIFICATES
+    ratings: str = setting(None, "path of the ratings")
+    user_col: str = setting("user", "column of the user ids", group=INPUT)
+    item_col: str = setting("item", "column of the item ids", group=INPUT)
+    output: str = setting(None, "folder for the model")
+    holdout: float | None = setting(
+        None, "keep this share of the ratings out of the fit, to certify the model", check=SHARE, group=CERTIFICATES
     )
-    calibrate: bool = flag("calibrate the probabilities on the held-out ratings", default=False, group=CERTIFICATES)
-    predict: str | None = flag("path of user-item pairs to predict after the fit", group=OUTPUT)
-    predictions: str | None = flag("folder for these predictions, or a file PATH.csv", group=OUTPUT)
-    output_table: str | None = flag("catalog table for these predictions", metavar="TABLE", group=OUTPUT)
-    user_features: str | None = flag("path of side features of the users: one line per user, any columns", group=INPUT)
-    item_features: str | None = flag("path of side features of the items: one line per item, any columns", group=INPUT)
-    report: bool = flag("draw report.html, the fit in pictures (default: yes)", default=True, group=OUTPUT)
-    config: str | None = flag("TOML file with any of these flags as keys; the command line has priority", group=OUTPUT)
+    calibrate: bool = setting(False, "calibrate the probabilities on the held-out ratings", group=CERTIFICATES)
+    predict: str | None = setting(None, "path of user-item pairs to predict after the fit", group=OUTPUT)
+    predictions: str | None = setting(None, "folder for these predictions, or a file PATH.csv", group=OUTPUT)
+    output_table: str | None = setting(None, "catalog table for these predictions", group=OUTPUT)
+    user_features: str | None = setting(
+        None, "path of side features of the users: one line per user, any columns", group=INPUT
+    )
+    item_features: str | None = setting(
+        None, "path of side features of the items: one line per item, any columns", group=INPUT
+    )
+    report: bool = setting(True, "draw report.html, the fit in pictures (default: yes)", group=OUTPUT)
+    config: str | None = setting(
+        None, "TOML file with any of these flags as keys; the command line has priority", group=OUTPUT
+    )
 
-    main = ("ratings", "output", "user_col", "item_col", "label_col", "threshold", "holdout", "max_error", "predict",
-            "predictions")  # fmt: skip
+    main = (
+        "ratings", "output", "user_col", "item_col", "label_col", "threshold", "holdout", "max_error", "predict",
+        "predictions",
+    )  # fmt: skip
     inputs = ("ratings", "predict", "user_features", "item_features")
     outputs: ClassVar = {"output": "model", "predictions": "predictions"}
+
+    @property
+    def fit_config(self) -> FitConfig:
+        return self.part(FitConfig)
+
+    @property
+    def execution(self) -> Execution:
+        return self.part(Execution)
+
+    @property
+    def terms(self) -> Terms:
+        return self.part(Terms)
 
     @property
     def holdout_flag(self) -> str:
         """Its name in messages."""
         return f"--holdout {self.holdout or 0.0:g}"
 
-    def problems(self) -> Iterator[str]:
-        for table in (self.labels, self.fit_config, self.execution, self.terms):
-            yield from in_flags(type(table), table.problems())
-        yield from in_flags(Execution, device_problems(self.fit_config, self.execution))
-        if len({self.user_col, self.item_col, self.labels.label_col}) < 3:
+    def problems(self) -> list[Problem]:
+        return [*super().problems(), *device_problems(self.fit_config, self.execution)]
+
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
+        if len({self.user_col, self.item_col, self.label_col}) < 3:
             yield "--user-col, --item-col and --label-col must name three different columns"
-        unseen = "ratings that are not fitted: add --holdout 0.1, for example"
-        if self.calibrate and self.holdout is None:
-            yield f"--calibrate needs {unseen}"
-        yield from self.calls_problems(unseen if self.holdout is None else None)
-        if self.holdout is not None and not 0 < self.holdout < 1:
-            yield f"--holdout must lie strictly between 0 and 1, not {self.holdout}"
+        if self.holdout is None:
+            yield from self.without("ratings that are not fitted: add --holdout 0.1, for example", "calibrate", *CALLS)
         if (self.predict is None) != (self.predictions is None and self.output_table is None):
             yield "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together: give both or neither"
         yield from table_problems(self.output_table, self.paths(self.inputs))
-        yield from super().problems()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest(JobRequest):
     """Predict user-item pairs with a fitted model, or recommend items to every user."""
 
-    model: str = flag("folder of the model", metavar="FOLDER")
-    output: str | None = flag("folder for the predictions, or a file PATH.csv")
-    output_table: str | None = flag("catalog table for the predictions", metavar="TABLE", group=OUTPUT)
-    pairs: str | None = flag("path of the user-item pairs, in columns named as in the fit")
-    top: int | None = flag("instead of pairs: recommend this many items to every user")
-    exclude_seen: str | None = flag("path of ratings; --top does not recommend these pairs")
-    user_features: str | None = flag("path of side features of users without ratings in the fit", group=INPUT)
-    item_features: str | None = flag("path of side features of items without ratings in the fit", group=INPUT)
+    model: str = setting(None, "folder of the model")
+    output: str | None = setting(None, "folder for the predictions, or a file PATH.csv")
+    output_table: str | None = setting(None, "catalog table for the predictions", group=OUTPUT)
+    pairs: str | None = setting(None, "path of the user-item pairs, in columns named as in the fit")
+    top: int | None = setting(None, "instead of pairs: recommend this many items to every user", check=at_least(1))
+    exclude_seen: str | None = setting(None, "path of ratings; --top does not recommend these pairs")
+    user_features: str | None = setting(None, "path of side features of users without ratings in the fit", group=INPUT)
+    item_features: str | None = setting(None, "path of side features of items without ratings in the fit", group=INPUT)
 
     main = ("model", "pairs", "top", "exclude_seen", "output", "overwrite")
     inputs = ("model", "pairs", "exclude_seen", "user_features", "item_features")
     outputs: ClassVar = {"output": "predictions"}
 
-    def problems(self) -> Iterator[str]:
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
         if self.output is None and self.output_table is None:
             yield "give --output FOLDER or --output-table TABLE"
         yield from table_problems(self.output_table, self.paths(self.inputs))
         if (self.pairs is None) == (self.top is None):
             yield "give either --pairs PATH or --top N"
-        if self.top is not None and self.top < 1:
-            yield f"--top must be an integer of at least 1, not {self.top}"
         if self.exclude_seen is not None and self.top is None:
             yield "--exclude-seen belongs to --top N"
-        yield from super().problems()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PositionsRequest(JobRequest):
     """Write where the users of a model stand, or the intercepts and slopes of its items, with error bars."""
 
-    model: str = flag("folder of the model", metavar="FOLDER")
-    output: str = flag("folder for the positions, or a file PATH.csv")
-    who: str = flag("positions of users, or slopes of items", default="user", choices=("user", "item"))
-    dimensions: int | None = flag("number of dimensions (default: two, or as many as the model has)")
-    anchor: dict[str, str] = flag(
-        "a user whose position in the first dimension is positive, ID=1, or negative, ID=-1 (repeatable)", default=dict
+    model: str = setting(None, "folder of the model")
+    output: str = setting(None, "folder for the positions, or a file PATH.csv")
+    who: str = setting("user", "positions of users, or slopes of items", choices=("user", "item"))
+    dimensions: int | None = setting(
+        None, "number of dimensions (default: two, or as many as the model has)", check=at_least(1)
     )
-    map: str | None = flag("file for a map of the first two dimensions, such as map.html", default=None)
-    user_features: str | None = flag("path of side features of the users: a column with few values colours the map")
+    anchor: dict[str, str] = repeatable(
+        "a user whose position in the first dimension is positive, ID=1, or negative, ID=-1 (repeatable)"
+    )
+    map: str | None = setting(None, "file for a map of the first two dimensions, such as map.html")
+    user_features: str | None = setting(
+        None, "path of side features of the users: a column with few values colours the map"
+    )
 
     main = ("model", "output", "who", "dimensions", "anchor", "map", "user_features", "overwrite")
     inputs = ("model", "user_features")
@@ -574,42 +286,44 @@ class PositionsRequest(JobRequest):
         """The anchors. Their ids may contain "="."""
         return dict(f"{name}={sign}".rsplit("=", 1) for name, sign in self.anchor.items())
 
-    def problems(self) -> Iterator[str]:
-        if self.dimensions is not None and self.dimensions < 1:
-            yield f"--dimensions must be an integer of at least 1, not {self.dimensions}"
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
         if wrong := [f"{name}={sign}" for name, sign in self.signs.items() if sign not in ("1", "+1", "-1")]:
             yield f"--anchor must be ID=1 or ID=-1, not {', '.join(wrong)}"
         if self.user_features is not None and self.map is None:
             yield "--user-features colours the map: add --map map.html"
-        yield from super().problems()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateRequest(CallsRequest):
     """Measure a fitted model on ratings that it has not seen."""
 
-    model: str = flag("folder of the model", metavar="FOLDER")
-    ratings: str = flag("path of the ratings, in columns named as in the fit")
-    labels: Labels = settings(
-        Labels, INPUT, "threshold", threshold="labels strictly greater are positive (default: as in the fit)"
+    model: str = setting(None, "folder of the model")
+    ratings: str = setting(None, "path of the ratings, in columns named as in the fit")
+    threshold: float | None = setting(
+        None, "labels strictly greater are positive (default: as in the fit)", check=FINITE, group=INPUT
     )
-    certify: bool = flag(
-        "certify an upper limit on the error rate; the ratings must not have been fitted", default=False
+    certify: bool = setting(False, "certify an upper limit on the error rate; the ratings must not have been fitted")
+    delta: float | None = setting(
+        None, "the certificate holds with probability 1 − δ (default: 0.05)", check=SHARE, group=CERTIFICATES
     )
-    terms: Terms = settings(
-        Terms,
-        CERTIFICATES,
-        "delta",
-        "grid",
-        delta="the certificate holds with probability 1 − δ",
-        grid="number of models or settings that are compared on these ratings; each is certified at δ/grid",
+    certificate_grid: int | None = setting(
+        None,
+        "number of models or settings that are compared on these ratings; each is certified at δ/grid (default: 1)",
+        check=at_least(1),
+        group=CERTIFICATES,
     )
-    ranking: int | None = flag("also measure lists of this many recommended items, over users with positive ratings")
-    exclude_seen: str | None = flag(
+    ranking: int | None = setting(
+        None,
+        "also measure lists of this many recommended items, over users with positive ratings",
+        check=at_least(1),
+    )
+    exclude_seen: str | None = setting(
+        None,
         "path of the fitted ratings; --ranking neither lists nor counts these pairs, and compares with the items that "
-        "have the most positive ones"
+        "have the most positive ones",
     )
-    output: str | None = flag("JSON file for the figures, such as metrics.json")
+    output: str | None = setting(None, "JSON file for the figures, such as metrics.json")
 
     main = (
         "model", "ratings", "certify", "max_error", "min_precision", "ranking", "exclude_seen", "output", "overwrite",
@@ -617,19 +331,19 @@ class EvaluateRequest(CallsRequest):
     inputs = ("model", "ratings", "exclude_seen")
     outputs: ClassVar = {"output": "figures"}
 
-    def problems(self) -> Iterator[str]:
-        yield from in_flags(Labels, self.labels.problems())
-        yield from in_flags(Terms, self.terms.problems())
-        if self.ranking is not None and self.ranking < 1:
-            yield f"--ranking must be an integer of at least 1, not {self.ranking}"
+    @property
+    def terms(self) -> Terms:
+        return Terms(
+            delta=Terms.delta if self.delta is None else self.delta,
+            grid=Terms.grid if self.certificate_grid is None else self.certificate_grid,
+        )
+
+    def mistakes(self) -> Iterator[str]:
+        yield from super().mistakes()
         if self.exclude_seen is not None and self.ranking is None:
             yield "--exclude-seen belongs to --ranking N"
-        missing = None if self.certify else "a certificate: add --certify"
-        yield from self.calls_problems(missing)
-        for name, item in declared(Terms).items():
-            if missing and getattr(self.terms, name) != item.default:
-                yield f"{as_flag(item.key or name)} needs {missing}"
-        yield from super().problems()
+        if not self.certify:
+            yield from self.without("a certificate: add --certify", *CALLS, "delta", "certificate_grid")
 
 
 class Target(NamedTuple):

@@ -2,9 +2,7 @@
 
 A job runs in this process, unless something needs Spark. The choice is printed with its reason.
 
-Ctrl-C and SIGTERM end a job in order, with the exit code that shells expect. Python ignores an exception in a finaliser
-or in the callback of a weak reference, and py4j has many finalisers. So KeyboardInterrupt is raised again until it is
-handled.
+Ctrl-C and SIGTERM end a job in order, with the exit code that shells expect.
 """
 
 from __future__ import annotations
@@ -22,15 +20,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from onebit_spark.cli import requests
+from onebit_spark.cli.flags import as_flag, parse
 from onebit_spark.errors import FitFailed, RequestError, reason_of
 from onebit_spark.settings import FitConfig, Terms, available_memory
 
@@ -55,7 +53,7 @@ class Job(Generic[Request]):
     request: type[Request]  # the dataclass of its flags
     # Gives the function work(runtime, request). It is imported when the arguments have been checked.
     work: Callable[[], Callable[[Any, Request], None]]
-    advice: Callable[[Any, Request], str] | None = None  # advice(runtime, request): how to go on after an interrupt
+    advice: Callable[[Any, Request], str] = lambda runtime, request: ""  # how to go on after an interrupt
     # warm_up(request, name of the runtime): runs in a thread while Spark starts or a file is read
     warm_up: Callable[[Request, str], None] | None = None
     needs_classic: bool = False  # refuses Spark Connect
@@ -70,27 +68,27 @@ class Job(Generic[Request]):
         ``runtime`` is where it runs if the request names none. ``ship_package``: the workers lack this package.
         """
         job = replace(self, name=name or self.name, packages=self.packages + (PACKAGE,) * ship_package)
-        with Ending() as ending:
-            request = requests.parse(job.request, job.name, argv)
-            logging.basicConfig(format="%(message)s")
-            log.setLevel(logging.WARNING if request.quiet else logging.INFO)
-            for talkative in ("py4j", "matplotlib"):
-                logging.getLogger(talkative).setLevel(logging.ERROR)
-            chosen = choose(request, runtime)
-            if chosen.name == LOCAL or runtime != SPARK:
-                log.info("runtime: %s (%s)", *chosen)
-            if job.warm_up is not None:
-                in_background(job.warm_up, request, chosen.name)
-            with (
-                job._runtime(request, chosen, ending) as place,
-                ending.with_advice(job.advice and partial(job.advice, place, request)),
-                explained_failures(),
-            ):
-                job.work()(place, request)
-        return ending.code
+        return exit_code(lambda interrupts: job._run(argv, runtime, interrupts))
+
+    def _run(self, argv: Sequence[str] | None, default: str, interrupts: Interrupts) -> None:
+        request = parse(self.request, self.name, argv)
+        logging.basicConfig(format="%(message)s")
+        log.setLevel(logging.WARNING if request.quiet else logging.INFO)
+        for talkative in ("py4j", "matplotlib"):
+            logging.getLogger(talkative).setLevel(logging.ERROR)
+        chosen = choose(request, default)
+        if chosen.name == LOCAL or default != SPARK:
+            log.info("runtime: %s (%s)", *chosen)
+        if self.warm_up is not None:
+            in_background(self.warm_up, request, chosen.name)
+        with self._runtime(request, chosen) as place:
+            spark = place.session
+            interrupts.install(None if spark is None else lambda: _silence(spark))
+            with interrupts.with_advice(lambda: self.advice(place, request)), explained_failures():
+                self.work()(place, request)
 
     @contextmanager
-    def _runtime(self, request: Request, chosen: Chosen, ending: Ending) -> Iterator[Any]:
+    def _runtime(self, request: Request, chosen: Chosen) -> Iterator[Any]:
         if chosen.name == LOCAL:
             from onebit_spark.cli.local_runtime import LocalRuntime
 
@@ -104,7 +102,6 @@ class Job(Generic[Request]):
         with spark_session(f"onebit_spark {self.name}", self.packages, request.log_level, remote) as spark:
             from onebit_spark.cli.spark_runtime import SparkRuntime
 
-            ending.listen(lambda: _silence(spark))
             yield SparkRuntime(spark)
 
 
@@ -165,8 +162,8 @@ def needs_spark(request: requests.JobRequest) -> Iterator[str]:
     for name, path in request.paths(name for name in INPUTS if hasattr(request, name)).items():
         yield from _unreadable(request, name, path)
     here = request.paths(name for name in LOCAL_ONLY if hasattr(request, name))
-    if isinstance(request, requests.FitRequest) and request.execution.checkpoint_dir:
-        here["--checkpoint-dir"] = request.execution.checkpoint_dir
+    if isinstance(request, requests.FitRequest) and request.checkpoint_dir:
+        here["--checkpoint-dir"] = request.checkpoint_dir
     for name, path in here.items():
         if REMOTE.match(path):
             yield f"{name} {path} is not on this machine"
@@ -179,7 +176,7 @@ def needs_spark(request: requests.JobRequest) -> Iterator[str]:
         yield f"--exchange {execution.exchange} fits on executors"
     for name in ("row_blocks", "col_blocks"):
         if getattr(execution, name) is not None:
-            yield f"{requests.as_flag(name)} divides the ratings for executors"
+            yield f"{as_flag(name)} divides the ratings for executors"
     if execution.driver_ratings == 0:
         yield "--driver-ratings 0 fits on executors"
 
@@ -219,7 +216,7 @@ def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
             ids = id_text_bytes(table, (request.user_col, request.item_col), rows)
     if rows is None:
         return
-    size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.labels.weight_col is not None, id_bytes=ids)
+    size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.weight_col is not None, id_bytes=ids)
     limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
     try:
         from onebit_spark.core.setup import form_of
@@ -346,69 +343,59 @@ def print_traceback() -> None:
         traceback.print_exc()
 
 
-# ---- signals ---------------------------------------------------------------------------------------------------------
+# ---- how a job ends --------------------------------------------------------------------------------------------------
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-AGAIN = signal.SIGALRM  # what this process sends itself
 AGAIN_SECONDS = 0.3
 SILENCE_SECONDS = 2.0  # the longest wait for a busy or dead JVM
 
 
-class Ending:
-    """Turns what a job raises within it into an exit code and one last line on stderr.
-
-    The first signal raises KeyboardInterrupt and is recorded; a second one ends the process at once. Only the main
-    thread can handle signals. In another thread nothing changes.
-    """
+class Interrupts:
+    """SIGINT and SIGTERM raise KeyboardInterrupt in the body; a second signal ends the process at once."""
 
     def __init__(self) -> None:
-        self.code = DONE
         self.received: int | None = None
-        self._before: dict[int, Any] = {}
+        self._before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
+        self._hook = sys.unraisablehook
         self._silence: Callable[[], None] | None = None
-        self._handled = threading.Event()
-        self._insisting = threading.Thread(target=self._insist, daemon=True)
-        self._unraisable_hook = sys.unraisablehook
 
-    def __enter__(self) -> Ending:
-        self._before = {number: signal.getsignal(number) for number in (*SIGNALS, AGAIN)}
-        self.listen()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        self._handled.set()
-        last_line = ""
-        if isinstance(error, KeyboardInterrupt) or (error is not None and self.received is not None):
-            self.code = 128 + (self.received or signal.SIGINT)
-            last_line = f"interrupted. {error if isinstance(error, KeyboardInterrupt) else ''}"
-        elif isinstance(error, RequestError | FitFailed):
-            self.code, last_line = REFUSED if isinstance(error, RequestError) else FAILED, f"error: {error}"
-        elif error is not None and not isinstance(error, SystemExit):
-            print_traceback()
-            self.code, last_line = FAILED, f"error: {reason_of(error)}"
-        if last_line:
-            print(" ".join(last_line.split()), file=sys.stderr, flush=True)
-        if self.received is not None:
-            self._insisting.join()  # a signal of its own must find its handler
-            logging.disable(logging.NOTSET)
-            sys.unraisablehook = self._unraisable_hook
-        self._install(self._before)
-        return not isinstance(error, SystemExit)  # --help
-
-    def listen(self, silence: Callable[[], None] | None = None) -> None:
-        """Install the handlers; again after a Spark session has started, which installs its own.
-
-        ``silence`` stops Spark's logging. It runs in another thread: the signal may arrive during a call of the JVM,
-        and a second call from the same thread fails.
-        """
+    def install(self, silence: Callable[[], None] | None = None) -> None:
+        """Install the handlers; again, with what ends its logging, after a Spark session has installed its own."""
         self._silence = silence
-        if self.received is None:
-            self._install(dict.fromkeys(SIGNALS, self._receive))
+        if threading.current_thread() is threading.main_thread() and self.received is None:
+            for number in SIGNALS:
+                signal.signal(number, self._interrupt)
+
+    def restore(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            logging.disable(logging.NOTSET)
+            sys.unraisablehook = self._hook
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        logging.disable()  # py4j logs the traceback of the call that it is in
+        # Python ignores what is raised in a finaliser, of which py4j has many: an alarm raises it again.
+        sys.unraisablehook = lambda _: None
+        signal.signal(signal.SIGALRM, self._interrupt_again)
+        if self._silence is not None:
+            # Ctrl-C ends Java too, which would log it. This thread may be in a call of the JVM: another one calls it.
+            silencing = threading.Thread(target=self._silence, daemon=True)
+            silencing.start()
+            silencing.join(SILENCE_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
+        raise KeyboardInterrupt
+
+    def _interrupt_again(self, number: int, frame: FrameType | None) -> None:
+        if sys.exc_info()[0] is None:  # else it is on its way out
+            raise KeyboardInterrupt
 
     @contextmanager
-    def with_advice(self, advice: Callable[[], str] | None) -> Iterator[None]:
+    def with_advice(self, advice: Callable[[], str]) -> Iterator[None]:
         """Add the advice to a KeyboardInterrupt of the body while the JVM, which can list files, still runs.
 
         Under spark-submit the JVM ends with the signal too, so any exception may come first.
@@ -418,41 +405,32 @@ class Ending:
         except BaseException as error:
             if self.received is None and not isinstance(error, KeyboardInterrupt):
                 raise
-            self._handled.set()
             words = ""
             with suppress(Exception):
-                words = advice() if advice else ""
+                words = advice()
             raise KeyboardInterrupt(words) from error
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        self._install(dict.fromkeys(SIGNALS, signal.SIG_DFL))
-        logging.disable()  # py4j logs the traceback of the call that it is in
-        sys.unraisablehook = lambda _: None
-        if self._silence is not None:
-            silencing = threading.Thread(target=self._silence, daemon=True)
-            silencing.start()
-            silencing.join(SILENCE_SECONDS)
-        self._install({AGAIN: self._raise_again})
-        self._insisting.start()
-        raise KeyboardInterrupt
 
-    def _insist(self) -> None:
-        main = threading.main_thread().ident
-        assert main is not None
-        while not self._handled.wait(AGAIN_SECONDS):
-            if sys._current_exceptions().get(main) in (None, (None, None, None)):  # else it is on its way out
-                signal.pthread_kill(main, AGAIN)
-
-    def _raise_again(self, number: int, frame: FrameType | None) -> None:
-        if not self._handled.is_set():
-            raise KeyboardInterrupt
-
-    @staticmethod
-    def _install(handlers: dict[int, Any]) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+def exit_code(run: Callable[[Interrupts], None]) -> int:
+    """Run a job. The exit code says how it ended, and a last line on stderr, if it did not succeed, why."""
+    interrupts = Interrupts()
+    interrupts.install()
+    try:
+        run(interrupts)
+        return DONE
+    except (Exception, KeyboardInterrupt) as error:
+        code, line = FAILED, f"error: {reason_of(error)}"
+        if interrupts.received is not None or isinstance(error, KeyboardInterrupt):
+            code = 128 + (interrupts.received or signal.SIGINT)
+            line = f"interrupted. {error if isinstance(error, KeyboardInterrupt) else ''}"
+        elif isinstance(error, RequestError | FitFailed):
+            code, line = REFUSED if isinstance(error, RequestError) else FAILED, f"error: {error}"
+        else:
+            print_traceback()
+        print(" ".join(line.split()), file=sys.stderr, flush=True)
+        return code
+    finally:
+        interrupts.restore()
 
 
 # ---- the jobs --------------------------------------------------------------------------------------------------------
@@ -479,7 +457,7 @@ def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> Non
 
 def _warm_up(request: requests.FitRequest, runtime: str) -> None:
     with suppress(Exception):  # the fit itself reports what is wrong
-        compile_ahead(request.fit_config, request.labels.weight_col is not None, request.execution.device)
+        compile_ahead(request.fit_config, request.weight_col is not None, request.execution.device)
         _module(f"{runtime}_runtime")
         _module("fit_job")
         if request.report:

@@ -6,7 +6,8 @@ import pytest
 from csvdialect import DIALECT, written
 
 from onebit_spark import RequestError
-from onebit_spark.cli.requests import FitRequest, parse
+from onebit_spark.cli.flags import parse
+from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.running import explained_failures
 from onebit_spark.cli.spark_runtime import SparkRuntime
 from onebit_spark.data.files import open_table

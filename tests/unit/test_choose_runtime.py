@@ -7,7 +7,8 @@ import pytest
 from onebit_spark import RequestError
 from onebit_spark import settings as core_config
 from onebit_spark.cli import running
-from onebit_spark.cli.requests import FitRequest, PredictRequest, parse
+from onebit_spark.cli.flags import parse
+from onebit_spark.cli.requests import FitRequest, PredictRequest
 from onebit_spark.cli.running import choose
 
 FIT = ["--ratings", "in.parquet", "--output", "out"]

@@ -16,18 +16,8 @@ import pytest
 from onebit_spark import RequestError, cli
 from onebit_spark.certify.certificates import precision_requests
 from onebit_spark.cli import running as jobrun
-from onebit_spark.cli.requests import (
-    GROUPS,
-    EvaluateRequest,
-    FitRequest,
-    PositionsRequest,
-    PredictRequest,
-    as_flag,
-    command_of,
-    flags_of,
-    local_path,
-    parse,
-)
+from onebit_spark.cli.flags import GROUPS, as_flag, command_of, flags_of, parse
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PositionsRequest, PredictRequest, local_path
 from onebit_spark.cli.running import AGAIN_SECONDS
 from onebit_spark.settings import FitConfig
 
@@ -99,7 +89,7 @@ def test_flags_that_are_no_settings_arrive():
     request = request_of(*text.split())
     assert (request.format, request.option) == ("csv", {"sep": ";", "nullValue": "a=b"})
     assert (request.user_col, request.item_col) == ("u", "i")
-    assert (request.labels.label_col, request.labels.weight_col, request.labels.threshold) == ("y", "w", -3.5)
+    assert (request.label_col, request.weight_col, request.threshold) == ("y", "w", -3.5)
     assert (request.holdout, request.predict, request.predictions) == (0.1, "in.parquet", "preds")
     assert request.overwrite
     assert request.quiet
@@ -185,16 +175,16 @@ BAD_FILES = {
     "rnak = 3": ["unknown key 'rnak'", "allowed keys:", "rank", "max-iter"],
     'config = "other.toml"': ["unknown key 'config'"],
     "rank = \n": ["is not TOML", "line 1"],
-    'rank = "many"': ["rank in", "must be an integer or auto, not 'many'"],
-    "rank = 2.5": ["must be an integer or auto, not 2.5"],
-    "rank = true": ["must be an integer or auto, not True"],
+    'rank = "many"': ["--rank must be an integer or auto, not 'many' (in ", "job.toml)"],
+    "rank = 2.5": ["must be an integer or auto, not '2.5'"],
+    "rank = true": ["must be an integer or auto, not 'true'"],
     'overwrite = "yes"': ["must be true or false, not 'yes'"],
-    "ratings = 3": ["must be text, not 3"],
+    "ratings = 3": ["ratings must be text, not 3"],
     'loss = "huber"': ["must be one of hinge, logistic, not 'huber'"],
     "option = 3": ["must be key=value"],
-    'max-iter = "many"': ["max-iter in", "must be an integer, not 'many'"],
-    'max_iter = "many"': ["max_iter in", "must be an integer, not 'many'"],
-    'no-report = "yes"': ["no-report in", "must be true or false, not 'yes'"],
+    'max-iter = "many"': ["--max-iter must be an integer, not 'many'"],
+    'max_iter = "many"': ["--max-iter must be an integer, not 'many'"],
+    'no-report = "yes"': ["no-report must be true or false, not 'yes'"],
     "no-rank = true": ["unknown key 'no-rank'"],
     "rank = 0": ["--rank must be an integer of at least 1"],
 }
@@ -241,7 +231,7 @@ BAD_VALUES = {
     ("--threshold", "nan"): "--threshold must be a finite number",
     ("--threshold", "high"): "--threshold must be a number, not 'high'",
     ("--option", "header"): "--option must be key=value, not 'header'",
-    ("--user-col", ""): "--user-col must not be empty",
+    ("--user-col", ""): "--user-col must be text that is not empty",
     ("--user-col", "item"): "must name three different columns",
     ("--predict", "in.parquet"): "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together",
     ("--rnak", "3"): "unknown flag --rnak: did you mean --rank?",
@@ -261,7 +251,9 @@ def test_bad_arguments_are_refused(capsys, arguments):
     assert BAD_VALUES[arguments] in refusal(capsys, "fit", [*GOOD["fit"], *arguments])
 
 
-@pytest.mark.parametrize(("flag", "value"), [("max-error", "0.1"), ("delta", "0.1"), ("certificate-grid", "3")])
+@pytest.mark.parametrize(
+    ("flag", "value"), [("max-error", "0.1"), ("delta", "0.1"), ("delta", "0.05"), ("certificate-grid", "1")]
+)
 def test_terms_and_error_rates_of_an_evaluation_need_a_certificate(capsys, flag, value):
     line = refusal(capsys, "evaluate", [*GOOD["evaluate"], f"--{flag}", value])
     assert f"--{flag} needs a certificate: add --certify" in line

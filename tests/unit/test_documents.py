@@ -10,7 +10,8 @@ import pytest
 from guides import GUIDES, ROOT, snippets
 
 import onebit_spark
-from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PositionsRequest, PredictRequest, parse
+from onebit_spark.cli.flags import parse
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PositionsRequest, PredictRequest
 from onebit_spark.errors import RequestError
 
 PLACES = [

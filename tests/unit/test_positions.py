@@ -18,7 +18,8 @@ from scipy.special import entr, expit
 
 from onebit_spark import FitConfig, RequestError, fit_arrays, fit_table, load
 from onebit_spark.__main__ import main
-from onebit_spark.cli.requests import PositionsRequest, parse
+from onebit_spark.cli.flags import parse
+from onebit_spark.cli.requests import PositionsRequest
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import LOSSES, HalfStep, RowPrior
 from onebit_spark.core.positions import Axes

@@ -10,7 +10,8 @@ import pytest
 from pyspark.ml.param import Param
 
 from onebit_spark import FitConfig, Terms
-from onebit_spark.cli.requests import FitRequest, as_flag, parse
+from onebit_spark.cli.flags import as_flag, parse
+from onebit_spark.cli.requests import FitRequest
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.spectral import STARTS

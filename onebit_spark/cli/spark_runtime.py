@@ -27,15 +27,8 @@ from onebit_spark.data.ratings import (
     not_deterministic,
     total_of,
 )
-from onebit_spark.engines.spark.survey import (
-    SplitCounts,
-    check_split,
-    matching,
-    missing,
-    quoted,
-    split_off,
-    with_weight,
-)
+from onebit_spark.engines.spark.columns import matching, missing, quoted, split_off, with_weight
+from onebit_spark.engines.spark.ratings import SplitCounts, check_split
 from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.predict.predictor import CertificateRequest, seen_in_fit
 from onebit_spark.report.map import groups_of

@@ -25,9 +25,10 @@ from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.prediction import LARGEST, Call
 from onebit_spark.data.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.data.ratings import INTEGRAL, TABLE_BYTES, Batches, Columns, RatingCounts, joined
-from onebit_spark.engines.spark import survey as spark_ratings
+from onebit_spark.engines.spark import columns as spark_ratings
 from onebit_spark.engines.spark.engine import collected_factors
 from onebit_spark.engines.spark.frames import arrow_udf, collect_in_parts
+from onebit_spark.engines.spark.ratings import check_ratings
 from onebit_spark.engines.spark.sessions import as_bytes, described, driver_limits
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model import FittedModel
@@ -295,7 +296,7 @@ def checked_ratings(
     weight = weight if weight is not None and spark_ratings.matching(ratings, weight) else None
     columns = Columns(factors.columns["user"], factors.columns["item"], roles["label"], threshold, weight)
     ratings = spark_ratings.with_weight(ratings, columns)
-    return CheckedRatings(ratings, columns, counts or spark_ratings.check_ratings(ratings, columns))
+    return CheckedRatings(ratings, columns, counts or check_ratings(ratings, columns))
 
 
 def certify(

@@ -8,7 +8,7 @@ from onebit_spark import RequestError
 from onebit_spark.core import prediction
 from onebit_spark.core.prediction import Calibration
 from onebit_spark.data.ratings import Columns
-from onebit_spark.engines.spark.survey import check_ratings
+from onebit_spark.engines.spark.ratings import check_ratings
 from onebit_spark.spark.model import OneBitCompletionModel
 from onebit_spark.spark.scoring import KNOWN_PAIR, measure, predicted_pairs
 

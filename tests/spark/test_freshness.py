@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
 from onebit_spark.data.ratings import Columns
-from onebit_spark.engines.spark.survey import split_off
+from onebit_spark.engines.spark.columns import split_off
 from onebit_spark.spark.estimator import OneBitCompletion
 from onebit_spark.spark.model import OneBitCompletionModel
 from onebit_spark.spark.scoring import check_fresh, checked_ratings, sketch_of

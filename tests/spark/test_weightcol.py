@@ -9,8 +9,8 @@ from test_checkpoint import Interrupted, interrupt_after
 from onebit_spark import FitConfig, RequestError
 from onebit_spark.data.ratings import Columns, SizeEstimate
 from onebit_spark.engines.decide import Exchange, driver_exchange
+from onebit_spark.engines.spark.ratings import estimate_size
 from onebit_spark.engines.spark.sessions import DriverLimits
-from onebit_spark.engines.spark.survey import estimate_size
 from onebit_spark.simulate import simulate
 from onebit_spark.spark.estimator import OneBitCompletion
 

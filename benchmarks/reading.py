@@ -21,7 +21,8 @@ from scale import IDS, write_ratings
 from session import local_session
 
 from onebit_spark.data.ratings import Columns
-from onebit_spark.engines.spark import survey as spark_ratings
+from onebit_spark.engines.spark import ratings as spark_ratings
+from onebit_spark.engines.spark import survey
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
         size = spark_ratings.estimate_size(ratings, columns)
 
         def surveyed() -> None:
-            with spark_ratings.survey_ratings(ratings, columns):
+            with survey.survey_ratings(ratings, columns):
                 pass
 
         works: dict[str, Callable[[], object]] = {
@@ -54,7 +55,10 @@ def main() -> None:
 
 
 def by_spark(work: Callable[[], object]) -> str:
-    with mock.patch.object(spark_ratings, "rating_files", return_value=None):
+    with (
+        mock.patch.object(spark_ratings, "rating_files", return_value=None),
+        mock.patch.object(survey, "rating_files", return_value=None),
+    ):
         return measured(work)
 
 

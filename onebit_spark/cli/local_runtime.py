@@ -1,34 +1,46 @@
 """LocalRuntime: the jobs in this process. Arrow reads the tables; neither Java nor pyspark is imported."""
 
-from __future__ import (annotations)
-from collections.abc import (Callable, Iterator, Mapping, Sequence)
-from contextlib import (AbstractContextManager, nullcontext)
-from dataclasses import (replace)
-from itertools import (chain)
-from onebit_spark.certify.certificates import (Certificate)
-from onebit_spark.certify.requests import (CertificateRequest)
-from onebit_spark.cli.flags import (as_flag)
-from onebit_spark.cli.requests import (FILES, FitRequest, JobRequest, Target, is_csv)
-from onebit_spark.core.solver import (Iteration, PhaseTimer)
-from onebit_spark.data.files import (ArrowTable, Unreadable, inferred, null_or_nan, open_table)
-from onebit_spark.data.locations import (Location, table_format)
-from onebit_spark.data.ratings import (ArrowRatings, CollectedRatings, Columns, EXAMPLES, Holdout, KeptRatings, check_pairs, checked_lines, column_count_problem)
-from onebit_spark.data.user_tables import (spark_name)
-from onebit_spark.errors import (RequestError, refuse)
-from onebit_spark.fit import (FitTask, fit_model)
-from onebit_spark.in_process import (LocalModels, checked_features, driver_state)
-from onebit_spark.model import (FittedModel, load)
-from onebit_spark.model_folder import (local_path, replaced_folder)
-from onebit_spark.model_info import (SIDE_OF)
-from onebit_spark.predict.judged import (RatingsHere)
-from onebit_spark.report.map import (groups_of)
-from onebit_spark.settings import (Who)
-from typing import (Any, NamedTuple)
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from onebit_spark.certify.certificates import Certificate
+from onebit_spark.certify.requests import CertificateRequest
+from onebit_spark.cli.flags import as_flag
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, is_csv
+from onebit_spark.core.solver import Iteration, PhaseTimer
+from onebit_spark.data.files import ArrowTable, Unreadable, inferred, null_or_nan, open_table
+from onebit_spark.data.locations import Location, table_format
+from onebit_spark.data.ratings import (
+    EXAMPLES,
+    ArrowRatings,
+    CollectedRatings,
+    Columns,
+    Holdout,
+    KeptRatings,
+    check_pairs,
+    checked_lines,
+    column_count_problem,
+)
+from onebit_spark.data.user_tables import spark_name
+from onebit_spark.errors import RequestError, refuse
+from onebit_spark.fit import FitTask, fit_model
+from onebit_spark.in_process import LocalModels, checked_features, driver_state
+from onebit_spark.model import FittedModel, load
+from onebit_spark.model_folder import local_path, replaced_folder
+from onebit_spark.model_info import SIDE_OF
+from onebit_spark.predict.judged import RatingsHere
+from onebit_spark.report.map import groups_of
+from onebit_spark.settings import Who
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 

@@ -24,8 +24,8 @@ from onebit_spark.core.setup import form_of
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.data.locations import ESTIMATOR, Location, explained, replace_folder
 from onebit_spark.data.ratings import CollectedRatings, Columns, SizeEstimate
+from onebit_spark.engines.spark.columns import check_columns, collected_features, type_of, with_weight
 from onebit_spark.engines.spark.engine import adopt_factors, factor_schema, factors_of, load_ratings, open_state
-from onebit_spark.engines.spark.survey import check_columns, collected_features, type_of, with_weight
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.fit import FitTask, ModelParts, fit_model
 from onebit_spark.in_process import driver_state

@@ -19,9 +19,10 @@ from onebit_spark.core.losses import OTHER
 from onebit_spark.data.features import warn_of_unknown_values
 from onebit_spark.data.ratings import ITEM, LABEL, USER, WEIGHT, Columns
 from onebit_spark.data.user_tables import one_array
-from onebit_spark.engines.spark import survey as spark_ratings
+from onebit_spark.engines.spark.columns import collected_features, matching, rating_lines, with_weight
 from onebit_spark.engines.spark.engine import factor_frame, factor_schema
 from onebit_spark.engines.spark.frames import Batches, computed_once
+from onebit_spark.engines.spark.ratings import checked_counts, count_ratings
 from onebit_spark.engines.spark.sessions import parallelism
 from onebit_spark.errors import RequestError
 from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines
@@ -87,12 +88,12 @@ def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> tu
 def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdLines:
     info, coding = factors.info, model_info.coding_of(factors.info, who)
     column = factors.columns[who]
-    lacking = [name for name in coding.columns if not spark_ratings.matching(features, name)]
+    lacking = [name for name in coding.columns if not matching(features, name)]
     if lacking:
         raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
-    spelt = {spark_ratings.matching(features, name)[0].name: name for name in coding.columns}
+    spelt = {matching(features, name)[0].name: name for name in coding.columns}
     named = features.withColumnsRenamed(spelt)
-    table = spark_ratings.collected_features(named, column, info.id_types[who], who)
+    table = collected_features(named, column, info.id_types[who], who)
     warn_of_unknown_values(coding, table, f"{who} features")
     return IdLines(one_array(table[column]), model_info.feature_means(info, who, coding.coded(table)))
 
@@ -108,15 +109,15 @@ class NewRatings:
         roles = factors.info.columns
         user, item = factors.columns["user"], factors.columns["item"]
         columns = Columns(user, item, roles["label"], threshold, roles.get("weight"))
-        ratings = spark_ratings.with_weight(ratings, columns)
+        ratings = with_weight(ratings, columns)
         for who in SIDE_OF:
             factors.check_id_type(ratings, who)
-        totals = spark_ratings.count_ratings(ratings, columns)
-        n = spark_ratings.checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
+        totals = count_ratings(ratings, columns)
+        n = checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
 
     def table(self) -> pa.Table:
-        return spark_ratings.rating_lines(self.frame, self.columns).toArrow()
+        return rating_lines(self.frame, self.columns).toArrow()
 
 
 def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
@@ -125,7 +126,7 @@ def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
 
 def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame | None:
     """The factor table with the new rows, computed and kept by the executors; None if there is no new row."""
-    info, ratings = factors.info, spark_ratings.rating_lines(given.frame, given.columns)
+    info, ratings = factors.info, rating_lines(given.frame, given.columns)
     new, needed = COLUMN_OF[who], model_info.factor_columns(*info.table_form)
     plain = model_info.plain_columns(info, factors.of(who).columns)
     partners = factors.of(PARTNER[who]).select(F.col("id").alias("__known"), F.struct(*needed).alias("lines"))

@@ -46,9 +46,9 @@ from onebit_spark.core.confidences import TOWARDS, Call
 from onebit_spark.data.hashes import CellSketch, merged_sketch
 from onebit_spark.data.locations import MODEL, VECTORS, Location, explained, replace_folder
 from onebit_spark.data.ratings import NoRatings, RatingCounts
+from onebit_spark.engines.spark.columns import case_folding
 from onebit_spark.engines.spark.engine import collected_factors, factor_schema
 from onebit_spark.engines.spark.sessions import described
-from onebit_spark.engines.spark.survey import case_folding
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
 from onebit_spark.model_info import METADATA, N_RATINGS, ModelInfo, feature_effects, plain_columns

@@ -17,8 +17,8 @@ from onebit_spark.core.losses import SIDES
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.data.user_tables import one_array
+from onebit_spark.engines.spark.columns import checked_ids, refuse_stream
 from onebit_spark.engines.spark.frames import Batches
-from onebit_spark.engines.spark.survey import checked_ids, refuse_stream
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_info import SIDE_OF, ModelInfo
 from onebit_spark.predict.factors import Factors

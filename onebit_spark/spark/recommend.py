@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.data.id_index import IdIndex
+from onebit_spark.engines.spark.columns import checked_ids, positive, quoted, refuse_stream
 from onebit_spark.engines.spark.frames import Batches, binary_line, in_partitions
 from onebit_spark.engines.spark.sessions import parallelism
-from onebit_spark.engines.spark.survey import checked_ids, positive, quoted, refuse_stream
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_info import PARTNER, SIDE_OF, factor_columns, prior_row, read_factors
 from onebit_spark.predict.metrics import ranking_figures

@@ -24,9 +24,19 @@ from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.scores import LARGEST, score_noise
 from onebit_spark.data.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.data.ratings import INTEGRAL, TABLE_BYTES, Batches, Columns, RatingCounts, joined
-from onebit_spark.engines.spark import survey as spark_ratings
+from onebit_spark.engines.spark.columns import (
+    cell_hash,
+    checked_ids,
+    column_problem,
+    matching,
+    positive,
+    quoted,
+    type_of,
+    with_weight,
+)
 from onebit_spark.engines.spark.engine import collected_factors
 from onebit_spark.engines.spark.frames import arrow_udf, collect_in_parts
+from onebit_spark.engines.spark.ratings import check_ratings
 from onebit_spark.engines.spark.sessions import as_bytes, described, driver_limits
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_info import SIDE_OF, ModelInfo, factor_columns
@@ -84,7 +94,7 @@ class SparkFactors:
     def check_id_type(self, dataset: DataFrame, who: Who) -> None:
         """Refuse a column of ids whose type is not that of the model's: see ``asked_ids``."""
         column, expected = self.columns[who], self.info.id_types[who]
-        actual = spark_ratings.type_of(dataset, column).simpleString()
+        actual = type_of(dataset, column).simpleString()
         if actual != expected and not (actual in INTEGRAL and expected in INTEGRAL):
             raise RequestError(
                 f"column {column!r} is of type {actual}, but the model's {who} ids are of type {expected}: "
@@ -134,7 +144,7 @@ class SparkFactors:
         def draw(users: pa.Array, items: pa.Array, keys: pa.Array) -> pa.Array:
             return scorer.sample_lines((users, items), keys, seed)
 
-        ids = (F.col(spark_ratings.quoted(self.columns[who])).cast(info.id_types[who]) for who in SIDE_OF)
+        ids = (F.col(quoted(self.columns[who])).cast(info.id_types[who]) for who in SIDE_OF)
         factors = f"{prefix}_user", f"{prefix}_item"
         types = [*(joined.schema[name].dataType for name in factors), LongType()]
         score = arrow_udf(draw, types, DoubleType())(*factors, F.xxhash64(*ids))
@@ -147,7 +157,7 @@ class SparkFactors:
             prefix += "_"
         for who in SIDE_OF:
             self.check_id_type(dataset, who)
-        checked = spark_ratings.checked_ids(dataset, [self.columns[who] for who in SIDE_OF])
+        checked = checked_ids(dataset, [self.columns[who] for who in SIDE_OF])
         limit = as_bytes(str(self.spark.conf.get("spark.sql.autoBroadcastJoinThreshold")))
         joined = dataset.withColumns({f"{prefix}_{who}_key": ids for who, ids in zip(SIDE_OF, checked, strict=True)})
         for who in SIDE_OF:
@@ -185,7 +195,7 @@ def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFram
         schema = StructType([*pairs.schema, *more, StructField(KNOWN_PAIR, BooleanType())])
         return factors.spark.createDataFrame(factors.scored_here(pairs), schema)
     scored, prefix = factors.scored(pairs)
-    ids = (F.col(spark_ratings.quoted(name)) for name in pairs.columns)
+    ids = (F.col(quoted(name)) for name in pairs.columns)
     return scored.select(*ids, *_outputs(prefix), known_pair(prefix).alias(KNOWN_PAIR))
 
 
@@ -265,10 +275,10 @@ class SparkRatings:
 
     def _asked(self, frame: DataFrame) -> DataFrame:
         """The ids, and the columns ``positive`` and ``group`` under names of their own."""
-        ids = (F.col(spark_ratings.quoted(column)) for column in self.factors.columns.values())
-        positive = spark_ratings.positive(frame, self.columns.label, self.threshold)
-        group = F.lit(None) if self.by is None else F.col(spark_ratings.quoted(self.by))
-        return frame.select(*ids, positive.alias("__positive"), group.cast("string").alias("__group"))
+        ids = (F.col(quoted(column)) for column in self.factors.columns.values())
+        label = positive(frame, self.columns.label, self.threshold)
+        group = F.lit(None) if self.by is None else F.col(quoted(self.by))
+        return frame.select(*ids, label.alias("__positive"), group.cast("string").alias("__group"))
 
     def _collect(self, frame: DataFrame) -> RatingsHere:
         for who in SIDE_OF:
@@ -300,22 +310,22 @@ def judge(
     ratings without this column all count.
     """
     roles = factors.info.columns
-    labels = spark_ratings.matching(ratings, roles["label"])
+    labels = matching(ratings, roles["label"])
     if threshold is None and not any(isinstance(field.dataType, BooleanType) for field in labels):
         threshold = factors.info.threshold
     weight = roles.get("weight")
-    if weight is not None and not spark_ratings.matching(ratings, weight):
+    if weight is not None and not matching(ratings, weight):
         weight = None
     columns = Columns(factors.columns["user"], factors.columns["item"], roles["label"], threshold, weight)
-    ratings = spark_ratings.with_weight(ratings, columns)
+    ratings = with_weight(ratings, columns)
     if counts is None:
-        counts = spark_ratings.check_ratings(ratings, columns)
+        counts = check_ratings(ratings, columns)
     return SparkRatings(factors, ratings, columns, counts, by)
 
 
 def check_request(factors: SparkFactors, ratings: DataFrame, request: CertificateRequest) -> None:
     problems = request.problems(factors.info)
-    if request.by is not None and (problem := spark_ratings.column_problem(ratings, request.by, " to group by")):
+    if request.by is not None and (problem := column_problem(ratings, request.by, " to group by")):
         problems.append(problem)
     refuse(problems)
 
@@ -323,7 +333,7 @@ def check_request(factors: SparkFactors, ratings: DataFrame, request: Certificat
 def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST) -> CellSketch:
     """The sketch of n ratings, in one job; up to ``limit``, or lower where they are many."""
     limit = min(limit, limit_for(n))
-    hashes = ratings.select(spark_ratings.cell_hash(ratings, columns).alias("hash"))
+    hashes = ratings.select(cell_hash(ratings, columns).alias("hash"))
     if limit < HIGHEST:
         hashes = hashes.where(F.col("hash") <= F.lit(limit))
     with described(ratings.sparkSession, "sketch"):

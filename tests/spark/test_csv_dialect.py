@@ -12,7 +12,7 @@ from onebit_spark.cli.running import explained_failures
 from onebit_spark.cli.spark_runtime import SparkRuntime
 from onebit_spark.data.files import open_table
 from onebit_spark.data.ratings import ArrowRatings, Columns
-from onebit_spark.engines.spark.survey import check_ratings
+from onebit_spark.engines.spark.ratings import check_ratings
 
 NAMES = ("user", "item", "label")
 BY_DEFAULT, SLOW = ("quotes", "a fourth field", "another header"), pytest.mark.slow

@@ -20,9 +20,10 @@ from onebit_spark.data import user_tables as user_data
 from onebit_spark.data.ratings import BIT, LABEL, USER, Columns, SizeEstimate, count_labels, may_be_refused
 from onebit_spark.engines.spark import engine as spark_engine
 from onebit_spark.engines.spark import frames
+from onebit_spark.engines.spark.columns import unchecked_ratings
 from onebit_spark.engines.spark.engine import load_ratings
+from onebit_spark.engines.spark.ratings import estimate_size, flag_bits
 from onebit_spark.engines.spark.sessions import DriverLimits, is_connect
-from onebit_spark.engines.spark.survey import estimate_size, flag_bits, unchecked_ratings
 from onebit_spark.settings import Terms
 from onebit_spark.spark.estimator import OneBitCompletion, fit_ratings
 from onebit_spark.spark.model import OneBitCompletionModel
@@ -46,7 +47,7 @@ def whole(ratings):
 
 @pytest.mark.classic
 def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, whole, monkeypatch):
-    monkeypatch.setattr("onebit_spark.engines.spark.survey.TABLE_BYTES", 3000)
+    monkeypatch.setattr("onebit_spark.engines.spark.ratings.TABLE_BYTES", 3000)
     monkeypatch.setattr("onebit_spark.engines.spark.sessions.as_bytes", lambda _: 12_000)
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(7)):

@@ -20,6 +20,7 @@ from onebit_spark.compiled import cache_folder
 from onebit_spark.core.setup import form_of, loss_of
 from onebit_spark.data.locations import Location
 from onebit_spark.data.ratings import Columns
+from onebit_spark.engines.spark import packing
 from onebit_spark.engines.spark import runner as spark_runner
 from onebit_spark.engines.spark import survey as counting
 from onebit_spark.engines.spark.blocking import (
@@ -342,5 +343,5 @@ def test_the_size_of_the_summary_is_known_before_it_is_collected(spark):
     ratings = spark.createDataFrame([(u % 11, u % 7, u % 2) for u in range(90)], "user int, item long, label int")
     with ExitStack() as release:
         packed = PackedRatings.of(ratings, Columns(), release)
-        lines = packed.bundles.select(*counting.SUMMARY).toArrow().to_pylist()
+        lines = packed.bundles.select(*packing.SUMMARY).toArrow().to_pylist()
     assert packed.facts["summary_bytes"] == sum(len(cell) for line in lines for cell in line.values()) > 0

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from onebit_spark import RequestError
 from onebit_spark.certify.freshness import fresh_to
 from onebit_spark.data.ratings import Columns
-from onebit_spark.engines.spark.survey import split_off
+from onebit_spark.engines.spark.columns import split_off
 from onebit_spark.spark.estimator import OneBitCompletion
 from onebit_spark.spark.model import OneBitCompletionModel
 from onebit_spark.spark.scoring import sketch_of

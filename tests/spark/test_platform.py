@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 import onebit_spark.spark.estimator
 from onebit_spark.data.hashes import SALT, SALT_HASH, SPARK_SEED, hashed, weight_hashes
 from onebit_spark.data.ratings import HASH, Columns, read_batch
+from onebit_spark.engines.spark.columns import cell_hash, unchecked_ratings
 from onebit_spark.engines.spark.frames import in_partitions, map_rows, schema_of, sql_type
-from onebit_spark.engines.spark.survey import cell_hash, unchecked_ratings
 
 # ---- hashes ----------------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,10 @@ from pyspark.sql import functions as F
 from running import run_here
 
 from onebit_spark.data.ratings import HASH, Columns
-from onebit_spark.engines.spark import survey as spark_ratings
-from onebit_spark.engines.spark.survey import rating_files, split_off, unchecked_ratings, with_weight
+from onebit_spark.engines.spark import ratings as spark_ratings
+from onebit_spark.engines.spark import survey
+from onebit_spark.engines.spark.columns import split_off, unchecked_ratings, with_weight
+from onebit_spark.engines.spark.rating_files import rating_files
 from onebit_spark.spark.estimator import OneBitCompletion
 
 pytestmark = pytest.mark.classic
@@ -63,6 +65,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def by_spark(monkeypatch):
     monkeypatch.setattr(spark_ratings, "rating_files", lambda *_: None)
+    monkeypatch.setattr(survey, "rating_files", lambda *_: None)
 
 
 KINDS = {
@@ -113,15 +116,15 @@ def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
 def test_executors_and_the_driver_read_the_files(spark, folder, monkeypatch):
     """No rating comes from Spark's reader, unless an id is of a type that depends on its settings."""
     monkeypatch.setattr(spark_ratings, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings"))
-    monkeypatch.setattr(spark_ratings, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
+    monkeypatch.setattr(survey, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
     ratings, dated = spark.read.parquet(folder), Columns(item="day")
     size = spark_ratings.estimate_size(ratings, Columns())
     assert spark_ratings.collect_ratings(ratings, Columns(), size, 10**9).counts.n == N
     with pytest.raises(pytest.fail.Exception):
         spark_ratings.collect_ratings(ratings, dated, size, 10**9)
-    with spark_ratings.survey_ratings(ratings, Columns()) as found:
+    with survey.survey_ratings(ratings, Columns()) as found:
         assert found.counts.n == N
-    with pytest.raises(pytest.fail.Exception), spark_ratings.survey_ratings(ratings, dated):
+    with pytest.raises(pytest.fail.Exception), survey.survey_ratings(ratings, dated):
         pass
 
 
@@ -187,7 +190,7 @@ def test_files_that_arrow_sees_otherwise_are_left_to_spark(spark, tmp_path, name
 
 
 def test_more_files_than_one_process_should_open(spark, folder, monkeypatch):
-    monkeypatch.setattr("onebit_spark.engines.spark.survey.MOST_HERE", 2)
+    monkeypatch.setattr("onebit_spark.engines.spark.rating_files.MOST_HERE", 2)
     assert rating_files(spark.read.parquet(folder), Columns()).batches() is None
 
 

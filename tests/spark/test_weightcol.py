@@ -10,8 +10,8 @@ from onebit_spark import FitConfig, RequestError
 from onebit_spark.core.setup import form_of
 from onebit_spark.data.ratings import Columns, SizeEstimate
 from onebit_spark.engines.decide import Exchange, driver_exchange
+from onebit_spark.engines.spark.ratings import estimate_size
 from onebit_spark.engines.spark.sessions import DriverLimits
-from onebit_spark.engines.spark.survey import estimate_size
 from onebit_spark.simulate import simulate
 from onebit_spark.spark.estimator import OneBitCompletion
 

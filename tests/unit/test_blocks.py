@@ -20,7 +20,7 @@ from onebit_spark.core.work import PlacedBlock
 from onebit_spark.data.limits import MAX_COLUMNS
 from onebit_spark.data.ratings import ITEM, LABEL, USER
 from onebit_spark.engines.layout import RowLayout
-from onebit_spark.engines.spark import frames, survey
+from onebit_spark.engines.spark import frames, packing
 from onebit_spark.engines.spark.blocking import (
     Placement,
     _encode_numbers,
@@ -33,8 +33,9 @@ from onebit_spark.engines.spark.blocking import (
     routes_of,
 )
 from onebit_spark.engines.spark.frames import binary_line, cell_array
+from onebit_spark.engines.spark.packing import NO_WEIGHTS, CountIds, Pack, read_bundles, sum_counts
+from onebit_spark.engines.spark.rating_files import RowGroup, even_tasks
 from onebit_spark.engines.spark.runner import RunStep
-from onebit_spark.engines.spark.survey import NO_WEIGHTS, CountIds, Pack, RowGroup, even_tasks, read_bundles, sum_counts
 from onebit_spark.engines.start import Multiply
 from onebit_spark.settings import FitConfig
 
@@ -260,8 +261,8 @@ ratings = st.lists(
 @given(ratings, st.integers(1, 30))
 def test_bundles_hold_the_ratings(lines, bundle):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(survey, "BUNDLE", bundle)
-        patch.setattr(survey, "TABLE_BYTES", 1)
+        patch.setattr(packing, "BUNDLE", bundle)
+        patch.setattr(packing, "TABLE_BYTES", 1)
         packed, found = list(Pack(None)(iter(raw_batches(lines, 3)))), []
         for part in read_bundles(iter(packed)):
             users, items = part.user_ids.to_pylist(), part.item_ids.to_pylist()
@@ -289,8 +290,8 @@ def test_bundles_hold_the_ratings(lines, bundle):
 
 def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     """At least those below the limit for all ratings of the task, whatever its bundles."""
-    monkeypatch.setattr(survey, "BUNDLE", 100)
-    monkeypatch.setattr(survey, "TABLE_BYTES", 1)
+    monkeypatch.setattr(packing, "BUNDLE", 100)
+    monkeypatch.setattr(packing, "TABLE_BYTES", 1)
     monkeypatch.setattr("onebit_spark.data.hashes.KEPT", 50)
     rng = np.random.default_rng(1)
     lines = [("a", int(item), True) for item in rng.integers(0, 10**6, 1000)]
@@ -298,7 +299,7 @@ def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     whole = raw_batches(lines, 1000)[0]
     hashes = np.sort(whole.column("__onebit_hash").to_numpy())
     kept = np.sort(np.concatenate(cells))
-    limit = survey.limit_for(1000)
+    limit = packing.limit_for(1000)
     np.testing.assert_array_equal(kept[kept <= limit], hashes[hashes <= limit])
     assert len(kept) < 300
 

@@ -56,17 +56,9 @@ from onebit_spark.engines.spark.frames import (
     truncate_plan,
     working_session,
 )
+from onebit_spark.engines.spark.packing import BUNDLES, NO_WEIGHTS, SIDE_NUMBERS, Bundle, read_bundles
 from onebit_spark.engines.spark.sessions import is_connect, parallelism
-from onebit_spark.engines.spark.survey import (
-    BUNDLES,
-    NO_WEIGHTS,
-    PARTS_PER_CORE,
-    SIDE_NUMBERS,
-    Bundle,
-    PackedRatings,
-    RatingSurvey,
-    read_bundles,
-)
+from onebit_spark.engines.spark.survey import PARTS_PER_CORE, PackedRatings, RatingSurvey
 from onebit_spark.errors import FitFailed
 
 RATINGS_PER_BLOCK = 8_000_000  # 32 MB of codes; a task holds a few copies of them

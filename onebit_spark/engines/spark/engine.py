@@ -54,6 +54,8 @@ from onebit_spark.engines.spark.frames import (
     truncate_plan,
     working_session,
 )
+from onebit_spark.engines.spark.packing import BUNDLES
+from onebit_spark.engines.spark.ratings import collect_ratings, estimate_size
 from onebit_spark.engines.spark.runner import BATCH_BYTES, Broadcasts, SparkEngine, Table, Takes
 from onebit_spark.engines.spark.sessions import (
     checkpoint_folder,
@@ -63,7 +65,7 @@ from onebit_spark.engines.spark.sessions import (
     is_local,
     parallelism,
 )
-from onebit_spark.engines.spark.survey import BUNDLES, RatingSurvey, collect_ratings, estimate_size, survey_ratings
+from onebit_spark.engines.spark.survey import RatingSurvey, survey_ratings
 from onebit_spark.engines.start import Own
 from onebit_spark.model_info import (
     DIRECTIONS,

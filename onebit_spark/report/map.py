@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onebit_spark.data.locations import MAP_MARK
+from onebit_spark.records import Record
 
 MOST_POINTS, REPORTED = 100_000, 1000  # on a map of its own, and on that of a report
 NAMED = 4  # ids at each end of a dimension, and with the fewest and the most ratings
@@ -87,7 +88,7 @@ def groups_of(features: pa.Table, column: str) -> dict[Any, Any]:
     return dict(zip(features[column].to_pylist(), features[few[0]].to_pylist(), strict=True)) if few else {}
 
 
-def page(drawn: Mapping[str, Any]) -> str:
+def page(drawn: Record) -> str:
     """The page of a drawing: map.html with the script map.js."""
     folder = files("onebit_spark.report")
     html = (folder / "map.html").read_text("utf-8")

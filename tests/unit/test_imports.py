@@ -26,6 +26,7 @@ PACKAGE = Path(onebit_spark.__file__).parent
 # Folder or file: what it may import besides itself. Add a new arrow here first; it must point down.
 MAY_IMPORT = {
     "errors": "",
+    "records": "",  # the type of JSON
     "registry": "",  # implementations that are found by their files
     "settings": "registry",
     "compiled": "",  # numba with a cache
@@ -35,17 +36,17 @@ MAY_IMPORT = {
     "sessions": "core settings errors",  # what Spark itself offers
     "ratings": "data sessions core settings limits errors",
     "engines.base": "core settings",  # what an engine is
-    "loop": "engines.base data core settings errors",
-    "certify": "loop core settings errors",
-    "model_info": "data core settings errors",
-    "report": "model_info data certify loop core settings errors",
+    "loop": "records engines.base data core settings errors",
+    "certify": "records loop core settings errors",
+    "model_info": "records data core settings errors",
+    "report": "records model_info data certify loop core settings errors",
     "simulate": "core settings errors",
     "engines": "sessions ratings data loop engines.base model_info core settings compiled limits errors",
     "predict": "model_info ratings data certify loop core settings compiled limits errors",
     "model_folder": "predict model_info data core settings errors",
     "model": "model_folder predict report model_info data certify loop core settings errors",
     "checkpoints": "engines.base sessions ratings data model_info loop core settings errors",
-    "finish": "engines.base ratings data certify model_info loop core settings errors",
+    "finish": "records engines.base ratings data certify model_info loop core settings errors",
     "compile": "finish engines certify loop core settings compiled",
     "fit": "compile finish checkpoints engines.base ratings data certify model_info loop core settings errors",
     "in_process": (

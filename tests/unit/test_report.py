@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core.prediction import reliability
 from onebit_spark.model_info import ModelInfo, scale_fields
-from onebit_spark.report.page import plots, report
+from onebit_spark.report.page import report
+from onebit_spark.report.plots import plots
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -76,7 +77,7 @@ def page(info):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Plots take a third of a second each: here their words are tested."""
-    monkeypatch.setattr("onebit_spark.report.page.Plot.svg", lambda plot: "<svg")
+    monkeypatch.setattr("onebit_spark.report.plots.Plot.svg", lambda plot: "<svg")
 
 
 def test_it_says_what_was_fitted(page):

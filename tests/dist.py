@@ -18,7 +18,7 @@ from readme_renderer import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 MEGABYTE = 1e6
-FILES = {".py", ".typed", ".cu", ".cuh", ".properties"}
+FILES = {".py", ".typed", ".cu", ".cuh", ".properties", ".html", ".js"}
 BESIDE = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "pyproject.toml", "PKG-INFO"}
 
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from onebit_spark.core.confidences import Call, ConfidenceThresholds, Thresholds
 from onebit_spark.core.randomness import Draws, GibbsErrors
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
+from onebit_spark.records import Record
 from onebit_spark.settings import Terms, is_number
 
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
@@ -56,7 +58,7 @@ class Certificate:
     n: int  # ratings that it was computed from
     majority_error: float  # error rate of always predicting the majority class
     statement: str  # the certificate as a sentence
-    inputs: Mapping[str, Any] = field(default_factory=dict)  # what the bound was computed from, by name
+    inputs: Record = field(default_factory=dict)  # what the bound was computed from, by name
 
     @property
     def vacuous(self) -> bool:
@@ -70,13 +72,13 @@ class Certificate:
         return {**own, "vacuous": self.vacuous, **self.inputs}
 
     @classmethod
-    def from_dict(cls, entry: Mapping[str, Any]) -> Certificate:
+    def from_dict(cls, entry: Record) -> Certificate:
         own = {item.name for item in fields(cls)} - {"inputs"}
         inputs = {name: value for name, value in entry.items() if name not in own and name != "vacuous"}
         return cls(**{name: entry[name] for name in own}, inputs=inputs)
 
 
-def certificate_document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def certificate_document(certificates: Iterable[Record]) -> dict[str, Any]:
     """The content of ``certificate.json``. The headline is chosen by name: choosing the smallest bound would cost δ.
 
     It is never about a group.
@@ -86,7 +88,7 @@ def certificate_document(certificates: Iterable[Mapping[str, Any]]) -> dict[str,
     return {"headline": next((name for name in HEADLINES if name in names), None), "certificates": items}
 
 
-def headlines(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def headlines(content: Record) -> list[Record]:
     """The certificates of the headline, from the content of ``certificate.json``.
 
     Where one class is rare, an error rate says little: certified precisions are then part of the headline.
@@ -97,7 +99,7 @@ def headlines(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*first, *(item for item in whole if skewed and item["name"] == PRECISION)]
 
 
-def headline_of(content: Mapping[str, Any]) -> str | None:
+def headline_of(content: Record) -> str | None:
     return " ".join(item["statement"] for item in headlines(content)) or None
 
 
@@ -161,7 +163,7 @@ def kept_by_coin(item: Certificate, repeated: bool, left_out: int = 0) -> Certif
     return replace(item, over=NEW_CELLS if left_out else KEPT_CELLS, statement=item.statement + note)
 
 
-def with_freshness(item: Certificate, freshness: Mapping[str, Any]) -> Certificate:
+def with_freshness(item: Certificate, freshness: Record) -> Certificate:
     """The certificate with how its ratings compare with those of the fit (§9.6).
 
     ``freshness`` has ``checked``, and a ``reason`` where this could not be seen. Then the sentence says so.
@@ -396,41 +398,20 @@ def _certificate(
     thresholds: ConfidenceThresholds, held: HeldOut, terms: Terms, asked: CallRequest, sharing: int,
     group: Group | None,
 ) -> Certificate:  # fmt: skip
-    precise, share = asked.name == PRECISION, terms.delta / (terms.grid * sharing)
-    tested = share / 2 if precise else share  # the other half is for the share that is found
-
-    def passed(error: float, held: HeldOut = held) -> int | None:
-        return last_passed(thresholds.shares, held, error, tested, thresholds.class_share)
-
-    level = passed(asked.error)
-    n_answered, errors = (0, 0) if level is None else (int(held.answered[level]), int(held.wrong[level]))
+    """The certificate of a request, met or not, which shares δ with ``sharing`` − 1 others."""
+    test = CallTest(thresholds, held, asked, terms.delta / (terms.grid * sharing))
+    met = test.level is not None
+    precise = asked.name == PRECISION
     inputs: dict[str, Any] = {
-        "request": asked.value,
+        **test.inputs(),
         "requests": sharing,
-        "threshold": None if level is None else thresholds.values[level],
-        "answered_share": n_answered / held.asked,
-        "n_answered": n_answered,
-        "errors": errors,
         "group": None if group is None else asdict(group),
-        "delta_share": share,
         "grid": terms.grid,
     }
-    if precise:
-        found, n_class = n_answered - errors, held.of_class + held.unknown_of_class
-        limit = found_limit(found, n_class, share / 2)
-        inputs |= {"class": asked.call, "n_class": n_class, "class_share": held.of_class / held.n}
-        inputs |= {"found_share": found / max(n_class, 1), "found_limit": limit}
-    if level is None:
-        # The smallest larger error rate that would pass. It is chosen on these ratings, so it is not a certificate.
-        rates = [error for error in MORE_HINTS if error < 1 - inputs["class_share"]] if precise else HINTS
-        hint = next((error for error in rates if error > asked.error + 1e-9 and passed(error) is not None), None)
-        inputs["hint"] = round(1 - hint, 2) if precise and hint is not None else hint
-    if level is None and precise:
-        enough = (factor for factor in MORE_RATINGS if passed(asked.error, held.times(factor)) is not None)
-        inputs["more_needed"] = next((math.ceil((factor - 1) * n_class) for factor in enough), None)
-    bare = Certificate(
+    nothing = 0.0 if precise else 1.0  # the limit of a request that is not met
+    item = Certificate(
         name=asked.name,
-        bound=asked.value if level is not None else 0.0 if precise else 1.0,
+        bound=asked.value if met else nothing,
         bounds=CALLED.format(asked.call) if precise else ANSWERED,
         over=UNSEEN,
         delta=terms.delta,
@@ -439,8 +420,85 @@ def _certificate(
         statement="",
         inputs=inputs,
     )
-    text = _unmet(bare, held, fewest_answered(asked.error, tested)) if level is None else _met(bare, held)
-    return held.named(replace(bare, statement=text if group is None else f"Where {group}: {text[0].lower()}{text[1:]}"))
+    fewest = fewest_answered(asked.error, test.tested)
+    text = _met(item, held) if met else _unmet(item, held, fewest)
+    if group is not None:
+        text = f"Where {group}: {text[0].lower()}{text[1:]}"
+    return held.named(replace(item, statement=text))
+
+
+@dataclass(frozen=True)
+class CallTest:
+    """The fixed-sequence test of a request on held-out ratings."""
+
+    thresholds: ConfidenceThresholds
+    held: HeldOut
+    asked: CallRequest
+    share: float  # of δ
+
+    @property
+    def precise(self) -> bool:
+        return self.asked.name == PRECISION
+
+    @property
+    def tested(self) -> float:
+        """The δ of the test. For a precision the other half is for the share that is found."""
+        return self.share / 2 if self.precise else self.share
+
+    def passed(self, error: float, held: HeldOut) -> int | None:
+        """The last level at which at most this share of the calls is wrong."""
+        return last_passed(self.thresholds.shares, held, error, self.tested, self.thresholds.class_share)
+
+    @cached_property
+    def level(self) -> int | None:
+        return self.passed(self.asked.error, self.held)
+
+    def inputs(self) -> dict[str, Any]:
+        held, level = self.held, self.level
+        n_answered = 0 if level is None else int(held.answered[level])
+        errors = 0 if level is None else int(held.wrong[level])
+        inputs = {
+            "request": self.asked.value,
+            "threshold": None if level is None else self.thresholds.values[level],
+            "answered_share": n_answered / held.asked,
+            "n_answered": n_answered,
+            "errors": errors,
+            "delta_share": self.share,
+        }
+        if self.precise:
+            inputs |= self.found(n_answered - errors)
+        if level is None:
+            inputs |= self.hints()
+        return inputs
+
+    def found(self, found: int) -> dict[str, Any]:
+        """How much of the class is called."""
+        n_class = self.held.of_class + self.held.unknown_of_class
+        return {
+            "class": self.asked.call,
+            "n_class": n_class,
+            "class_share": self.held.of_class / self.held.n,
+            "found_share": found / max(n_class, 1),
+            "found_limit": found_limit(found, n_class, self.share / 2),
+        }
+
+    def hints(self) -> dict[str, Any]:
+        """What might be met. It is chosen on these ratings, so it is not a certificate."""
+        if not self.precise:
+            return {"hint": self.next_error(HINTS)}
+        class_share = self.held.of_class / self.held.n
+        error = self.next_error(error for error in MORE_HINTS if error < 1 - class_share)
+        n_class = self.held.of_class + self.held.unknown_of_class
+        enough = (times for times in MORE_RATINGS if self.passed(self.asked.error, self.held.times(times)) is not None)
+        return {
+            "hint": None if error is None else round(1 - error, 2),
+            "more_needed": next((math.ceil((times - 1) * n_class) for times in enough), None),
+        }
+
+    def next_error(self, rates: Iterable[float]) -> float | None:
+        """The smallest larger error rate that would pass."""
+        larger = (error for error in rates if error > self.asked.error + 1e-9)
+        return next((error for error in larger if self.passed(error, self.held) is not None), None)
 
 
 def _met(item: Certificate, held: HeldOut) -> str:
@@ -524,7 +582,7 @@ IN_ARGUMENTS = Wording(
 )
 
 
-def ungrouped_certificates(certificate: Mapping[str, Any], call: Call = "answered") -> list[dict[str, Any]]:
+def ungrouped_certificates(certificate: Record, call: Call = "answered") -> list[dict[str, Any]]:
     """The certificates of a call that are not about a group, in the order of the requests."""
     name = SELECTIVE if call == "answered" else PRECISION
     found = (item for item in certificate["certificates"] if item["name"] == name and not item["group"])
@@ -537,7 +595,7 @@ def calls_unknown(certificate: dict[str, Any], call: Call) -> bool:
 
 
 def calling_threshold(
-    certificate: Mapping[str, Any], call: Call, max_error: float | None = None, min_precision: str | None = None,
+    certificate: Record, call: Call, max_error: float | None = None, min_precision: str | None = None,
     words: Wording = IN_PARAMS,
 ) -> float:  # fmt: skip
     """The confidence from which on the model makes a call, by its ``certificate.json``. ∞ if the request was not met.

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -40,6 +40,7 @@ from onebit_spark.core.randomness import Split
 from onebit_spark.core.setup import chooses_kappa, default_kappa, kappa_of, loss_of
 from onebit_spark.core.solver import IterationPlan, Start, solve
 from onebit_spark.engines.base import T
+from onebit_spark.records import Record
 from onebit_spark.settings import AUTO, FitConfig
 
 log = logging.getLogger("onebit_spark")
@@ -104,7 +105,7 @@ class SelectedModel(Generic[T]):
     noise: TemperatureScaling | None = None  # the calibration of the probabilities, if it lowers the loss
     holdout: HoldoutLoss | None = None  # of the selected state
     seconds: float = 0.0  # that the selection took
-    search: Mapping[str, Any] | None = None  # of an unfinished one: how many ``levels`` are done, what they ``refused``
+    search: Record | None = None  # of an unfinished one: how many ``levels`` are done, what they ``refused``
 
     @property
     def losses(self) -> dict[float, float]:
@@ -194,12 +195,12 @@ def _longer(state: FitState[Any]) -> Side:
     return "cols" if engine.count("cols") > engine.count("rows") else "rows"
 
 
-def chose_rank(record: Mapping[str, Any] | None) -> bool:
+def chose_rank(record: Record | None) -> bool:
     """Whether the rank was selected; ``record`` is ``SelectedModel.as_dict``."""
     return record is not None and record["ranks"] > 1
 
 
-def sentences(record: Mapping[str, Any]) -> Iterator[str]:
+def sentences(record: Record) -> Iterator[str]:
     """How the settings were selected, from ``SelectedModel.as_dict``."""
     yield "The settings were selected by the loss of a held-out tenth of the ratings."
     yield (
@@ -211,7 +212,7 @@ def sentences(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"Probabilities are calibrated on that tenth: {silent}the temperature is {noise['temperature']:.3g}."
 
 
-def trial_table(record: Mapping[str, Any]) -> Iterator[str]:
+def trial_table(record: Record) -> Iterator[str]:
     """The trials as lines of a table, from ``SelectedModel.as_dict``."""
     yield "share  rank  weight  implicit features  iterations    loss    gain"
     for entry, gain in zip(record["trail"], gains(record["trail"]), strict=True):
@@ -222,12 +223,12 @@ def trial_table(record: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def gains(trail: Iterable[Mapping[str, Any]]) -> Iterator[float | None]:
+def gains(trail: Iterable[Record]) -> Iterator[float | None]:
     """How far the loss of every trial is below that of the last kept one before it, in its standard errors.
 
     None for the first trial on a share of the ratings.
     """
-    last: Mapping[str, Any] = {}
+    last: Record = {}
     for entry in trail:
         error = entry["standard_error"]
         comparable = error > 0 and last.get("share") == entry["share"]
@@ -281,7 +282,7 @@ class _Search(Generic[T]):
         start = Start(posteriors, _final_start(trial, self._whole).scales)
         return SelectedModel(trial.config, start, trail=self.trail, search={"levels": levels, "refused": refused})
 
-    def resumed(self, config: FitConfig, start: Start[T], record: Mapping[str, Any]) -> Trial[T]:
+    def resumed(self, config: FitConfig, start: Start[T], record: Record) -> Trial[T]:
         """The trial of a ``state``."""
         self.trail = list(record["trail"])
         self._refused = dict.fromkeys(map(tuple, record["search"]["refused"]), True)

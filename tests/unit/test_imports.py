@@ -4,28 +4,28 @@ Every import counts, also one inside a function or under ``TYPE_CHECKING``. What
 ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
 """
 
+from onebit_spark.__main__ import (JOBS, main)
+from onebit_spark.cli import (progress as bars)
+from onebit_spark.demo import (agreement, comparison)
+from pathlib import (Path)
 import ast
 import io
 import json
-import re
-import subprocess
-import sys
-from pathlib import Path
-
+import onebit_spark
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import re
+import subprocess
+import sys
 
-import onebit_spark
-from onebit_spark.__main__ import JOBS, main
-from onebit_spark.cli import progress as bars
-from onebit_spark.demo import agreement, comparison
 
 PACKAGE = Path(onebit_spark.__file__).parent
 
 # Folder or file: what it may import besides itself. Add a new arrow here first; it must point down.
 MAY_IMPORT = {
     "errors": "",
+    "records": "",  # the type of JSON
     "registry": "",  # implementations that are found by their files
     "settings": "registry",
     "compiled": "",  # numba with a cache
@@ -35,17 +35,17 @@ MAY_IMPORT = {
     "sessions": "core settings errors",  # what Spark itself offers
     "ratings": "data sessions core settings limits errors",
     "engines.base": "core settings",  # what an engine is
-    "loop": "engines.base data core settings errors",
-    "certify": "data model_info loop core settings errors",
-    "model_info": "data core settings errors",
-    "report": "model_info data certify loop core settings errors",
+    "loop": "records engines.base data core settings errors",
+    "certify": "records data model_info loop core settings errors",
+    "model_info": "records data core settings errors",
+    "report": "records model_info data certify loop core settings errors",
     "simulate": "core settings errors",
     "engines": "sessions ratings data loop engines.base model_info core settings compiled limits errors",
     "predict": "report model_info ratings data certify loop core settings compiled limits errors",
     "model_folder": "predict model_info data core settings errors",
     "model": "model_folder predict report model_info ratings data certify loop core settings errors",
     "checkpoints": "engines.base sessions ratings data model_info loop core settings errors",
-    "finish": "engines.base ratings data certify model_info loop core settings errors",
+    "finish": "records engines.base ratings data certify model_info loop core settings errors",
     "compile": "finish engines certify loop core settings compiled",
     "fit": "compile finish checkpoints engines.base ratings data certify model_info loop core settings errors",
     "in_process": (

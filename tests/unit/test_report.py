@@ -1,18 +1,18 @@
 """report.html: whole in one file, right in its figures, and clean in a real browser."""
 
+from matplotlib.figure import (Figure)
+from onebit_spark import (FitConfig, Terms, fit_arrays)
+from onebit_spark.model_info import (ModelInfo, scale_fields)
+from onebit_spark.predict.metrics import (reliability)
+from onebit_spark.report.page import (report)
+from onebit_spark.report.plots import (plots)
 import dataclasses
+import numpy as np
+import pytest
 import re
 import shutil
 import subprocess
 
-import numpy as np
-import pytest
-from matplotlib.figure import Figure
-
-from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.model_info import ModelInfo, scale_fields
-from onebit_spark.predict.metrics import reliability
-from onebit_spark.report.page import plots, report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -76,7 +76,7 @@ def page(info):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Plots take a third of a second each: here their words are tested."""
-    monkeypatch.setattr("onebit_spark.report.page.Plot.svg", lambda plot: "<svg")
+    monkeypatch.setattr("onebit_spark.report.plots.Plot.svg", lambda plot: "<svg")
 
 
 def test_it_says_what_was_fitted(page):

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "simulate": "core errors",
     "engines": ("sessions ratings data loop engines.base model_info core errors"),
     "predict": "report model_info ratings data certify loop core errors",
-    "model_folder": "predict model_info data core errors",
+    "model_folder": "predict certify model_info data core errors",
     "model": "model_folder predict report model_info ratings data certify loop core errors",
     "checkpoints": "engines.base sessions ratings data model_info loop core errors",
     "finish": "engines.base ratings certify model_info loop core errors",

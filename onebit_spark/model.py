@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from onebit_spark.certify.certificates import (
     certificate_document,
     ungrouped_certificates,
 )
-from onebit_spark.certify.requests import CertificateRequest
+from onebit_spark.certify.requests import CertificateRequest, Document, Precisions
 from onebit_spark.core.confidences import TOWARDS, Call
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
@@ -40,13 +40,13 @@ from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_folder import read_model, replaced_folder, write_into, write_page, write_vectors
 from onebit_spark.model_info import PARTNER, ModelInfo
 from onebit_spark.predict.factors import Factors
-from onebit_spark.predict.figures import sampled
-from onebit_spark.predict.judged import Drawing, JudgedModel, RatingsHere
+from onebit_spark.predict.figures import Figures, Flags, sampled
+from onebit_spark.predict.judged import JudgedModel, RatingsHere
 from onebit_spark.predict.new_ratings import fold_in, unrated_spreads, updated_rows, warn_dropped
 from onebit_spark.predict.positions import draw, locate, who_problems
 from onebit_spark.predict.questions import ask_next
 from onebit_spark.predict.ranking import NOTHING_SEEN, RatedPairs, rank
-from onebit_spark.predict.sides import ModelSide, asked_ids
+from onebit_spark.predict.sides import Anchors, IdsLike, ModelSide, TableLike, asked_ids
 from onebit_spark.predict.top_n import Numbers, best_of, ranking_problems
 from onebit_spark.report.map import MOST_POINTS, REPORTED, coloured
 from onebit_spark.report.map import page as map_page
@@ -110,10 +110,10 @@ class FittedModel(JudgedModel):
     info: ModelInfo
     users: ModelSide
     items: ModelSide
-    certificate: dict[str, Any]
+    certificate: Document
     cold_start: str = "prior"
     max_error: float | None = None
-    params: dict[str, Any] = field(default_factory=dict)  # all Params of the folder, which ``save`` writes again
+    params: Mapping[str, object] = field(default_factory=dict)  # all Params of the folder, which ``save`` writes again
     fitted: CellSketch | None = None  # which cells were fitted, so that ``certify`` can refuse their ratings
     history: Sequence[Iteration] = ()  # of a fit in this process; a folder keeps ``objective_history`` of it
     shape: tuple[int, int] | None = None  # of the matrix, after ``fit_arrays``
@@ -189,7 +189,7 @@ class FittedModel(JudgedModel):
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
-    def predictions(self, users: Any, items: Any) -> pa.Table:
+    def predictions(self, users: IdsLike, items: IdsLike) -> pa.Table:
         """What ``transform`` appends, for pairs of ids (docs/predictions.md).
 
         The columns are user, item, score, std, probability and prediction; ``answered`` after a selective certificate,
@@ -199,7 +199,7 @@ class FittedModel(JudgedModel):
         table = pa.table({"user": ids[0], "item": ids[1], **self._outputs(rows, cols)})
         return table.filter(pa.array((rows >= 0) & (cols >= 0))) if self.cold_start == "drop" else table
 
-    def transform(self, pairs: Any) -> Any:
+    def transform(self, pairs: TableLike) -> TableLike:
         """A table with the predictions appended: score, std, probability, prediction, and the calls as above.
 
         ``pairs`` is a pyarrow.Table or a DataFrame of pandas or polars, with the columns of users and items of the fit,
@@ -219,7 +219,7 @@ class FittedModel(JudgedModel):
             table = table.append_column(name, pa.array(values))
         return table if kept.all() else table.filter(pa.array(kept))
 
-    def _columns_of(self, given: Any, what: str, roles: Sequence[str]) -> list[pa.ChunkedArray]:
+    def _columns_of(self, given: TableLike, what: str, roles: Sequence[str]) -> list[pa.ChunkedArray]:
         """The columns of users, items or labels in a table. Upper and lower case do not differ, as in Spark."""
         table = arrow_table(given, what)
         found = []
@@ -232,7 +232,13 @@ class FittedModel(JudgedModel):
         return found
 
     def _ratings(
-        self, users: Any, items: Any, labels: Any, to: str, who: str = "user", threshold: float | None = None
+        self,
+        users: IdsLike,
+        items: IdsLike,
+        labels: ArrayLike | None,
+        to: str,
+        who: str = "user",
+        threshold: float | None = None,
     ) -> _Ratings:
         """Ratings that were checked: users, items and labels, or the columns of the fit in one table, ``users``.
 
@@ -258,7 +264,7 @@ class FittedModel(JudgedModel):
         chosen = [array.filter(pa.array(kept)) for array in ids]
         return _Ratings(chosen, rows[kept], cols[kept], positive[kept], weights, kept)
 
-    def score(self, users: Any, items: Any) -> DoubleArray:
+    def score(self, users: IdsLike, items: IdsLike) -> DoubleArray:
         """Posterior mean of the score, E[b_i] + E[d_j] + E[L_i]·E[R_j] (docs/MATH.md, §8.1).
 
         One number per pair, also in ``std``, ``probability`` and ``predict``: with ``cold_start`` "nan" or "drop", a
@@ -267,18 +273,18 @@ class FittedModel(JudgedModel):
         _, rows, cols = self._pairs(users, items)
         return self._without_unknown(self.factors.score(rows, cols), rows, cols)
 
-    def std(self, users: Any, items: Any) -> DoubleArray:
+    def std(self, users: IdsLike, items: IdsLike) -> DoubleArray:
         """Standard deviation of the score in an approximate posterior, which depends on the rank and on κ.
 
         It compares pairs of one model. It is no error bar (docs/predictions.md, Std).
         """
         return self._output("std", users, items)
 
-    def probability(self, users: Any, items: Any) -> DoubleArray:
+    def probability(self, users: IdsLike, items: IdsLike) -> DoubleArray:
         """P(+), calibrated if the model is. Its meaning depends on the loss (§8.1)."""
         return self._output("probability", users, items)
 
-    def predict(self, users: Any, items: Any) -> DoubleArray:
+    def predict(self, users: IdsLike, items: IdsLike) -> DoubleArray:
         """The label in the coding of the ratings, by the sign of the score; the majority label for a score of 0.
 
         The labels are −1 and 1 after a fit of such labels, else 0 and 1.
@@ -287,21 +293,23 @@ class FittedModel(JudgedModel):
         labels = self.factors.predictor.label(self.factors.score(rows, cols))
         return self._without_unknown(labels, rows, cols)
 
-    def confidence(self, users: Any, items: Any) -> DoubleArray:
+    def confidence(self, users: IdsLike, items: IdsLike) -> DoubleArray:
         """|score|/√(c + variance): how sure the model is of the sign (§10.1)."""
         _, rows, cols = self._pairs(users, items)
         outputs = self.factors.predict(rows, cols)
         z = self.factors.predictor.confidence(outputs["score"], outputs["std"])
         return self._without_unknown(np.abs(z), rows, cols)
 
-    def answered(self, users: Any, items: Any, certificate: Certificate | None = None) -> NDArray[np.bool_]:
+    def answered(self, users: IdsLike, items: IdsLike, certificate: Certificate | None = None) -> NDArray[np.bool_]:
         """Which pairs the model answers under a selective certificate; none if its request could not be met.
 
         The default is the model's own certificate, for ``max_error``.
         """
         return self.called("answered", users, items, certificate)
 
-    def called(self, call: Call, users: Any, items: Any, certificate: Certificate | None = None) -> NDArray[np.bool_]:
+    def called(
+        self, call: Call, users: IdsLike, items: IdsLike, certificate: Certificate | None = None
+    ) -> NDArray[np.bool_]:
         """Which pairs the model calls "positive" or "negative" under a certified precision: as ``answered``, for
         ``min_precision``.
         """
@@ -318,7 +326,7 @@ class FittedModel(JudgedModel):
     def _threshold(self, call: Call) -> float:
         return calling_threshold(self.certificate, call, self.max_error, self.min_precision, IN_ARGUMENTS)
 
-    def sample(self, users: Any, items: Any, seed: int = 0) -> DoubleArray:
+    def sample(self, users: IdsLike, items: IdsLike, seed: int = 0) -> DoubleArray:
         """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
 
         A draw is a function of the seed and the two ids, as in ``OneBitCompletionModel.sample``. Unknown ids are
@@ -329,11 +337,11 @@ class FittedModel(JudgedModel):
         keys = pair_hashes(*(array.cast(kind, safe=False) for array, kind in zip(ids, types, strict=True)))
         return self.factors.sample(rows, cols, keys, seed)
 
-    def _output(self, name: str, users: Any, items: Any) -> DoubleArray:
+    def _output(self, name: str, users: IdsLike, items: IdsLike) -> DoubleArray:
         _, rows, cols = self._pairs(users, items)
         return self._without_unknown(self.factors.predict(rows, cols)[name], rows, cols)
 
-    def _pairs(self, users: Any, items: Any) -> tuple[tuple[pa.Array, pa.Array], Numbers, Numbers]:
+    def _pairs(self, users: IdsLike, items: IdsLike) -> tuple[tuple[pa.Array, pa.Array], Numbers, Numbers]:
         ids = [self._asked("user", users), self._asked("item", items)]
         numbers = self.users.positions(ids[0]), self.items.positions(ids[1])
         lengths = {len(asked) for asked in ids} - {1}
@@ -344,23 +352,24 @@ class FittedModel(JudgedModel):
         repeated = ids[0].take(pa.array(place[0])), ids[1].take(pa.array(place[1]))
         return repeated, numbers[0][place[0]], numbers[1][place[1]]
 
-    def _seen(self, seen: Any) -> tuple[tuple[pa.Array, pa.Array], Numbers, Numbers]:
+    def _seen(self, seen: IdsLike) -> tuple[tuple[pa.Array, pa.Array], Numbers, Numbers]:
         """``pairs`` of (user ids, item ids), or of a table."""
         return self._pairs(*(seen if is_pair(seen) else self._columns_of(seen, "the seen pairs", ("user", "item"))))
 
-    def _asked(self, who: Who, values: Any) -> pa.Array:
+    def _asked(self, who: Who, values: IdsLike) -> pa.Array:
         return asked_ids(values, self.factors.side(who).ids.type, f"the {who} ids")
 
-    def _outputs(self, rows: Numbers, cols: Numbers) -> dict[str, NDArray[Any]]:
-        outputs: dict[str, NDArray[Any]] = {
-            name: self._without_unknown(values, rows, cols) for name, values in self.factors.predict(rows, cols).items()
-        }
+    def _outputs(self, rows: Numbers, cols: Numbers) -> dict[str, DoubleArray | Flags]:
+        found = self.factors.predict(rows, cols)
+        values = {name: self._without_unknown(each, rows, cols) for name, each in found.items()}
+        known = (rows >= 0) & (cols >= 0)
+        calls: dict[str, Flags] = {}
         for call in TOWARDS:
             if ungrouped_certificates(self.certificate, call):
-                made = self.factors.predictor.calls(call, self._threshold(call), outputs["score"], outputs["std"])
-                known = calls_unknown(self.certificate, call) | ((rows >= 0) & (cols >= 0))
-                outputs[call] = made & known
-        return outputs
+                threshold = self._threshold(call)
+                made = self.factors.predictor.calls(call, threshold, values["score"], values["std"])
+                calls[call] = made & (calls_unknown(self.certificate, call) | known)
+        return {**values, **calls}
 
     def _without_unknown(self, values: DoubleArray, rows: Numbers, cols: Numbers) -> DoubleArray:
         """The values, with NaN for pairs with an unknown id unless these are predicted from the prior."""
@@ -371,8 +380,8 @@ class FittedModel(JudgedModel):
     # ---- recommendations ---------------------------------------------------------------------------------------------
 
     def recommend(
-        self, ids: Any = None, n: int = 10, who: Who = "user", *, z: float | None = None,
-        seen: Any = None, answered_only: bool = False,
+        self, ids: IdsLike = None, n: int = 10, who: Who = "user", *, z: float | None = None,
+        seen: IdsLike = None, answered_only: bool = False,
     ) -> pa.Table:  # fmt: skip
         """The best items of users (``who`` = "user"), or the best users of items, ranked by probability.
 
@@ -408,9 +417,7 @@ class FittedModel(JudgedModel):
 
     # ---- positions ---------------------------------------------------------------------------------------------------
 
-    def positions(
-        self, who: Who = "user", dimensions: int | None = None, anchors: Mapping[Any, int] | None = None
-    ) -> pa.Table:
+    def positions(self, who: Who = "user", dimensions: int | None = None, anchors: Anchors | None = None) -> pa.Table:
         """Positions of the users, or intercepts and slopes of the items, with standard deviations (docs/positions.md).
 
         The score of a pair is intercept + Σ slope·position, over all dimensions. Positions have mean 0, unit variance
@@ -431,8 +438,8 @@ class FittedModel(JudgedModel):
         return locate(self.factors, who, dimensions, anchors)
 
     def map(
-        self, path: str | os.PathLike[str], anchors: Mapping[Any, int] | None = None,
-        groups: Mapping[Any, Any] | None = None, overwrite: bool = False,
+        self, path: str | os.PathLike[str], anchors: Anchors | None = None,
+        groups: Mapping[IdsLike, str] | None = None, overwrite: bool = False,
     ) -> None:  # fmt: skip
         """Draw the first two dimensions of all users on one page, map.html (docs/positions.md).
 
@@ -444,7 +451,7 @@ class FittedModel(JudgedModel):
         page = map_page(coloured(self.draw(anchors), groups or {}))
         write_page(path, page, MAP, overwrite)
 
-    def next_questions(self, ids: Any, n: int = 10, *, seen: Any = None, items: Any = None) -> pa.Table:
+    def next_questions(self, ids: IdsLike, n: int = 10, *, seen: IdsLike = None, items: IdsLike = None) -> pa.Table:
         """The n items whose answers would say most about each user: an adaptive test (docs/positions.md).
 
         Each different user gets one list, to be asked as a whole. To use the answers, fold them in and ask for the next
@@ -492,8 +499,8 @@ class FittedModel(JudgedModel):
         return RatingsHere(self.factors, rows, cols, positive, n_all=block.n_ratings)
 
     def certify(
-        self, users: Any, items: Any = None, labels: ArrayLike | None = None, terms: Terms | None = None,
-        max_error: float | Sequence[float] = (), groups: ArrayLike | None = None, min_precision: Any = (),
+        self, users: IdsLike, items: IdsLike = None, labels: ArrayLike | None = None, terms: Terms | None = None,
+        max_error: float | Sequence[float] = (), groups: ArrayLike | None = None, min_precision: Precisions = (),
     ) -> list[Certificate]:  # fmt: skip
         """Certify the model on ratings that were not fitted: ``holdout``, and one certificate for each request.
 
@@ -537,13 +544,13 @@ class FittedModel(JudgedModel):
         """
         return self.replace_certificates(certificates, instead_of)
 
-    def with_certificate(self, certificate: dict[str, Any]) -> FittedModel:
+    def with_certificate(self, certificate: Document) -> FittedModel:
         return replace(self, certificate=certificate)
 
-    def with_info(self, **fields: Any) -> FittedModel:
-        return replace(self, info=replace(self.info, **fields))
+    def with_info(self, info: ModelInfo) -> FittedModel:
+        return replace(self, info=info)
 
-    def calibrate(self, users: Any, items: Any = None, labels: ArrayLike | None = None) -> FittedModel:
+    def calibrate(self, users: IdsLike, items: IdsLike = None, labels: ArrayLike | None = None) -> FittedModel:
         """This model with a probability that agrees with the frequencies in these ratings (docs/MATH.md, §8.4).
 
         The ratings, or one table with the columns of the fit, must not have been fitted. Score, std and prediction do
@@ -553,8 +560,8 @@ class FittedModel(JudgedModel):
         return self.calibrate_on(self._judged(given))
 
     def diagnose(
-        self, users: Any, items: Any = None, labels: ArrayLike | None = None, *, source: str = "held-out ratings",
-        fitted: bool = False,
+        self, users: IdsLike, items: IdsLike = None, labels: ArrayLike | None = None, *,
+        source: str = "held-out ratings", fitted: bool = False,
     ) -> FittedModel:  # fmt: skip
         """This model with the figures of its report, measured on these ratings, or on a sample of them.
 
@@ -564,10 +571,10 @@ class FittedModel(JudgedModel):
         given = self._ratings(users, items, labels, "diagnose")
         return self.diagnose_on(self._judged(given), source, fitted)
 
-    def draw(self, anchors: Mapping[Any, int] | None = None, most: int = MOST_POINTS) -> Drawing:
+    def draw(self, anchors: Anchors | None = None, most: int = MOST_POINTS) -> Figures:
         return draw(self.factors, anchors, most)
 
-    def draw_report(self) -> Drawing | None:
+    def draw_report(self) -> Figures | None:
         if self.users.measured is None or self.factors.axes.dimensions < 2:
             return None
         return self.draw(most=REPORTED)
@@ -583,8 +590,14 @@ class FittedModel(JudgedModel):
         write_page(path, report_page(self.info, self.certificate), PAGE, overwrite)
 
     def ranking(
-        self, users: Any, items: Any = None, labels: ArrayLike | None = None, *, n: int = 10, seen: Any = None
-    ) -> dict[str, Any]:
+        self,
+        users: IdsLike,
+        items: IdsLike = None,
+        labels: ArrayLike | None = None,
+        *,
+        n: int = 10,
+        seen: IdsLike = None,
+    ) -> Figures:
         """How many positive ratings the lists of ``recommend`` find: see ``predict.metrics.ranking_figures``.
 
         The ratings, users, items and labels or one table with the columns of the fit, were not fitted. The positive
@@ -606,7 +619,7 @@ class FittedModel(JudgedModel):
             raise RequestError(NOTHING_SEEN.format("seen"))
         return rank(self.factors, given, n, before)
 
-    def _seen_ratings(self, seen: Any) -> RatedPairs:
+    def _seen_ratings(self, seen: IdsLike) -> RatedPairs:
         """Ratings of (users, items, labels) or of a table, or the pairs of (users, items)."""
         if is_pair(seen):
             return RatedPairs(*self._pairs(*seen)[0])
@@ -617,15 +630,15 @@ class FittedModel(JudgedModel):
             users, items, labels = seen
         return RatedPairs.of(self._judged(self._ratings(users, items, labels, "exclude what was seen")))
 
-    def rank_on(self, on: RatingsHere, n: int, seen: RatingsHere | None = None) -> dict[str, Any]:
+    def rank_on(self, on: RatingsHere, n: int, seen: RatingsHere | None = None) -> Figures:
         before = None if seen is None else RatedPairs.of(seen)
         return rank(self.factors, RatedPairs.of(on), n, before)
 
     # ---- new ratings -------------------------------------------------------------------------------------------------
 
     def fold_in(
-        self, users: Any, items: Any = None, labels: ArrayLike | None = None, who: Who = "user", *,
-        threshold: float | None = None, only_new: bool = False, features: Any = None,
+        self, users: IdsLike, items: IdsLike = None, labels: ArrayLike | None = None, who: Who = "user", *,
+        threshold: float | None = None, only_new: bool = False, features: TableLike = None,
     ) -> FittedModel:  # fmt: skip
         """A model that also knows these users (or items), without a refit (docs/MATH.md, §8.3).
 
@@ -655,8 +668,8 @@ class FittedModel(JudgedModel):
         return replace(self._with_sides({who: side}), fitted=fitted)
 
     def update(
-        self, users: Any, items: Any = None, labels: ArrayLike | None = None, *, threshold: float | None = None,
-        user_features: Any = None, item_features: Any = None,
+        self, users: IdsLike, items: IdsLike = None, labels: ArrayLike | None = None, *, threshold: float | None = None,
+        user_features: TableLike = None, item_features: TableLike = None,
     ) -> FittedModel:  # fmt: skip
         """This model after new ratings, without a refit (docs/MATH.md, §8.6).
 
@@ -668,7 +681,7 @@ class FittedModel(JudgedModel):
         other parameters are those of ``fold_in``.
         """
         given = self._ratings(users, items, labels, "update", threshold=threshold)
-        features: dict[Who, Any] = {"user": user_features, "item": item_features}
+        features: dict[Who, TableLike] = {"user": user_features, "item": item_features}
         means = {who: self._explained(table, who) for who, table in features.items() if table is not None}
         if not len(given.rows):
             return self
@@ -676,18 +689,18 @@ class FittedModel(JudgedModel):
         ids: dict[Who, pa.Array] = {"user": given.ids[0], "item": given.ids[1]}
         after = updated_rows(self.info, sides, ids, given.positive, given.weights, means)
         changed = {who: sides[who].with_rows(*lines) for who, lines in after.items()}
-        return replace(
-            self._with_sides(changed), fitted=merged_sketch(self.fitted, self._judged(given).sketch(self.sketch_limit))
-        )
+        new = self._judged(given).sketch(self.sketch_limit)
+        return replace(self._with_sides(changed), fitted=merged_sketch(self.fitted, new))
 
-    def _with_sides(self, sides: Mapping[Who, ModelSide], **info: Any) -> FittedModel:
+    def _with_sides(self, sides: Mapping[Who, ModelSide], info: ModelInfo | None = None) -> FittedModel:
         """The model with other users or other items, and so without certificates."""
-        users, items = sides.get("user", self.users), sides.get("item", self.items)
-        plain = replace(self.info, n_users=len(users.ids), n_items=len(items.ids), **info)
+        users = sides.get("user", self.users)
+        items = sides.get("item", self.items)
+        plain = replace(info or self.info, n_users=len(users.ids), n_items=len(items.ids))
         certificate = certificate_document([])
         return replace(self, info=plain, users=users, items=items, certificate=certificate, history=(), shape=None)
 
-    def fold_in_features(self, features: Any, who: Who = "user") -> FittedModel:
+    def fold_in_features(self, features: TableLike, who: Who = "user") -> FittedModel:
         """A model that also knows these users (or items), from their side features alone.
 
         ``features`` has one line per id: the column of the ids, and those that the model was fitted with. Ids that the
@@ -703,9 +716,9 @@ class FittedModel(JudgedModel):
         learnt = dict(info.side_features or {})
         learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
         side = own.with_rows(means.ids.take(pa.array(new)), rows, unrated_spreads(info, who, rows))
-        return self._with_sides({who: side}, side_features=learnt)
+        return self._with_sides({who: side}, replace(info, side_features=learnt))
 
-    def _explained(self, features: Any, who: Who) -> model_info.IdLines:
+    def _explained(self, features: TableLike, who: Who) -> model_info.IdLines:
         table, column = arrow_table(features, f"the {who} features"), self.info.columns[who]
         kind = self.factors.side(who).ids.type
         coding = model_info.coding_of(self.info, who)
@@ -740,7 +753,7 @@ class FittedModel(JudgedModel):
         write_vectors(path, self.users, self.items, overwrite)
 
 
-def is_pair(given: Any) -> bool:
+def is_pair(given: TableLike) -> bool:
     return isinstance(given, tuple | list) and len(given) == 2
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from onebit_spark.data.hashes import ENOUGH, CellSketch
 from onebit_spark.errors import RequestError
 
-KEPT_OUT = {
+Freshness = Mapping[str, Any]  # ``checked``, a ``reason`` and figures: see ``Certificate.inputs``
+
+KEPT_OUT: Freshness = {
     "checked": True,
     "by_coin": True,
     "reason": "a coin for every cell kept these ratings out of this very fit",
 }
-NOT_KNOWN = {"checked": False, "reason": "the model does not record which ratings it was fitted on"}
+NOT_KNOWN: Freshness = {"checked": False, "reason": "the model does not record which ratings it was fitted on"}
 
 
-def fresh_to(known: CellSketch | None, asked: CellSketch | None) -> dict[str, Any]:
+def fresh_to(known: CellSketch | None, asked: CellSketch | None) -> Freshness:
     """How ratings compare with those of a fit, for a certificate. Refuses those that the model was fitted on.
 
     ``checked`` is false, with a ``reason``, where it could not be seen.
@@ -29,7 +32,7 @@ def fresh_to(known: CellSketch | None, asked: CellSketch | None) -> dict[str, An
             f"and of fresh ratings about {compared.expected:.1%} would be ({compared.looked_at:,} were compared). "
             "Give ratings that it has not seen, or hold some out of the fit"
         )
-    figures: dict[str, Any] = {name: getattr(compared, name) for name in ("share", "expected", "looked_at")}
+    figures = {name: getattr(compared, name) for name in ("share", "expected", "looked_at")}
     if not known.complete:
         reason = "the model records only some of the ratings that it was fitted on"
     elif compared.looked_at < ENOUGH:

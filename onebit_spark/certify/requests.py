@@ -19,10 +19,14 @@ from onebit_spark.certify.certificates import (
     request_problems,
     with_freshness,
 )
+from onebit_spark.certify.freshness import Freshness
 from onebit_spark.model_info import (
     ModelInfo,
 )
 from onebit_spark.settings import Terms, param_names
+
+Document = dict[str, Any]  # the content of certificate.json
+Precisions = str | float | Sequence[str | float]  # such as 0.9, or "0.9,negative:0.99"
 
 
 @dataclass(frozen=True)
@@ -30,18 +34,20 @@ class CertificateRequest:
     terms: Terms
     max_error: float | Sequence[float] = ()  # requested error rates among the answered pairs
     by: str | None = None  # a column of the ratings: certify within each of its groups as well
-    min_precision: Any = ()  # requested precisions of calls: see ``precision_requests``
+    min_precision: Precisions = ()  # requested precisions of calls: see ``precision_requests``
 
     @classmethod
     def of(
-        cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int, minPrecision: Any = ()
+        cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int, minPrecision: Precisions = ()
     ) -> CertificateRequest:
         return cls(Terms(delta=delta, grid=grid), maxError, by, minPrecision)
 
     @property
-    def rates(self) -> list[Any]:
+    def rates(self) -> list[float]:
         given = self.max_error
-        return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+        if isinstance(given, Iterable) and not isinstance(given, str):
+            return list(given)
+        return [given]
 
     @property
     def calls(self) -> list[CallRequest]:
@@ -65,7 +71,7 @@ class CertificateRequest:
 
 
 def make_certificates(
-    info: ModelInfo, counts: HeldOutCounts, request: CertificateRequest, fresh: Mapping[str, Any]
+    info: ModelInfo, counts: HeldOutCounts, request: CertificateRequest, fresh: Freshness
 ) -> list[Certificate]:
     certificates = held_out_certificates(info.thresholds, counts, request.terms, request.calls)
     certificates = [with_freshness(item, fresh) for item in certificates]
@@ -76,8 +82,8 @@ def make_certificates(
 
 
 def replace_certificates(
-    before: Mapping[str, Any], certificates: Sequence[Certificate], instead_of: Collection[str] = OF_PREDICTIONS
-) -> dict[str, Any]:
+    before: Document, certificates: Sequence[Certificate], instead_of: Collection[str] = OF_PREDICTIONS
+) -> Document:
     """The content of ``certificate.json`` with more certificates, ``instead_of`` those of some names and of groups.
 
     By default these are all about the predictions, so the certificates of a fit remain.

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark import __version__
@@ -62,7 +63,7 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
             }
             seen = model.info.diagnostics or {}
             more = {"map": with_colours(runtime, seen["map"], features, columns.user)} if "map" in seen else {}
-            model = model.with_info(diagnostics={**seen, **more, "job": job})
+            model = model.with_info(replace(model.info, diagnostics={**seen, **more, "job": job}))
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.checkpoint_dir:

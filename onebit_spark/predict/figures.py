@@ -57,6 +57,7 @@ def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
     )
 
 
+Figures = dict[str, Any]  # as JSON
 Flags = NDArray[np.bool_]
 
 SCORE_BINS = 1 << 16  # of the scores of ratings that come in parts, equally wide in tanh(score/2)
@@ -116,7 +117,7 @@ class ScoreSums:
         sums = {name: value + getattr(other, name) for name, value in vars(self).items()}
         return ScoreSums(**{**sums, "exact": False})
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Figures:
         """Error, losses, AUC and so on."""
         positives, negatives = self.classes
         auc, error = auc_of_counts(positives, negatives) or (None, None)
@@ -146,7 +147,7 @@ def _count_levels(table: pa.Table, column: Mapping[str, Flags]) -> pa.Table:
     return grouped.rename_columns([*keys, *COUNTED])
 
 
-def figures_of(info: ModelInfo, sums: ScoreSums, threshold: float | None) -> dict[str, Any]:
+def figures_of(info: ModelInfo, sums: ScoreSums, threshold: float | None) -> Figures:
     """All figures of metrics.json, with the error rate and that of the majority class."""
     n = sums.n
     positives = int(sums.classes[0].sum())
@@ -203,7 +204,7 @@ def sampled(n: int, most: int = SAMPLE) -> Numbers:
     return np.arange(n) if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
 
 
-def diagnose(scored: pa.Table, source: str, fitted: bool) -> dict[str, Any]:
+def diagnose(scored: pa.Table, source: str, fitted: bool) -> Figures:
     """The figures that a report shows, of scored ratings; ``source`` says what they are.
 
     ``fitted``: the model was fitted to them, so the figures are too good. Of the curve of risk and coverage: if only

@@ -7,17 +7,17 @@ JudgedModel           ─►  evaluate_on, certify_on, calibrate_on, diagnose_on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol, Self
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.certify.certificates import OF_PREDICTIONS, Certificate, headline_of
-from onebit_spark.certify.freshness import fresh_to, seen_in_fit
-from onebit_spark.certify.requests import CertificateRequest, make_certificates, replace_certificates
+from onebit_spark.certify.freshness import Freshness, fresh_to, seen_in_fit
+from onebit_spark.certify.requests import CertificateRequest, Document, make_certificates, replace_certificates
 from onebit_spark.data.hashes import HIGHEST, CellSketch, cell_hashes
 from onebit_spark.errors import RequestError
 from onebit_spark.model_info import ModelInfo
@@ -25,6 +25,7 @@ from onebit_spark.predict.factors import Factors
 from onebit_spark.predict.figures import (
     CALIBRATING,
     SAMPLE,
+    Figures,
     ScoreSums,
     calibrate,
     count_by_level,
@@ -33,9 +34,8 @@ from onebit_spark.predict.figures import (
     sampled,
     scored_table,
 )
+from onebit_spark.predict.sides import Anchors
 from onebit_spark.predict.top_n import Numbers
-
-Drawing = dict[str, Any]  # what a map shows: see ``report.map``
 
 
 class Judged(Protocol):
@@ -111,7 +111,7 @@ class JudgedModel(ABC):
     """What follows from the ratings that a model is judged by, the same in every runtime."""
 
     info: ModelInfo
-    certificate: dict[str, Any]
+    certificate: Document
 
     @property
     def certificates(self) -> list[Certificate]:
@@ -134,22 +134,22 @@ class JudgedModel(ABC):
         """Whether pairs with an unknown id are predicted."""
 
     @abstractmethod
-    def with_info(self, **fields: object) -> Self:
-        """This model with other fields of its ``info``."""
+    def with_info(self, info: ModelInfo) -> Self:
+        """This model with another ``info``."""
 
     @abstractmethod
-    def with_certificate(self, certificate: dict[str, Any]) -> Self:
+    def with_certificate(self, certificate: Document) -> Self:
         """This model with another content of ``certificate.json``."""
 
     @abstractmethod
-    def draw(self, anchors: Mapping[Any, int] | None = None) -> Drawing:
+    def draw(self, anchors: Anchors | None = None) -> Figures:
         """What a map shows; ``anchors`` are those of ``positions``."""
 
     @abstractmethod
-    def draw_report(self) -> Drawing | None:
+    def draw_report(self) -> Figures | None:
         """The map of a report, if the model has positions with two dimensions."""
 
-    def evaluate_on(self, on: Judged) -> dict[str, Any]:
+    def evaluate_on(self, on: Judged) -> Figures:
         """All figures of metrics.json; ``warning`` says whether the model was fitted on these ratings."""
         figures = figures_of(self.info, on.sum_up(), on.threshold)
         known = self.fitted
@@ -160,8 +160,8 @@ class JudgedModel(ABC):
         self,
         on: Judged,
         request: CertificateRequest,
-        freshness: Mapping[str, Any] | None = None,
-    ) -> tuple[dict[str, Any], list[Certificate]]:
+        freshness: Freshness | None = None,
+    ) -> tuple[Figures, list[Certificate]]:
         """The figures of metrics.json, and the certificates that these ratings give: ``holdout`` first.
 
         Ratings of cells that the model was fitted on are refused, unless their ``freshness`` is given.
@@ -177,7 +177,7 @@ class JudgedModel(ABC):
 
     def calibrate_on(self, on: Judged) -> Self:
         """This model with probabilities that agree with the frequencies in these ratings."""
-        return self.with_info(calibration=asdict(calibrate(on.score(CALIBRATING))))
+        return self.with_info(replace(self.info, calibration=asdict(calibrate(on.score(CALIBRATING)))))
 
     def diagnose_on(self, on: Judged, source: str, fitted: bool = False) -> Self:
         """This model with the figures of its report, and a map of its users.
@@ -192,7 +192,7 @@ class JudgedModel(ABC):
         drawing = self.draw_report()
         if drawing is not None:
             figures["map"] = drawing
-        return self.with_info(diagnostics=figures)
+        return self.with_info(replace(self.info, diagnostics=figures))
 
     def replace_certificates(
         self,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,7 +59,7 @@ def brier(labels: ArrayLike, probabilities: ArrayLike) -> float:
     return float(np.mean((np.asarray(probabilities) - (np.asarray(labels) > 0)) ** 2))
 
 
-def auc_of_counts(positives: NDArray[Any], negatives: NDArray[Any]) -> tuple[float, float] | None:
+def auc_of_counts(positives: NDArray[np.int64], negatives: NDArray[np.int64]) -> tuple[float, float] | None:
     """P(s₊ > s₋) + ½ P(s₊ = s₋) for a random positive and a random negative rating; None if there is only one class.
 
     Both arrays count the ratings of every score, or of every bin of scores, ascending. Within a bin any order is
@@ -79,7 +78,9 @@ def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     return (auc_of_counts(*counts) or (math.nan,))[0]
 
 
-def class_figures(positives: NDArray[Any], negatives: NDArray[Any], called: int, wrong: int) -> dict[str, Any]:
+def class_figures(
+    positives: NDArray[np.int64], negatives: NDArray[np.int64], called: int, wrong: int
+) -> dict[str, float | None]:
     """Precision, recall and average precision of positives and, as ``negative_…``, of negatives; None if undefined.
 
     Both arrays count the ratings of every score, ascending. ``called`` ratings are predicted positive, and ``wrong`` =
@@ -87,7 +88,8 @@ def class_figures(positives: NDArray[Any], negatives: NDArray[Any], called: int,
     all ratings down to score s, the average precision is Σ_s (R_s − R_{s−1}) P_s; in random order it is the share of
     the class.
     """
-    n, figures = positives + negatives, {}
+    n = positives + negatives
+    figures: dict[str, float | None] = {}
     for prefix, own, of, calls in (
         ("", positives[::-1], n[::-1], called),
         ("negative_", negatives, n, int(n.sum()) - called),

@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.certify.certificates import ungrouped_certificates
+from onebit_spark.certify.requests import Document
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidences import TOWARDS
 from onebit_spark.core.features import newcomer_means
@@ -180,7 +180,7 @@ def warn_left_out(who: Who, given: int, folded: int) -> None:
         )
 
 
-def warn_dropped(certificate: Mapping[str, Any], who: Who, added: int) -> None:
+def warn_dropped(certificate: Document, who: Who, added: int) -> None:
     """Warn if a model with these certificates loses them, because ids are added that it predicted from the prior."""
     if not (names := dict.fromkeys(item["name"] for item in certificate["certificates"])):
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +13,12 @@ from onebit_spark.core.positions import Axes
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_info import SIDE_OF
 from onebit_spark.predict.factors import Factors
-from onebit_spark.predict.sides import ModelSide, asked_ids
+from onebit_spark.predict.figures import Figures
+from onebit_spark.predict.sides import Anchors, ModelSide, asked_ids
 from onebit_spark.report.map import drawing
 from onebit_spark.settings import Who, is_integer
 
 log = logging.getLogger("onebit_spark")
-
-Anchors = Mapping[Any, int]  # ids of users ─► 1 or −1
 
 NOT_MEASURED = (
     "the standard deviations of these positions are those of the fit, which are too small: the model is a checkpoint, "
@@ -46,7 +44,7 @@ def locate(
     return table.replace_schema_metadata({"shares": json.dumps(axes.shares[:shown].tolist())})
 
 
-def draw(factors: Factors, anchors: Anchors | None, most: int) -> dict[str, Any]:
+def draw(factors: Factors, anchors: Anchors | None, most: int) -> Figures:
     """What a map of so many users shows: see ``report.map``."""
     refuse(map_problems(factors.axes))
     users = locate(factors, "user", 2, anchors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.data.user_tables import one_array
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.predict.factors import Factors
+from onebit_spark.predict.figures import Figures
 from onebit_spark.predict.judged import RatingsHere
 from onebit_spark.predict.metrics import ranking_figures
 from onebit_spark.predict.sides import asked_ids
@@ -31,7 +32,7 @@ class RatedPairs(NamedTuple):
         return cls(*ratings.ids, ratings.positive)
 
 
-def rank(factors: Factors, given: RatedPairs, n: int, seen: RatedPairs | None = None) -> dict[str, Any]:
+def rank(factors: Factors, given: RatedPairs, n: int, seen: RatedPairs | None = None) -> Figures:
     """The figures of ``FittedModel.ranking``. Without the labels of what was ``seen`` there is no popularity."""
     refuse(ranking_problems(n, None))
     parts = [given] if seen is None else [given, seen]
@@ -60,7 +61,7 @@ def rank(factors: Factors, given: RatedPairs, n: int, seen: RatedPairs | None = 
         )
         lists["popularity"] = equal, popular, Ranking(1.0)
     unknown = users.filter(pa.array(new & positive & (rows < 0)))
-    figures: dict[str, Any] = {"n": int(n), "n_users": len(asking), "n_unknown_user": len(unknown.unique())}
+    figures: Figures = {"n": int(n), "n_users": len(asking), "n_unknown_user": len(unknown.unique())}
     for name, (own, others, order) in lists.items():
         best = best_of(own, asking, others, n, order, (rows[~new], cols[~new]))
         hits = np.isin(asking[:, None] * width + best.partner, wanted) & best.present

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,10 @@ from onebit_spark.model_info import (
 )
 from onebit_spark.predict.top_n import Numbers
 from onebit_spark.settings import Who
+
+IdsLike = Any  # one id, or ids in a sequence, a numpy or an Arrow array, or a Series
+Anchors = Mapping[Any, int]  # ids of users ─► the side of their first position, 1 or −1
+TableLike = Any  # an Arrow table, a DataFrame of pandas or polars, or a dict of columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +72,8 @@ class ModelSide:
         all_ids = pa.concat_arrays([self.ids.take(pa.array(kept)), ids])
         old, vectors = self.known.take(kept), min(self.known.vectors, rows.vectors)
         location, scale = np.concatenate([old.location, rows.location]), np.concatenate([old.scale, rows.scale])
-        implicit: list[Any] = [part.with_vectors(vectors, vectors).implicit for part in (old, rows)]
+        parts = [part.with_vectors(vectors, vectors).implicit for part in (old, rows)]
+        implicit = [part for part in parts if part is not None]
         joined = np.concatenate(implicit) if vectors else None
         both = self.measured is not None and measured is not None
         numbers = np.concatenate([self.measured[kept], measured]) if both else None  # type: ignore[index]
@@ -104,7 +110,7 @@ def arrow_type(spark_type: str) -> pa.DataType:
     return known[spark_type]
 
 
-def asked_ids(values: Any, expected: pa.DataType | None, what: str) -> pa.Array:
+def asked_ids(values: IdsLike, expected: pa.DataType | None, what: str) -> pa.Array:
     """One id, or a sequence of ids, as an Arrow array that can be looked up among ids of type ``expected``.
 
     Integers of different widths are accepted, text in any of its encodings, and types that Spark has under another
@@ -139,7 +145,7 @@ def asked_ids(values: Any, expected: pa.DataType | None, what: str) -> pa.Array:
     return array
 
 
-def _family(kind: pa.DataType) -> tuple[Any, ...]:
+def _family(kind: pa.DataType) -> tuple[object, bool]:
     """Types whose values are the same ids have the same family."""
     plain = as_spark(kind)
     named = next((test for test in (pa.types.is_integer, pa.types.is_floating) if test(kind)), plain.id)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ from onebit_spark.certify.certificates import (
     certificate_document,
     ungrouped_certificates,
 )
-from onebit_spark.certify.requests import CertificateRequest
+from onebit_spark.certify.requests import CertificateRequest, Document, Precisions
 from onebit_spark.core.confidences import TOWARDS, Call
 from onebit_spark.data.hashes import CellSketch, merged_sketch
 from onebit_spark.data.locations import MODEL, VECTORS, Location, explained, replace_folder
@@ -51,13 +51,14 @@ from onebit_spark.engines.spark.engine import collected_factors, factor_schema
 from onebit_spark.engines.spark.sessions import described
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
-from onebit_spark.model_info import METADATA, N_RATINGS, ModelInfo, feature_effects, plain_columns
-from onebit_spark.predict.judged import Drawing, JudgedModel
+from onebit_spark.model_info import METADATA, N_RATINGS, SIDE_OF, ModelInfo, feature_effects, plain_columns
+from onebit_spark.predict.figures import Figures
+from onebit_spark.predict.judged import JudgedModel
 from onebit_spark.predict.new_ratings import warn_dropped
 from onebit_spark.predict.positions import who_problems
 from onebit_spark.predict.predictor import OUTPUTS
 from onebit_spark.predict.ranking import NOTHING_SEEN
-from onebit_spark.predict.sides import ModelSide
+from onebit_spark.predict.sides import Anchors, ModelSide
 from onebit_spark.report.map import MOST_POINTS, REPORTED
 from onebit_spark.report.page import REPORT, page_of
 from onebit_spark.settings import Who
@@ -96,7 +97,7 @@ class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLRead
     """
 
     def __init__(
-        self, info: ModelInfo, users: DataFrame, items: DataFrame, certificate: dict[str, Any] | None = None
+        self, info: ModelInfo, users: DataFrame, items: DataFrame, certificate: Document | None = None
     ) -> None:
         super().__init__()
         self.info = info
@@ -224,7 +225,7 @@ class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLRead
 
     def positions(
         self, who: Literal["user", "item"] = "user", dimensions: int | None = None,
-        anchors: Mapping[Any, int] | None = None,
+        anchors: Anchors | None = None,
     ) -> DataFrame:  # fmt: skip
         """Positions of the users, or intercepts and slopes of the items, with standard deviations (docs/positions.md).
 
@@ -273,9 +274,8 @@ class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLRead
         return self._with_ratings(new, update(self.factors, new, features)) if new.n else self
 
     def _with_ratings(self, given: NewRatings, changes: Changes) -> Self:
-        before = self.fitted
         sketch = scoring.sketch_of(given.frame, given.columns, given.n, self.sketch_limit)
-        return self.changed(**changes).fittedOn(merged_sketch(before, sketch))
+        return self.with_factors(changes).fittedOn(merged_sketch(self.fitted, sketch))
 
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
         """A model that also knows these users (or items): see ``FittedModel.fold_in_features``."""
@@ -286,7 +286,8 @@ class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLRead
         warn_dropped(self.certificate, who, added)
         learnt = self.info.side_features or {}
         newcomers = learnt[who]["newcomers"] + added
-        return self.changed(**changes, side_features={**learnt, who: {**learnt[who], "newcomers": newcomers}})
+        known = {**learnt, who: {**learnt[who], "newcomers": newcomers}}
+        return self.with_factors(changes, replace(self.info, side_features=known))
 
     @property
     def userFeatureWeights(self) -> DataFrame:
@@ -327,10 +328,10 @@ class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLRead
     ) -> SparkRatings:
         return judge(self.factors, ratings, threshold, by, counts)
 
-    def draw(self, anchors: Mapping[Any, int] | None = None, most: int = MOST_POINTS) -> Drawing:
+    def draw(self, anchors: Anchors | None = None, most: int = MOST_POINTS) -> Figures:
         return draw(self.factors, anchors or {}, most)
 
-    def draw_report(self) -> Drawing | None:
+    def draw_report(self) -> Figures | None:
         axes = self.info.position_axes
         known = axes is not None and axes.dimensions > 1 and N_RATINGS in self.users.columns
         return self.draw(most=REPORTED) if known else None
@@ -341,7 +342,7 @@ class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLRead
 
     def certify(
         self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,
-        certificateGrid: int = 1, minPrecision: Any = (),
+        certificateGrid: int = 1, minPrecision: Precisions = (),
     ) -> OneBitCompletionModel:  # fmt: skip
         """This model with an upper limit on the error rate of its predictions: see ``headline``.
 
@@ -378,7 +379,7 @@ class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLRead
         _, *selective = self._certified(ratings, request)
         return self.withCertificates(selective, [SELECTIVE])
 
-    def ranking(self, ratings: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None) -> dict[str, Any]:
+    def ranking(self, ratings: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None) -> Figures:
         """How many positive ratings the lists of ``recommendForAllUsers(n)`` find: see ``FittedModel.ranking``.
 
         ``ratings`` were not fitted, and have the columns of the fit. ``excludeSeen`` are the ratings that were fitted.
@@ -391,7 +392,7 @@ class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLRead
                 raise RequestError(NOTHING_SEEN.format("excludeSeen")) from None
         return self.rank_on(on, n, seen)
 
-    def rank_on(self, on: SparkRatings, n: int, seen: SparkRatings | None = None) -> dict[str, Any]:
+    def rank_on(self, on: SparkRatings, n: int, seen: SparkRatings | None = None) -> Figures:
         return ranking(self.factors, on, n, seen)
 
     def _certified(self, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
@@ -403,26 +404,27 @@ class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLRead
         """This model with other certificates: see ``FittedModel.with_certificates``."""
         return self.replace_certificates(certificates, insteadOf)
 
-    def with_certificate(self, certificate: dict[str, Any]) -> Self:
-        model = self.with_info()
-        model.certificate = certificate
-        return model
+    def with_certificate(self, certificate: Document) -> Self:
+        return self._remade(self.info, {}, certificate)
 
-    def with_info(self, **fields: Any) -> Self:
-        return self.changed(**fields)
+    def with_info(self, info: ModelInfo) -> Self:
+        return self._remade(info, {}, self.certificate)
 
-    def changed(self, users: DataFrame | None = None, items: DataFrame | None = None, **info: Any) -> Self:
-        """This model with other factors, or with other fields of its ``info``.
+    def with_factors(self, changes: Changes, info: ModelInfo | None = None) -> Self:
+        """This model with other factors, and so without certificates."""
+        info = info or self.info
+        counts = {who: changes[who].n if who in changes else info.count(who) for who in SIDE_OF}
+        return self._remade(replace(info, n_users=counts["user"], n_items=counts["item"]), changes, None)
 
-        Certificates are about the factors of the model. A model with other factors has no certificates.
-        """
-        if users is None and items is None:
-            model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
+    def _remade(self, info: ModelInfo, changes: Changes, certificate: Document | None) -> Self:
+        tables: dict[Who, DataFrame] = {"user": self.users, "item": self.items}
+        if changes:
+            tables |= {who: change.table for who, change in changes.items()}
+            plain = {who: plain_columns(info, each.columns) for who, each in tables.items()}
+            tables = {who: each.select("id", *plain[who]) for who, each in tables.items()}
+        model = type(self)(info, tables["user"], tables["item"], certificate)
+        if not changes:
             model._collected = self._collected
-        else:
-            frames = (self.users if users is None else users, self.items if items is None else items)
-            plain = [each.select("id", *plain_columns(self.info, each.columns)) for each in frames]
-            model = type(self)(replace(self.info, **info), plain[0], plain[1])
         model.source, model.readFitted = self.source, self.readFitted
         return self._copyValues(model._resetUid(self.uid))
 
@@ -433,7 +435,7 @@ class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLRead
 
     def fittedOn(self, cells: CellSketch) -> Self:
         """This model with another sketch of the cells that it was fitted on."""
-        model = self.changed(fitted=cells.described)
+        model = self.with_info(replace(self.info, fitted=cells.described))
         model.readFitted = lambda: cells
         return model
 

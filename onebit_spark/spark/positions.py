@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +20,7 @@ from onebit_spark.engines.spark.frames import Batches
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_info import SIDE_OF, ModelInfo
 from onebit_spark.predict.factors import Factors
+from onebit_spark.predict.figures import Figures
 from onebit_spark.predict.positions import (
     NOT_MEASURED,
     anchored_sign,
@@ -33,7 +32,7 @@ from onebit_spark.predict.positions import (
 )
 from onebit_spark.predict.positions import draw as draw_here
 from onebit_spark.predict.questions import ask_next, question_problems
-from onebit_spark.predict.sides import ModelSide, arrow_type, asked_ids
+from onebit_spark.predict.sides import Anchors, ModelSide, arrow_type, asked_ids
 from onebit_spark.report.map import MOST_POINTS, shown
 from onebit_spark.report.map import drawing as map_drawing
 from onebit_spark.settings import Who
@@ -43,7 +42,7 @@ from onebit_spark.spark.scoring import SparkFactors
 log = logging.getLogger("onebit_spark")
 
 
-def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: Mapping[Any, int] | None) -> DataFrame:
+def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: Anchors | None) -> DataFrame:
     """See ``FittedModel.positions``. The positions of a large model are computed by the executors."""
     refuse(who_problems(who))
     info, frame = factors.info, factors.of(who)
@@ -77,7 +76,7 @@ def axes_of(info: ModelInfo) -> Axes:
     return info.position_axes
 
 
-def draw(factors: SparkFactors, anchors: Mapping[Any, int], most: int = MOST_POINTS) -> dict[str, Any]:
+def draw(factors: SparkFactors, anchors: Anchors, most: int = MOST_POINTS) -> Figures:
     """See ``FittedModel.map``. Of a large model the executors choose the users and the items."""
     if factors.fit_driver(0):
         return draw_here(factors.on_driver(), anchors, most)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from onebit_spark.engines.spark.frames import Batches, binary_line, in_partition
 from onebit_spark.engines.spark.sessions import parallelism
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_info import PARTNER, SIDE_OF, factor_columns, prior_row, read_factors
+from onebit_spark.predict.figures import Figures
 from onebit_spark.predict.metrics import ranking_figures
 from onebit_spark.predict.predictor import Predictor
 from onebit_spark.predict.top_n import Best, Ranking, Seen, best_of, best_partners, ranking_problems
@@ -92,7 +92,7 @@ def _ranked(
     return ranked
 
 
-def ranking(factors: SparkFactors, on: SparkRatings, n: int, seen: SparkRatings | None) -> dict[str, Any]:
+def ranking(factors: SparkFactors, on: SparkRatings, n: int, seen: SparkRatings | None) -> Figures:
     """How many positive ratings the lists of ``recommend`` find: see ``FittedModel.ranking``."""
     refuse(ranking_problems(n, None))
     n = int(n)
@@ -108,7 +108,7 @@ def ranking(factors: SparkFactors, on: SparkRatings, n: int, seen: SparkRatings 
     if seen is not None:
         lists["popularity"] = _popular(factors, relevant.select("user"), cells(seen), cells(seen, positives=True), n)
     unknown = cells(on, positives=True).join(factors.users, F.col("user") == F.col("id"), "left_anti")
-    figures: dict[str, Any] = {"n": n, "n_users": 0, "n_unknown_user": unknown.select("user").distinct().count()}
+    figures: Figures = {"n": n, "n_users": 0, "n_unknown_user": unknown.select("user").distinct().count()}
     found = F.transform("listed", lambda item: F.array_contains("relevant", item))
     for name, each in lists.items():
         known = relevant.join(each, "user").join(factors.users, F.col("user") == F.col("id"), "left_semi")

@@ -198,10 +198,10 @@ def test_a_folder_of_predictions_is_replaced(spark, tmp_path):
     path = tmp_path / "predictions"
     scored = ["id AS score", "id AS std", "id AS probability"]
     with replace_folder(spark, path, PREDICTIONS) as folder:
-        spark.range(3).selectExpr(scored).write.parquet(folder)
+        spark.range(3).selectExpr(scored).write.mode("append").parquet(folder)
         assert not path.exists()
     with replace_folder(spark, path, PREDICTIONS, overwrite=True) as folder:
-        spark.range(4).selectExpr(scored).write.parquet(folder)
+        spark.range(4).selectExpr(scored).write.mode("append").parquet(folder)
         assert spark.read.parquet(str(path)).count() == 3
     assert spark.read.parquet(str(path)).count() == 4
     with pytest.raises(RequestError, match="exists"), replace_folder(spark, path, PREDICTIONS):

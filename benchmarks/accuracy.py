@@ -23,8 +23,8 @@ from datasets import Ratings, assistments, movielens_1m, movielens_100k, senate,
 from record import provenance, save
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.core.prediction import auc, log_loss, reliability
 from onebit_spark.core.priors import PRIORS
+from onebit_spark.predict.metrics import auc, log_loss, reliability
 from onebit_spark.simulate import simulate
 
 # (κ, α, β) for rank 3, tuned on the true error: inverse-Gamma by a prototype, except the hinge's B3; the rest here, on

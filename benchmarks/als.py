@@ -25,7 +25,7 @@ from record import provenance, save
 from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.core.prediction import auc
+from onebit_spark.predict.metrics import auc
 from onebit_spark.spark.estimator import OneBitCompletion
 from onebit_spark.spark.model import OneBitCompletionModel
 

@@ -27,12 +27,12 @@ from datasets import Ratings, assistments, movielens_1m, movielens_100k, senate,
 from record import provenance
 
 from onebit_spark import FitConfig
-from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.scores import compute_scores, compute_variances
 from onebit_spark.core.solver import Iteration, distance, solve
 from onebit_spark.engines.threads import local_state
 from onebit_spark.simulate import simulate
@@ -77,7 +77,7 @@ class Curve:
         rows, cols = (state.posterior(side, hierarchy.row_prior(side)) for side in SIDES)
         pairs = rows.take(self.test.rows), cols.take(self.test.cols)
         losses = LOSSES[self.loss].held_out(
-            prediction.score(*pairs), prediction.variance(*pairs), self.test.labels.astype(np.float64)
+            compute_scores(*pairs), compute_variances(*pairs), self.test.labels.astype(np.float64)
         )
         self.held_out.append(float(np.mean(losses)))
         self.history = list(history)

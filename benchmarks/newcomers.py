@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 from record import provenance, save
 
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays
-from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import learn_coding, newcomer_means
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.scores import compute_probabilities, compute_scores, compute_variances
 from onebit_spark.model_info import coding_of
+from onebit_spark.predict.metrics import auc
 from onebit_spark.predict.new_ratings import converged_rows
 
 FOLDED = (0, 1, 3, 10)
@@ -122,7 +123,7 @@ def figures(probability: NDArray[np.float64], labels: NDArray[np.int8]) -> tuple
     """Error, log loss and AUC."""
     p = np.clip(probability, 1e-9, 1 - 1e-9)
     loss = float(-np.mean(np.log(np.where(labels > 0, p, 1 - p))))
-    return float(np.mean((p > 0.5) != (labels > 0))), loss, prediction.auc(labels, probability)
+    return float(np.mean((p > 0.5) != (labels > 0))), loss, auc(labels, probability)
 
 
 def ours(case: Case, division: Division, with_features: bool) -> list[tuple[float, float, float]]:
@@ -139,8 +140,8 @@ def ours(case: Case, division: Division, with_features: bool) -> list[tuple[floa
         other = fit.cols if case.side == "rows" else fit.rows
         index = (r.rows[test], r.cols[test]) if case.side == "rows" else (r.cols[test], r.rows[test])
         pair = own.take(index[0]), other.take(index[1])
-        score, variance = prediction.score(*pair), prediction.variance(*pair)
-        found.append(figures(prediction.probability(fit.config.loss, score, variance), r.labels[test]))
+        score, variance = compute_scores(*pair), compute_variances(*pair)
+        found.append(figures(compute_probabilities(fit.config.loss, score, variance), r.labels[test]))
     return found
 
 

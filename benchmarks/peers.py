@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from record import provenance, save
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.core.prediction import auc
+from onebit_spark.predict.metrics import auc
 from onebit_spark.settings import available_cores
 
 DATA: dict[str, Callable[[], Ratings]] = {

@@ -33,7 +33,8 @@ from spread import own_curvature
 
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays, load
 from onebit_spark.__main__ import main as job
-from onebit_spark.core import prediction
+from onebit_spark.core.scores import compute_probabilities, compute_scores, compute_variances
+from onebit_spark.predict.metrics import log_loss
 from onebit_spark.predict.questions import best_questions
 
 SCENARIOS = (500, 60, 0.5), (2000, 40, 1.0), (2000, 200, 0.2), (300, 500, 0.3)  # persons, questions, share asked
@@ -208,7 +209,7 @@ def asked(
             model = fit.fold_in(*some, only_new=True)
         if number in ASKED:
             rest = answers.take(np.flatnonzero(~pool))
-            losses[number] = float(prediction.log_loss(rest.labels, model.probability(*rest[:2])))
+            losses[number] = float(log_loss(rest.labels, model.probability(*rest[:2])))
         if way != "one after the other":
             given = turn <= number
             continue
@@ -239,8 +240,8 @@ def probabilities() -> None:
             score, variance = np.empty(len(test.rows)), np.empty(len(test.rows))
             for part in np.array_split(np.arange(len(score)), max(1, len(score) // 10_000)):
                 pair = rows.take(test.rows[part]), cols.take(test.cols[part])
-                score[part], variance[part] = prediction.score(*pair), prediction.variance(*pair)
-            losses.append(prediction.log_loss(test.labels, prediction.probability("logistic", score, variance)))
+                score[part], variance[part] = compute_scores(*pair), compute_variances(*pair)
+            losses.append(log_loss(test.labels, compute_probabilities("logistic", score, variance)))
         print(f"{name:<18}fit {losses[0]:.4f}   positions {losses[1]:.4f}", flush=True)
 
 

@@ -19,7 +19,7 @@ from datasets import Ratings, movielens_1m, movielens_100k, split
 from record import provenance, save
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.core.prediction import ranking_figures
+from onebit_spark.predict.metrics import ranking_figures
 
 DATA: dict[str, Callable[[], Ratings]] = {"ml-100k": movielens_100k, "ml-1m": movielens_1m}
 Figures = dict[str, float]

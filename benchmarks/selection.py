@@ -22,8 +22,8 @@ from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.losses import HalfStep, Loss
 from onebit_spark.core.model_selection import trial_table
-from onebit_spark.core.prediction import auc, log_loss
 from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.predict.metrics import auc, log_loss
 from onebit_spark.simulate import simulate
 
 

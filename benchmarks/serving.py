@@ -33,10 +33,11 @@ from record import provenance
 from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays, load
+from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.posterior import RowPosterior, packed_size
-from onebit_spark.core.prediction import Calibration, log_loss, reliability
 from onebit_spark.engines.spark.engine import factor_frame, factor_schema
 from onebit_spark.model_info import SIDE_OF, factor_table
+from onebit_spark.predict.metrics import log_loss, reliability
 from onebit_spark.spark.estimator import OneBitCompletion
 from onebit_spark.spark.model import OneBitCompletionModel
 

@@ -28,11 +28,11 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit
 
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays
-from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import SIDES, HalfStep
 from onebit_spark.core.posterior import LEAST_STRENGTH, RANK_THRESHOLD, RowPosterior
-from onebit_spark.core.prediction import log_loss
+from onebit_spark.core.scores import compute_probabilities, compute_variances
+from onebit_spark.predict.metrics import log_loss
 
 # Declared before any draw.
 SHAPE, TRUE_RANK, FRACTION = (400, 300), 3, 0.25
@@ -75,7 +75,7 @@ def deviations(rows: NDArray[np.int64], cols: NDArray[np.int64], *pairs: Any) ->
     found: list[list[NDArray[np.float64]]] = [[] for _ in pairs]
     for part in np.array_split(np.arange(len(rows)), max(1, len(rows) // 10_000)):
         for kept, (left, right) in zip(found, pairs, strict=True):
-            kept.append(np.sqrt(prediction.variance(left.take(rows[part]), right.take(cols[part]))))
+            kept.append(np.sqrt(compute_variances(left.take(rows[part]), right.take(cols[part]))))
     return [np.concatenate(kept) for kept in found]
 
 
@@ -101,7 +101,7 @@ def best_scale(fit: FittedModel, tenth: Ratings) -> float:
     score, (std,) = fit.score(tenth.rows, tenth.cols), deviations(tenth.rows, tenth.cols, both_in_use(fit))
 
     def loss(log_scale: float) -> float:
-        return log_loss(tenth.labels, prediction.probability("logistic", score, (np.exp(log_scale) * std) ** 2))
+        return log_loss(tenth.labels, compute_probabilities("logistic", score, (np.exp(log_scale) * std) ** 2))
 
     return float(np.exp(minimize_scalar(loss, bounds=np.log(SCALES), method="bounded").x))
 
@@ -141,7 +141,7 @@ def movielens() -> None:
         fit = fit_arrays(*fitted, FitConfig(rank=rank), shape)
         score, seconds = fit.score(test.rows, test.cols), time.perf_counter() - began
         cells = [
-            f"{np.median(std):.3f}, {log_loss(test.labels, prediction.probability('logistic', score, std**2)):.4f}"
+            f"{np.median(std):.3f}, {log_loss(test.labels, compute_probabilities('logistic', score, std**2)):.4f}"
             for std in deviations(test.rows, test.cols, (fit.rows, fit.cols), both_in_use(fit))
         ]
         print(

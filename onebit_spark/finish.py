@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from onebit_spark import model_info
 from onebit_spark.certify.certificates import Certificate
+from onebit_spark.core.confidences import Thresholds, thresholds_of
 from onebit_spark.core.features import FeatureCoding, codings_of
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.hyper_posterior import HyperPosterior
@@ -17,7 +18,6 @@ from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_selection import SelectedModel
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, FloatArray, factors_in_use
-from onebit_spark.core.prediction import Thresholds, thresholds_of
 from onebit_spark.core.solver import Iteration, Outcome
 from onebit_spark.data.ratings import Columns, RatingCounts
 from onebit_spark.engines.base import T

@@ -16,6 +16,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from onebit_spark import model_info
+from onebit_spark.certify.freshness import KEPT_OUT, fresh_to
+from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import SideFeatures, SideTables
 from onebit_spark.core.fit_state import FitState
@@ -46,7 +48,7 @@ from onebit_spark.fit import FitTask, ModelParts, fit_model
 from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import local_path, write_into
 from onebit_spark.model_info import SIDE_OF, ModelInfo
-from onebit_spark.predict.predictor import KEPT_OUT, CertificateRequest, ModelSide, fresh_to
+from onebit_spark.predict.sides import ModelSide
 from onebit_spark.settings import Execution, FitConfig, Labels, Problem, Terms, Who, device_problems, is_integer
 
 log = logging.getLogger("onebit_spark")
@@ -275,12 +277,9 @@ def certified_on(
     freshness: Mapping[str, Any],
 ) -> FittedModel:
     """The model with certificates, and the figures of its report, by ratings that were kept out."""
-    users = model.users.positions(kept.users)
-    items = model.items.positions(kept.items)
-    scored = model.scored(users, items, kept.positive)
-    _, certificates = model.certified(scored, CertificateRequest(terms), freshness)
-    with_figures = model.with_figures(scored, "held-out ratings", fitted=False)
-    return with_figures.with_certificates(certificates)
+    on = model.judge_kept(kept)
+    _, certificates = model.certify_on(on, CertificateRequest(terms), freshness)
+    return model.diagnose_on(on, "held-out ratings").with_certificates(certificates)
 
 
 def check_settings(config: object, certify: object) -> None:
@@ -422,7 +421,7 @@ class LocalModels:
     ) -> RowPosterior:
         side = SIDE_OF[who]
         ids = state.ids[side].values
-        factors = model_info.align_factors(model.side(who).table, ids, prior, precision)
+        factors = model_info.align_factors(model.factors.side(who).table, ids, prior, precision)
         return state.engine.table(side, factors)
 
 

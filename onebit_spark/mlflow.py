@@ -31,7 +31,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import CERTIFICATE, local_path
 from onebit_spark.model_info import SIDE_OF, ModelInfo
-from onebit_spark.predict.predictor import asked_ids
+from onebit_spark.predict.sides import asked_ids
 from onebit_spark.settings import Who
 
 REPORT = "report.html"
@@ -107,7 +107,7 @@ class ServedPairs:
     @property
     def has_type(self) -> dict[str, bool]:
         """For each column of ids: whether MLflow has their type."""
-        return {column: _has_type(self.model.side(who).ids.type) for who, column in self.columns.items()}
+        return {column: _has_type(self.model.factors.side(who).ids.type) for who, column in self.columns.items()}
 
     def predict(self, pairs: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         absent = [column for column in self.columns.values() if column not in pairs]
@@ -120,11 +120,11 @@ class ServedPairs:
 
     def example(self) -> pd.DataFrame:
         n = min(EXAMPLES, len(self.model.users.ids), len(self.model.items.ids))
-        sides = {column: self.model.side(who).ids.slice(0, n) for who, column in self.columns.items()}
+        sides = {column: self.model.factors.side(who).ids.slice(0, n) for who, column in self.columns.items()}
         return pd.DataFrame({column: _in_mlflow(ids).to_pandas() for column, ids in sides.items()})
 
     def _ids(self, who: Who, given: pd.Series) -> pa.Array:
-        ids, kind = asked_ids(given, None, f"the {who} ids"), self.model.side(who).ids.type
+        ids, kind = asked_ids(given, None, f"the {who} ids"), self.model.factors.side(who).ids.type
         if _has_type(kind) or not pa.types.is_string(ids.type):
             return ids
         try:

@@ -25,11 +25,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from onebit_spark.certify.requests import Document
 from onebit_spark.data.hashes import CellSketch
 from onebit_spark.data.locations import ESTIMATOR, VECTORS, Location, OutputKind, explained, replace_folder
 from onebit_spark.errors import RequestError
 from onebit_spark.model_info import METADATA, SIDE_OF, ModelInfo, factor_columns, plain_lists
-from onebit_spark.predict.predictor import ModelSide, arrow_type
+from onebit_spark.predict.sides import ModelSide, arrow_type
 from onebit_spark.settings import Who
 
 REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -71,7 +72,7 @@ SEAL = "_SUCCESS"  # an empty file, written last
 FITTED = "fitted"  # a folder with the sketch of the fitted cells: ``data.hashes``
 
 # info, users, items, certificate, Params, and the sketch of the cells that were fitted, if it is known
-Content = tuple[ModelInfo, ModelSide, ModelSide, dict[str, Any], dict[str, Any], CellSketch | None]
+Content = tuple[ModelInfo, ModelSide, ModelSide, Document, Mapping[str, Any], CellSketch | None]
 
 
 def read_model(path: str | os.PathLike[str]) -> Content:
@@ -95,7 +96,7 @@ def check_model(folder: Location, path: object) -> None:
         raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
 
 
-def certificate_of(folder: Location) -> dict[str, Any]:
+def certificate_of(folder: Location) -> Document:
     """The content of ``certificate.json`` in the folder of a model."""
     if CERTIFICATE not in folder.names():
         raise RequestError(f"damaged model folder: it has no {CERTIFICATE}")

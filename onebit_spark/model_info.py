@@ -28,12 +28,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.confidences import EVERYTHING, Call, ConfidenceThresholds
 from onebit_spark.core.features import FeatureCoding, SideFeatures, SideTables, Table32, learn_coding
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
-from onebit_spark.core.prediction import EVERYTHING, Calibration, Call, ConfidenceThresholds
 from onebit_spark.core.priors import PRIORS, ScalePrior
 from onebit_spark.data.id_index import IdIndex, Ids
 from onebit_spark.data.user_tables import one_array, wide

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.core.prediction import error_rate
+from onebit_spark.predict.metrics import error_rate
 
 KINDS = ("A1", "A2", "A3", "B1", "B2", "B3")
 

@@ -25,7 +25,7 @@ from onebit_spark.data.user_tables import arrow_table, refuse_repeated_columns
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import fit_table
 from onebit_spark.model import FittedModel
-from onebit_spark.predict.predictor import asked_ids
+from onebit_spark.predict.sides import asked_ids
 from onebit_spark.settings import FitConfig, declared, documented_parameter, parameter_section
 
 SETTINGS = {name: item for name, item in declared(FitConfig).items() if item.key is not None}

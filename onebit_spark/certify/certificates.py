@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 
 from onebit_spark.certify import bounds
-from onebit_spark.core.prediction import Call, ConfidenceThresholds, Thresholds
+from onebit_spark.core.confidences import Call, ConfidenceThresholds, Thresholds
 from onebit_spark.core.randomness import Draws, GibbsErrors
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse

@@ -10,10 +10,13 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark import __version__
 from onebit_spark.certify.certificates import PRECISION, SELECTIVE, SKEWED, headlines
+from onebit_spark.certify.freshness import KEPT_OUT
+from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.checkpoints import clear_checkpoints, complete_checkpoints
 from onebit_spark.cli import requests
 from onebit_spark.cli.flags import as_flag, command_of
@@ -26,7 +29,6 @@ from onebit_spark.data.locations import Location, OutputKind
 from onebit_spark.data.ratings import INTEGRAL, Columns
 from onebit_spark.errors import RequestError, counted
 from onebit_spark.model_info import ModelInfo
-from onebit_spark.predict.predictor import KEPT_OUT, CertificateRequest
 from onebit_spark.report.map import coloured
 from onebit_spark.report.page import REPORT, rare_class
 from onebit_spark.settings import Who
@@ -61,7 +63,7 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
             }
             seen = model.info.diagnostics or {}
             more = {"map": with_colours(runtime, seen["map"], features, columns.user)} if "map" in seen else {}
-            model = model.changed(diagnostics={**seen, **more, "job": job})
+            model = model.with_info(replace(model.info, diagnostics={**seen, **more, "job": job}))
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.checkpoint_dir:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -14,11 +14,11 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from onebit_spark.certify.certificates import Certificate
+from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, is_csv
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.data.files import ArrowTable, Unreadable, inferred, null_or_nan, open_table
-from onebit_spark.data.hashes import HIGHEST, CellSketch
 from onebit_spark.data.locations import Location, table_format
 from onebit_spark.data.ratings import (
     EXAMPLES,
@@ -38,8 +38,7 @@ from onebit_spark.in_process import LocalModels, checked_features, driver_state
 from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import local_path, replaced_folder
 from onebit_spark.model_info import SIDE_OF
-from onebit_spark.predict import predictor
-from onebit_spark.predict.predictor import SAMPLE, CertificateRequest
+from onebit_spark.predict.judged import RatingsHere
 from onebit_spark.report.map import groups_of
 from onebit_spark.settings import Who
 
@@ -166,48 +165,35 @@ class LocalRuntime:
 
     def judged_by(
         self, model: FittedModel, table: ArrowTable, threshold: float | None, request: CertificateRequest
-    ) -> KeptRatings:
-        info, names = model.info, model.info.columns
-        if threshold is None and not pa.types.is_boolean(table.schema.field(names["label"]).type):
-            threshold = info.threshold
-        weight = names.get("weight")
-        weight = weight if weight is not None and table.matching(weight) else None
-        columns = Columns(names["user"], names["item"], names["label"], threshold, weight)
-        ratings = ArrowRatings(table, columns, request.by)
-        refuse(request.problems(info))
-        return ratings.kept()
+    ) -> RatingsHere:  # fmt: skip
+        judged = model.judge(table, threshold, request.by)
+        refuse(request.problems(model.info))
+        return judged
 
-    def measure(self, model: FittedModel, on: KeptRatings) -> dict[str, Any]:
-        figures = _with_rates(model, on, predictor.figures_of(predictor.sums_of(_scored(model, on))))
-        return figures | {"warning": predictor.seen_in_fit(model.fitted, _sketch(model, on))}
+    def measure(self, model: FittedModel, on: RatingsHere) -> dict[str, Any]:
+        return model.evaluate_on(on)
 
-    def ranking(self, model: FittedModel, on: KeptRatings, n: int, seen: KeptRatings | None) -> dict[str, Any]:
-        known = None if seen is None else (seen.users, seen.items, seen.positive)
-        return model.ranked((on.users, on.items, on.positive), n, known)
+    def ranking(self, model: FittedModel, on: RatingsHere, n: int, seen: RatingsHere | None) -> dict[str, Any]:
+        return model.rank_on(on, n, seen)
 
     def certify(
-        self, model: FittedModel, on: KeptRatings, request: CertificateRequest,
+        self, model: FittedModel, on: RatingsHere | KeptRatings, request: CertificateRequest,
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
-        if freshness is None:
-            freshness = predictor.fresh_to(model.fitted, _sketch(model, on))
-        figures, certificates = model.certified(_scored(model, on), request, freshness)
-        return _with_rates(model, on, figures), certificates
+        judged = model.judge_kept(on) if isinstance(on, KeptRatings) else on
+        return model.certify_on(judged, request, freshness)
 
     def certified(self, model: FittedModel, certificates: Sequence[Certificate]) -> FittedModel:
         return model.with_certificates(certificates)
 
     def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
-        scored = _scored(model, on.sample(predictor.CALIBRATING))
-        return model.changed(calibration=asdict(predictor.calibrated(scored)))
+        return model.calibrate_on(model.judge_kept(on))
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
         """The model with the figures of its report: of the held-out ratings, or else of the fitted ones."""
         kept = ratings.held_out
-        n = ratings.to_fit.counts.n if kept is None else kept.counts.n
-        scored = _scored_in_fit(model, ratings.to_fit) if kept is None else _scored(model, kept.sample(SAMPLE))
-        source = f"a sample of {source}" if n > SAMPLE else source
-        return model.with_figures(scored, source, kept is None)
+        on = model.judge_fitted(ratings.to_fit) if kept is None else model.judge_kept(kept)
+        return model.diagnose_on(on, source, kept is None)
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
@@ -252,7 +238,7 @@ class LocalRuntime:
         _write(iter([table.rename_columns({who: model.info.columns[who]})]), target)
 
     def drawing(self, model: FittedModel, anchors: Mapping[Any, int]) -> dict[str, Any]:
-        return model.drawing(anchors)
+        return model.draw(anchors)
 
     def groups(self, features: ArrowTable, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
         """The words that colour a map, of the users on it."""
@@ -278,24 +264,3 @@ def _write(lines: Iterator[pa.Table], target: Target) -> None:
             for table in chain([first], lines):
                 writer.write_table(table)
         (folder / "_SUCCESS").touch()
-
-
-def _scored(model: FittedModel, on: KeptRatings) -> pa.Table:
-    rows, cols = model.users.positions(on.users), model.items.positions(on.items)
-    return model.scored(rows, cols, on.positive, on.groups)
-
-
-def _scored_in_fit(model: FittedModel, ratings: CollectedRatings) -> pa.Table:
-    block = ratings.ratings
-    places = predictor.sampled(block.n_ratings)
-    rows = np.searchsorted(block.row_pointers, places, side="right") - 1
-    codes = block.codes[places]
-    return model.scored(rows, (codes >> 1).astype(np.int64), (codes & 1).astype(bool))
-
-
-def _with_rates(model: FittedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
-    return predictor.with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
-
-
-def _sketch(model: FittedModel, on: KeptRatings) -> CellSketch:
-    return CellSketch.of(on.cells, HIGHEST if model.fitted is None else model.fitted.limit)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.cli import fit_job
 from onebit_spark.cli.fit_job import Runtime, print_summary
 from onebit_spark.cli.progress import Clock
@@ -15,7 +16,8 @@ from onebit_spark.cli.requests import EvaluateRequest, PositionsRequest, Predict
 from onebit_spark.data.locations import Location
 from onebit_spark.data.ratings import NoRatings
 from onebit_spark.errors import RequestError, counted
-from onebit_spark.predict.predictor import NOTHING_SEEN, CertificateRequest, arrow_type, asked_ids
+from onebit_spark.predict.ranking import NOTHING_SEEN
+from onebit_spark.predict.sides import arrow_type, asked_ids
 from onebit_spark.report.map import COLOURS, page
 from onebit_spark.report.page import rare_class
 from onebit_spark.settings import Who

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from onebit_spark.certify.certificates import Certificate
+from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, is_csv, is_table_name
 from onebit_spark.core.solver import Iteration
@@ -38,22 +39,28 @@ from onebit_spark.engines.spark.survey import (
     with_weight,
 )
 from onebit_spark.errors import RequestError, reason_of
-from onebit_spark.predict.predictor import CertificateRequest, seen_in_fit
 from onebit_spark.report.map import groups_of
 from onebit_spark.settings import Who
 from onebit_spark.spark import scoring
 from onebit_spark.spark.estimator import fit_ratings
 from onebit_spark.spark.model import OneBitCompletionModel
-from onebit_spark.spark.positions import drawing
-from onebit_spark.spark.recommend import ranking
-from onebit_spark.spark.scoring import CheckedRatings
+from onebit_spark.spark.scoring import SparkRatings
 
 CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 
 
-class SparkRatings(NamedTuple):
+class HeldOut(NamedTuple):
+    frame: DataFrame
+    columns: Columns
+    counts: RatingCounts
+
+    def judged_by(self, model: OneBitCompletionModel, by: str | None = None) -> SparkRatings:
+        return SparkRatings(model.factors, self.frame, self.columns, self.counts, by)
+
+
+class DividedFrame(NamedTuple):
     to_fit: DataFrame
-    held_out: CheckedRatings | None = None
+    held_out: HeldOut | None = None
     division: SplitCounts | None = None  # counts of both parts
 
 
@@ -159,17 +166,17 @@ class SparkRuntime:
             with suppress(Exception):
                 self._work.delete()
 
-    def ratings(self, table: DataFrame, columns: Columns, request: FitRequest) -> SparkRatings:
+    def ratings(self, table: DataFrame, columns: Columns, request: FitRequest) -> DividedFrame:
         ratings, holdout, seed = with_weight(table, columns), request.holdout, request.fit_config.seed
         if holdout is None:
-            return SparkRatings(ratings)
+            return DividedFrame(ratings)
         counted = check_split(ratings, columns, holdout, seed)
         check_division(request.holdout_flag, counted.whole, counted.held_out)
         to_fit, held_out = split_off(ratings, columns, holdout, seed)
-        return SparkRatings(to_fit, CheckedRatings(held_out, columns, counted.held_out), counted)
+        return DividedFrame(to_fit, HeldOut(held_out, columns, counted.held_out), counted)
 
     def fit(
-        self, ratings: SparkRatings, columns: Columns, request: FitRequest, features: Mapping[Who, DataFrame],
+        self, ratings: DividedFrame, columns: Columns, request: FitRequest, features: Mapping[Who, DataFrame],
         progress: Callable[[Iteration], None],
     ) -> OneBitCompletionModel:  # fmt: skip
         """A model of the ratings that are not held out. They must be those that were counted before."""
@@ -204,37 +211,35 @@ class SparkRuntime:
 
     def judged_by(
         self, model: OneBitCompletionModel, table: DataFrame, threshold: float | None, request: CertificateRequest
-    ) -> CheckedRatings:
+    ) -> SparkRatings:
         scoring.check_request(model.factors, table, request)
-        return scoring.checked_ratings(model.factors, table, threshold)
+        return model.judge(table, threshold, request.by)
 
-    def measure(self, model: OneBitCompletionModel, on: CheckedRatings) -> dict[str, Any]:
-        figures = scoring.measure(model.factors, on.ratings, on.columns.threshold, on.counts)[0]
-        known = model.fitted
-        asked = None if known is None else scoring.sketch_of(on.ratings, on.columns, on.counts.n, known.limit)
-        return figures | {"warning": None if asked is None else seen_in_fit(known, asked)}
+    def measure(self, model: OneBitCompletionModel, on: SparkRatings) -> dict[str, Any]:
+        return model.evaluate_on(on)
 
     def ranking(
-        self, model: OneBitCompletionModel, on: CheckedRatings, n: int, seen: CheckedRatings | None
+        self, model: OneBitCompletionModel, on: SparkRatings, n: int, seen: SparkRatings | None
     ) -> dict[str, Any]:
-        return ranking(model.factors, on, n, seen)
+        return model.rank_on(on, n, seen)
 
     def certify(
-        self, model: OneBitCompletionModel, on: CheckedRatings, request: CertificateRequest,
+        self, model: OneBitCompletionModel, on: SparkRatings | HeldOut, request: CertificateRequest,
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
-        return scoring.certify(model.factors, model.fitted, on, request, freshness)
+        judged = on.judged_by(model, request.by) if isinstance(on, HeldOut) else on
+        return model.certify_on(judged, request, freshness)
 
     def certified(self, model: OneBitCompletionModel, certificates: Sequence[Certificate]) -> OneBitCompletionModel:
         return model.withCertificates(certificates)
 
-    def calibrated(self, model: OneBitCompletionModel, on: CheckedRatings) -> OneBitCompletionModel:
-        return model.calibrate(on.ratings)
+    def calibrated(self, model: OneBitCompletionModel, on: HeldOut) -> OneBitCompletionModel:
+        return model.calibrate_on(on.judged_by(model))
 
-    def diagnosed(self, model: OneBitCompletionModel, ratings: SparkRatings, source: str) -> OneBitCompletionModel:
+    def diagnosed(self, model: OneBitCompletionModel, ratings: DividedFrame, source: str) -> OneBitCompletionModel:
         if ratings.held_out is None:
             return model.diagnose(ratings.to_fit, source, fitted=True)
-        return model.diagnose(ratings.held_out.ratings, source, counts=ratings.held_out.counts)
+        return model.diagnose_on(ratings.held_out.judged_by(model), source)
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
@@ -267,7 +272,7 @@ class SparkRuntime:
         self._write(model.positions(who, dimensions, anchors), target)
 
     def drawing(self, model: OneBitCompletionModel, anchors: Mapping[Any, int]) -> dict[str, Any]:
-        return drawing(model.factors, anchors)
+        return model.draw(anchors)
 
     def groups(self, features: DataFrame, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
         """The words that colour a map, of the users on it."""

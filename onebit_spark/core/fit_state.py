@@ -10,12 +10,13 @@ from typing import Any, Generic, Self
 
 import numpy as np
 
+from onebit_spark.core.confidences import ENOUGH, Histogram
 from onebit_spark.core.features import CoefStep, SideTables, coded_by_rated, rated_gram
+from onebit_spark.core.holdout import HoldoutLoss
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, FloatArray, RowMap, RowPosterior
-from onebit_spark.core.prediction import ENOUGH, Histogram, HoldoutLoss
 from onebit_spark.core.randomness import Draws, GibbsErrors, Split
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.core.work import (

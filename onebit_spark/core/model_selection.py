@@ -31,10 +31,11 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.core.calibration import Calibration, TemperatureScaling
 from onebit_spark.core.fit_state import FitState
+from onebit_spark.core.holdout import HoldoutLoss
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
-from onebit_spark.core.prediction import Calibration, HoldoutLoss, TemperatureScaling
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import IterationPlan, Start, solve
 from onebit_spark.engines.base import T

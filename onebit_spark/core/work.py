@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.confidences import Histogram, count_confidences
 from onebit_spark.core.features import (
     ImplicitMove,
     add_implicit_sums,
@@ -31,11 +32,11 @@ from onebit_spark.core.features import (
     leave_residuals,
     sent_vectors,
 )
+from onebit_spark.core.holdout import HoldoutLoss
 from onebit_spark.core.losses import HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import RowSums
 from onebit_spark.core.positions import Axes, gram
 from onebit_spark.core.posterior import FloatArray, Form, RowMap, RowPosterior
-from onebit_spark.core.prediction import Histogram, HoldoutLoss, count_confidences
 from onebit_spark.core.randomness import Draws, GibbsErrors, Split, count_errors
 from onebit_spark.core.spectral import CountedRows
 from onebit_spark.core.statistics import SideStatistics

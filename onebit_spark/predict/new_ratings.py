@@ -12,25 +12,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.certify.certificates import ungrouped_certificates
+from onebit_spark.certify.requests import Document
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.confidences import TOWARDS
 from onebit_spark.core.features import newcomer_means
 from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import OtherLines
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import FloatArray, RowPosterior
-from onebit_spark.core.prediction import TOWARDS
 from onebit_spark.core.work import MeasureSpreads, PlacedBlock
 from onebit_spark.errors import counted
 from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo
-from onebit_spark.predict.predictor import ModelSide
+from onebit_spark.predict.factors import Factors
+from onebit_spark.predict.sides import ModelSide
+from onebit_spark.predict.top_n import Numbers
 from onebit_spark.settings import Who
 
 log = logging.getLogger("onebit_spark")
@@ -54,6 +56,30 @@ class FoldIn:
         config = info.config
         loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
         return cls(loss, side, config.kappa, info.scales.row_prior(side), info.moments, info.position_axes)
+
+    def fold(
+        self,
+        ids: pa.Array,
+        partners: Numbers,
+        lines: RowPosterior,
+        positive: NDArray[np.bool_],
+        weights: NDArray[np.floating] | None = None,
+        explained: IdLines | None = None,
+    ) -> tuple[pa.Array, RowPosterior, FloatArray | None]:
+        """The different ids of ratings, their rows, and what these ratings leave open.
+
+        ``partners`` are positions in ``lines``; ``explained`` are the means that side features of the ids explain.
+        """
+        encoded = ids.dictionary_encode()
+        different = encoded.dictionary
+        rated, columns = np.unique(partners, return_inverse=True)
+        rows = encoded.indices.to_numpy().astype(np.int64)
+        shape = len(different), len(rated)
+        block = RatingBlock.from_coordinates(rows, columns, positive, shape, weights)
+        means = None if explained is None else explained.at(different)
+        posterior = lines.take(rated)
+        folded = self.rows(block, posterior, means)
+        return different, folded, self.measured(block, folded, posterior)
 
     def rows(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
@@ -115,6 +141,35 @@ def _largest_change(loss: Loss, block: RatingBlock, partners: OtherLines, rows: 
     return float(np.max(change, initial=0.0))
 
 
+def fold_in(
+    factors: Factors,
+    who: Who,
+    ids: pa.Array,
+    partners: Numbers,
+    positive: NDArray[np.bool_],
+    weights: NDArray[np.floating] | None = None,
+    explained: IdLines | None = None,
+) -> tuple[pa.Array, RowPosterior, FloatArray | None]:
+    """The different ids of ratings, the rows that follow, and their numbers of ``MeasureSpreads``.
+
+    ``partners`` are positions of the other side; ratings of an unknown one, −1, are ignored.
+    """
+    known = partners >= 0
+    kept = ids.filter(pa.array(known))
+    given = None if weights is None else weights[known]
+    lines = factors.side(PARTNER[who]).known
+    task = FoldIn.of(factors.info, SIDE_OF[who])
+    folded = task.fold(kept, partners[known], lines, positive[known], given, explained)
+    warn_left_out(who, len(ids.unique()), len(folded[0]))
+    return folded
+
+
+def unrated_spreads(info: ModelInfo, who: Who, rows: RowPosterior) -> FloatArray | None:
+    """The numbers of ``MeasureSpreads`` of ids without ratings."""
+    axes = info.position_axes
+    return None if axes is None else np.insert(axes.spreads(SIDE_OF[who], rows), 0, 0.0, axis=1)
+
+
 def warn_left_out(who: Who, given: int, folded: int) -> None:
     """Warn if some of the given users (or items) have only ratings with unknown partners."""
     if folded < given:
@@ -124,7 +179,7 @@ def warn_left_out(who: Who, given: int, folded: int) -> None:
         )
 
 
-def warn_dropped(certificate: Mapping[str, Any], who: Who, added: int) -> None:
+def warn_dropped(certificate: Document, who: Who, added: int) -> None:
     """Warn if a model with these certificates loses them, because ids are added that it predicted from the prior."""
     if not (names := dict.fromkeys(item["name"] for item in certificate["certificates"])):
         return

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import entr, ndtr
 
 from onebit_spark.core.posterior import FloatArray
+from onebit_spark.data.id_index import IdIndex
+from onebit_spark.errors import refuse
+from onebit_spark.model_info import ModelInfo
+from onebit_spark.predict.factors import Factors
+from onebit_spark.settings import is_integer
 
 Matrix = NDArray[np.float64]
 
@@ -68,3 +74,53 @@ def best_questions(
         c, variance = c - share * np.outer(along, along), variance - share * (x @ along) ** 2
         chosen[number], left = j, np.delete(left, best)
     return chosen, gains
+
+
+def ask_next(
+    factors: Factors,
+    users: pa.Array,
+    n: int,
+    seen: tuple[pa.Array, pa.Array] | None = None,
+    items: pa.Array | None = None,
+) -> pa.Table:
+    """The table of ``FittedModel.next_questions``; ``users`` are different. Pairs of ``seen`` are not asked."""
+    refuse(question_problems(factors.info, n))
+    known = factors.items.known
+    allowed = np.full(known.n_rows, items is None)
+    if items is not None:
+        places = factors.items.positions(items)
+        allowed[places[places >= 0]] = True
+    seen_by = np.zeros((0, 2), np.int64)
+    if seen is not None:
+        of = IdIndex(users).find(seen[0])
+        seen_by = np.column_stack([of, factors.items.positions(seen[1])])
+        seen_by = seen_by[(seen_by >= 0).all(axis=1)]
+    seen_by = seen_by[np.argsort(seen_by[:, 0], kind="stable")]
+    bounds = np.searchsorted(seen_by[:, 0], np.arange(len(users) + 1))
+    chosen = [np.zeros(0, np.int64)]
+    gains = [np.zeros(0)]
+    for place, row in enumerate(factors.users.positions(users)):
+        may = allowed.copy()
+        may[seen_by[bounds[place] : bounds[place + 1], 1]] = False
+        own = factors.users.at(np.array([row]))
+        form = known.location, known.has_intercept
+        best, gain = best_questions(own.location[0], own.covariance[0], *form, n, may)
+        chosen.append(best)
+        gains.append(gain)
+    lengths = [len(best) for best in chosen[1:]]
+    ranks = [np.arange(1, length + 1) for length in lengths]
+    return pa.table(
+        {
+            "user": users.take(pa.array(np.repeat(np.arange(len(users)), lengths))),
+            "rank": np.concatenate([chosen[0], *ranks]),
+            "item": factors.items.ids.take(pa.array(np.concatenate(chosen))),
+            "information": np.concatenate(gains),
+        }
+    )
+
+
+def question_problems(info: ModelInfo, n: int) -> list[str]:
+    problems = [] if is_integer(n) and n >= 1 else [f"n must be an integer of at least 1, not {n!r}"]
+    if info.config.loss != "logistic":
+        problems.append("questions need the logistic loss, whose scores have probabilities; this model has the hinge")
+    return problems

@@ -6,19 +6,20 @@ update     ratings of users and items that the model knows or not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark import model_info
-from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import warn_of_unknown_values
 from onebit_spark.core.losses import OTHER
+from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.data.ratings import ITEM, LABEL, USER, WEIGHT, Columns
 from onebit_spark.data.user_tables import one_array
 from onebit_spark.engines.spark import survey as spark_ratings
@@ -26,10 +27,10 @@ from onebit_spark.engines.spark.engine import factor_frame, factor_schema
 from onebit_spark.engines.spark.frames import Batches, computed_once
 from onebit_spark.engines.spark.sessions import parallelism
 from onebit_spark.errors import RequestError
-from onebit_spark.model import unrated_spreads
 from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines
-from onebit_spark.predict.new_ratings import FoldIn, updated_rows, warn_left_out
-from onebit_spark.predict.predictor import ModelSide, arrow_type
+from onebit_spark.predict.new_ratings import FoldIn, unrated_spreads, updated_rows, warn_left_out
+from onebit_spark.predict.new_ratings import fold_in as fold_in_here
+from onebit_spark.predict.sides import ModelSide, arrow_type
 from onebit_spark.settings import Who
 from onebit_spark.spark.scoring import MOST_PAIRS, SparkFactors
 
@@ -37,12 +38,15 @@ COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}  # of prepared ratings
 RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner
 
 
-# With new ratings, factor tables change, and their numbers of lines: arguments of ``OneBitCompletionModel.changed``
-Changes = dict[str, Any]
+@dataclass(frozen=True)
+class Change:
+    """A factor table with more rows, and their number."""
+
+    table: DataFrame
+    n: int
 
 
-def _change(who: Who, table: DataFrame, n: int) -> Changes:
-    return {f"{who}s": table, f"n_{who}s": n}
+Changes = dict[Who, Change]
 
 
 def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFrame | None = None) -> Changes:
@@ -55,35 +59,68 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
     means = None if features is None else explained_means(factors, features, who)
     if not factors.fit_driver(given.n):
         united = _with_new(factors, given, who, means)
-        return {} if united is None else _change(who, united, united.count())
-    model, table, weighted = factors.on_driver(), given.table(), given.columns.weight is not None
-    own, partners = model.side(who), model.side(PARTNER[who])
-    ids = one_array(table[COLUMN_OF[who]].cast(own.ids.type))
-    others, weights = partners.positions(table[COLUMN_OF[PARTNER[who]]]), table[WEIGHT].to_numpy() if weighted else None
-    folded = model.folded_rows(who, ids, others, table[LABEL].to_numpy(), weights, means)
-    if not len(folded[0]):
-        return {}
-    side = own.with_rows(*folded)
-    return _change(who, side_frame(factors, who, side.table), len(side.ids))
+        return {} if united is None else {who: Change(united, united.count())}
+    here = factors.on_driver()
+    new = given.collect()
+    own = here.side(who)
+    partners = here.side(PARTNER[who]).positions(new.ids[PARTNER[who]])
+    ids = new.ids[who].cast(own.ids.type)
+    folded = fold_in_here(here, who, ids, partners, new.positive, new.weights, means)
+    return {who: _replace_rows(factors, who, own, *folded)} if len(folded[0]) else {}
 
 
 def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> tuple[Changes, int]:
     """The ids that the model does not know added, predicted from their side features alone; and their number."""
-    info, means = factors.info, explained_means(factors, features, who)
-    rows = model_info.newcomer_rows(model_info.prior_row(info.scales, SIDE_OF[who], *info.table_form), means.lines)
-    if factors.fit_driver(0):
-        side = factors.on_driver().side(who)
-        new = np.flatnonzero(side.positions(means.ids) < 0)
-        rows = rows.take(new)
-        measured = unrated_spreads(info, who, rows)
-        side = side.with_rows(means.ids.take(pa.array(new)).cast(side.ids.type), rows, measured)
-        return _change(who, side_frame(factors, who, side.table), len(side.ids)), len(new)
+    means = explained_means(factors, features, who)
+    side = sides_of(factors, {who: means.ids}, 0)[who]
+    new = np.flatnonzero(side.positions(means.ids) < 0)
+    rows = model_info.newcomer_rows(side.prior, means.lines[new])
+    ids = means.ids.take(pa.array(new)).cast(side.ids.type)
+    measured = unrated_spreads(factors.info, who, rows)
+    return {who: _replace_rows(factors, who, side, ids, rows, measured)}, len(new)
+
+
+def update(factors: SparkFactors, given: NewRatings, features: Mapping[Who, DataFrame]) -> Changes:
+    """The factors after these ratings. They come to the driver, with the factors of their users and items."""
+    means = {who: explained_means(factors, frame, who) for who, frame in features.items()}
+    if given.n > MOST_PAIRS:
+        raise RequestError(
+            f"update takes at most {MOST_PAIRS:,} ratings, not {given.n:,}: give them in parts, or fit again with "
+            "setInitialModel(model)"
+        )
+    new = given.collect()
+    sides = sides_of(factors, new.ids, given.n)
+    after = updated_rows(factors.info, sides, new.ids, new.positive, new.weights, means)
+    return {who: _replace_rows(factors, who, sides[who], *rows) for who, rows in after.items()}
+
+
+def sides_of(factors: SparkFactors, ids: Mapping[Who, pa.Array], pairs: int) -> dict[Who, ModelSide]:
+    """The sides on the driver: whole if they and so many pairs fit it, or else with the lines of these ids alone."""
+    if factors.fit_driver(pairs):
+        return {who: factors.on_driver().side(who) for who in ids}
+    return {who: side_of(factors, who, own) for who, own in ids.items()}
+
+
+def _replace_rows(
+    factors: SparkFactors,
+    who: Who,
+    side: ModelSide,
+    ids: pa.Array,
+    rows: RowPosterior,
+    measured: FloatArray | None = None,
+) -> Change:
+    """The factor table with these rows instead of those of the same ids. ``side`` is that of ``sides_of``."""
+    new = int(np.count_nonzero(side.positions(ids) < 0))
+    n = factors.info.count(who)
+    if len(side.ids) == n:
+        return Change(side_frame(factors, who, side.with_rows(ids, rows, measured).table), n + new)
     old = factors.of(who)
-    plain = ["id", *model_info.plain_columns(info, old.columns)]
-    lines = side_frame(factors, who, model_info.factor_table(means.ids, rows, unrated_spreads(info, who, rows)))
-    united = old.select(*plain).unionByName(lines.join(old.select("id"), "id", "left_anti").select(*plain))
-    n = united.count()
-    return _change(who, united, n), n - info.count(who)
+    plain = [*model_info.factor_columns(*factors.info.table_form)]
+    if measured is not None:
+        plain = model_info.plain_columns(factors.info, old.columns)
+    lines = side_frame(factors, who, model_info.factor_table(ids, rows, measured))
+    kept = old.select("id", *plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
+    return Change(kept.unionByName(lines.select("id", *plain)), n + new)
 
 
 def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdLines:
@@ -117,8 +154,17 @@ class NewRatings:
         n = spark_ratings.checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
 
-    def table(self) -> pa.Table:
-        return spark_ratings.rating_lines(self.frame, self.columns).toArrow()
+    def collect(self) -> CollectedLines:
+        table = spark_ratings.rating_lines(self.frame, self.columns).toArrow()
+        weights = None if self.columns.weight is None else table[WEIGHT].to_numpy()
+        ids = {who: one_array(table[column]) for who, column in COLUMN_OF.items()}
+        return CollectedLines(ids, table[LABEL].to_numpy(), weights)
+
+
+class CollectedLines(NamedTuple):
+    ids: dict[Who, pa.Array]
+    positive: NDArray[np.bool_]
+    weights: NDArray[np.floating] | None
 
 
 def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
@@ -145,19 +191,14 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
         if not filled:
             return
         table = pa.Table.from_batches(filled).combine_chunks()
-        ids, known = (pc.dictionary_encode(table[name]).combine_chunks() for name in ("id", "partner"))
-        rows, cols = (array.indices.to_numpy().astype(np.int64) for array in (ids, known))
-        positive = table["positive"].to_numpy().astype(bool)
-        first = np.unique(cols, return_index=True)[1]  # one line per partner
-        posterior = model_info.read_factors(table["lines"].combine_chunks().take(pa.array(first)), partner_prior)
+        partners = table["partner"].combine_chunks().dictionary_encode().indices.to_numpy()
+        first = np.unique(partners, return_index=True)[1]  # one line per partner
+        lines = model_info.read_factors(table["lines"].combine_chunks().take(pa.array(first)), partner_prior)
         weights = table["weight"].to_numpy() if "weight" in table.schema.names else None
-        shape = len(ids.dictionary), len(known.dictionary)
-        block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
-        explained = None if means is None else means.at(ids.dictionary)
-        folded = task.rows(block, posterior, explained)
-        measured = task.measured(block, folded, posterior)
-        lines = model_info.plain_lists(model_info.factor_table(ids.dictionary, folded, measured))
-        yield from lines.select(["id", *plain]).to_batches()
+        positive = table["positive"].to_numpy().astype(bool)
+        folded = task.fold(one_array(table["id"]), partners, lines, positive, weights, means)
+        rows = model_info.plain_lists(model_info.factor_table(*folded))
+        yield from rows.select(["id", *plain]).to_batches()
 
     schema = factor_schema(info, who, plain)
     folded = computed_once(placed.repartition(tasks, "id").mapInArrow(rows_of, schema))
@@ -166,32 +207,6 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
     if not n_folded:
         return None
     return factors.of(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
-
-
-def update(factors: SparkFactors, given: NewRatings, features: dict[Who, DataFrame]) -> Changes:
-    """The factors after these ratings. They come to the driver, with the factors of their users and items."""
-    means = {who: explained_means(factors, frame, who) for who, frame in features.items()}
-    if given.n > MOST_PAIRS:
-        raise RequestError(
-            f"update takes at most {MOST_PAIRS:,} ratings, not {given.n:,}: give them in parts, or fit again with "
-            "setInitialModel(model)"
-        )
-    table, model = given.table(), factors.on_driver() if factors.fit_driver(given.n) else None
-    ids = {who: one_array(table[column]) for who, column in COLUMN_OF.items()}
-    sides = {who: side_of(factors, who, ids[who]) if model is None else model.side(who) for who in COLUMN_OF}
-    weights = None if given.columns.weight is None else table[WEIGHT].to_numpy()
-    after = updated_rows(factors.info, sides, ids, table[LABEL].to_numpy(), weights, means)
-    plain, changes = ["id", *model_info.factor_columns(*factors.info.table_form)], Changes()
-    for who, (rated, rows) in after.items():
-        if model is not None:
-            frame = side_frame(factors, who, sides[who].with_rows(rated, rows).table)
-        else:
-            lines = side_frame(factors, who, model_info.factor_table(rated, rows))
-            old = factors.of(who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
-            frame = old.unionByName(lines)
-        new = int(np.count_nonzero(sides[who].positions(rated) < 0))
-        changes |= _change(who, frame, factors.info.count(who) + new)
-    return changes
 
 
 def side_of(factors: SparkFactors, who: Who, ids: pa.Array) -> ModelSide:

@@ -17,10 +17,10 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -39,40 +39,35 @@ from onebit_spark.certify.certificates import (
     calling_threshold,
     calls_unknown,
     certificate_document,
-    headline_of,
     ungrouped_certificates,
 )
-from onebit_spark.core.prediction import TOWARDS, Call
-from onebit_spark.data.hashes import HIGHEST, CellSketch, merged_sketch
+from onebit_spark.certify.requests import CertificateRequest, Document, Precisions
+from onebit_spark.core.confidences import TOWARDS, Call
+from onebit_spark.data.hashes import CellSketch, merged_sketch
 from onebit_spark.data.locations import MODEL, VECTORS, Location, explained, replace_folder
 from onebit_spark.data.ratings import NoRatings, RatingCounts
 from onebit_spark.engines.spark.engine import collected_factors, factor_schema
 from onebit_spark.engines.spark.sessions import described
 from onebit_spark.engines.spark.survey import case_folding
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.model import who_problems
 from onebit_spark.model_folder import CERTIFICATE, FITTED, SEAL, certificate_of, check_model
-from onebit_spark.model_info import METADATA, ModelInfo, feature_effects, plain_columns
+from onebit_spark.model_info import METADATA, N_RATINGS, SIDE_OF, ModelInfo, feature_effects, plain_columns
+from onebit_spark.predict.figures import Figures
+from onebit_spark.predict.judged import JudgedModel
 from onebit_spark.predict.new_ratings import warn_dropped
-from onebit_spark.predict.predictor import (
-    CALIBRATING,
-    NOTHING_SEEN,
-    OUTPUTS,
-    SAMPLE,
-    CertificateRequest,
-    ModelSide,
-    calibrated,
-    diagnosed,
-    with_certificates,
-)
+from onebit_spark.predict.positions import who_problems
+from onebit_spark.predict.predictor import OUTPUTS
+from onebit_spark.predict.ranking import NOTHING_SEEN
+from onebit_spark.predict.sides import Anchors, ModelSide
+from onebit_spark.report.map import MOST_POINTS, REPORTED
 from onebit_spark.report.page import REPORT, page_of
 from onebit_spark.settings import Who
 from onebit_spark.spark import scoring
 from onebit_spark.spark.fold_in import Changes, NewRatings, fold_in, fold_in_features, update
 from onebit_spark.spark.params import AnswerParams, read_params
-from onebit_spark.spark.positions import next_questions, positions, report_map
+from onebit_spark.spark.positions import draw, next_questions, positions
 from onebit_spark.spark.recommend import ranking, recommend
-from onebit_spark.spark.scoring import SparkFactors
+from onebit_spark.spark.scoring import SparkFactors, SparkRatings, judge
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class TrainingSummary:
     seconds: dict[str, float]  # of each phase
 
 
-class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitCompletionModel"]):
+class OneBitCompletionModel(Model, JudgedModel, AnswerParams, MLWritable, MLReadable["OneBitCompletionModel"]):
     """A fitted model. ``OneBitCompletion.fit`` makes it; ``transform`` predicts pairs.
 
     The methods return new models and DataFrames. They do not change the model.
@@ -102,7 +97,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     """
 
     def __init__(
-        self, info: ModelInfo, users: DataFrame, items: DataFrame, certificate: dict[str, Any] | None = None
+        self, info: ModelInfo, users: DataFrame, items: DataFrame, certificate: Document | None = None
     ) -> None:
         super().__init__()
         self.info = info
@@ -121,8 +116,11 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     @property
     def factors(self) -> SparkFactors:
         columns: dict[Who, str] = {"user": self.getUserCol(), "item": self.getItemCol()}
-        predicts_unknown = self.getColdStartStrategy() == "prior"
-        return SparkFactors(self.info, self.users, self.items, columns, self._collected, predicts_unknown)
+        return SparkFactors(self.info, self.users, self.items, columns, self._collected)
+
+    @property
+    def predicts_unknown(self) -> bool:
+        return self.getColdStartStrategy() == "prior"
 
     # ---- prediction --------------------------------------------------------------------------------------------------
 
@@ -227,7 +225,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     def positions(
         self, who: Literal["user", "item"] = "user", dimensions: int | None = None,
-        anchors: Mapping[Any, int] | None = None,
+        anchors: Anchors | None = None,
     ) -> DataFrame:  # fmt: skip
         """Positions of the users, or intercepts and slopes of the items, with standard deviations (docs/positions.md).
 
@@ -276,9 +274,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return self._with_ratings(new, update(self.factors, new, features)) if new.n else self
 
     def _with_ratings(self, given: NewRatings, changes: Changes) -> Self:
-        before = self.fitted
-        sketch = scoring.sketch_of(given.frame, given.columns, given.n, HIGHEST if before is None else before.limit)
-        return self.changed(**changes).fittedOn(merged_sketch(before, sketch))
+        sketch = scoring.sketch_of(given.frame, given.columns, given.n, self.sketch_limit)
+        return self.with_factors(changes).fittedOn(merged_sketch(self.fitted, sketch))
 
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
         """A model that also knows these users (or items): see ``FittedModel.fold_in_features``."""
@@ -289,7 +286,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         warn_dropped(self.certificate, who, added)
         learnt = self.info.side_features or {}
         newcomers = learnt[who]["newcomers"] + added
-        return self.changed(**changes, side_features={**learnt, who: {**learnt[who], "newcomers": newcomers}})
+        known = {**learnt, who: {**learnt[who], "newcomers": newcomers}}
+        return self.with_factors(changes, replace(self.info, side_features=known))
 
     @property
     def userFeatureWeights(self) -> DataFrame:
@@ -319,18 +317,32 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
         ``counts`` is the count of the ratings, if they were checked before.
         """
-        scored, sampled = scoring.scored_sample(self.factors, ratings, SAMPLE, counts)
-        figures = diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
-        return self.changed(diagnostics=figures | report_map(self.factors))
+        return self.diagnose_on(self.judge(ratings, counts=counts), source, fitted)
+
+    def judge(
+        self,
+        ratings: DataFrame,
+        threshold: float | None = None,
+        by: str | None = None,
+        counts: RatingCounts | None = None,
+    ) -> SparkRatings:
+        return judge(self.factors, ratings, threshold, by, counts)
+
+    def draw(self, anchors: Anchors | None = None, most: int = MOST_POINTS) -> Figures:
+        return draw(self.factors, anchors or {}, most)
+
+    def draw_report(self) -> Figures | None:
+        axes = self.info.position_axes
+        known = axes is not None and axes.dimensions > 1 and N_RATINGS in self.users.columns
+        return self.draw(most=REPORTED) if known else None
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with probabilities that agree with the frequencies in ``ratings``: ``FittedModel.calibrate``."""
-        scored, _ = scoring.scored_sample(self.factors, ratings, CALIBRATING)
-        return self.changed(calibration=asdict(calibrated(scored)))
+        return self.calibrate_on(self.judge(ratings))
 
     def certify(
         self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,
-        certificateGrid: int = 1, minPrecision: Any = (),
+        certificateGrid: int = 1, minPrecision: Precisions = (),
     ) -> OneBitCompletionModel:  # fmt: skip
         """This model with an upper limit on the error rate of its predictions: see ``headline``.
 
@@ -367,47 +379,52 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         _, *selective = self._certified(ratings, request)
         return self.withCertificates(selective, [SELECTIVE])
 
-    def ranking(self, ratings: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None) -> dict[str, Any]:
+    def ranking(self, ratings: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None) -> Figures:
         """How many positive ratings the lists of ``recommendForAllUsers(n)`` find: see ``FittedModel.ranking``.
 
         ``ratings`` were not fitted, and have the columns of the fit. ``excludeSeen`` are the ratings that were fitted.
         """
-        on, seen = scoring.checked_ratings(self.factors, ratings), None
+        on, seen = self.judge(ratings), None
         if excludeSeen is not None:
             try:
-                seen = scoring.checked_ratings(self.factors, excludeSeen)
+                seen = self.judge(excludeSeen)
             except NoRatings:
                 raise RequestError(NOTHING_SEEN.format("excludeSeen")) from None
+        return self.rank_on(on, n, seen)
+
+    def rank_on(self, on: SparkRatings, n: int, seen: SparkRatings | None = None) -> Figures:
         return ranking(self.factors, on, n, seen)
 
     def _certified(self, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
         refuse(self.coldStartProblems())
         scoring.check_request(self.factors, ratings, request)
-        return scoring.certify(self.factors, self.fitted, scoring.checked_ratings(self.factors, ratings), request)[1]
+        return self.certify_on(self.judge(ratings, by=request.by), request)[1]
 
     def withCertificates(self, certificates: Sequence[Certificate], insteadOf: Sequence[str] = OF_PREDICTIONS) -> Self:
         """This model with other certificates: see ``FittedModel.with_certificates``."""
-        model = self.changed()
-        model.certificate = with_certificates(self.certificate, certificates, insteadOf)
-        return model
+        return self.replace_certificates(certificates, insteadOf)
 
-    @property
-    def headline(self) -> str | None:
-        """The sentence of the first certificate. None if nothing was certified."""
-        return headline_of(self.certificate)
+    def with_certificate(self, certificate: Document) -> Self:
+        return self._remade(self.info, {}, certificate)
 
-    def changed(self, users: DataFrame | None = None, items: DataFrame | None = None, **info: Any) -> Self:
-        """This model with other factors, or with other fields of its ``info``.
+    def with_info(self, info: ModelInfo) -> Self:
+        return self._remade(info, {}, self.certificate)
 
-        Certificates are about the factors of the model. A model with other factors has no certificates.
-        """
-        if users is None and items is None:
-            model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
+    def with_factors(self, changes: Changes, info: ModelInfo | None = None) -> Self:
+        """This model with other factors, and so without certificates."""
+        info = info or self.info
+        counts = {who: changes[who].n if who in changes else info.count(who) for who in SIDE_OF}
+        return self._remade(replace(info, n_users=counts["user"], n_items=counts["item"]), changes, None)
+
+    def _remade(self, info: ModelInfo, changes: Changes, certificate: Document | None) -> Self:
+        tables: dict[Who, DataFrame] = {"user": self.users, "item": self.items}
+        if changes:
+            tables |= {who: change.table for who, change in changes.items()}
+            plain = {who: plain_columns(info, each.columns) for who, each in tables.items()}
+            tables = {who: each.select("id", *plain[who]) for who, each in tables.items()}
+        model = type(self)(info, tables["user"], tables["item"], certificate)
+        if not changes:
             model._collected = self._collected
-        else:
-            frames = (self.users if users is None else users, self.items if items is None else items)
-            plain = [each.select("id", *plain_columns(self.info, each.columns)) for each in frames]
-            model = type(self)(replace(self.info, **info), plain[0], plain[1])
         model.source, model.readFitted = self.source, self.readFitted
         return self._copyValues(model._resetUid(self.uid))
 
@@ -418,7 +435,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     def fittedOn(self, cells: CellSketch) -> Self:
         """This model with another sketch of the cells that it was fitted on."""
-        model = self.changed(fitted=cells.described)
+        model = self.with_info(replace(self.info, fitted=cells.described))
         model.readFitted = lambda: cells
         return model
 

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.util import DefaultParamsReader
 
-from onebit_spark.core.prediction import TOWARDS, Call
+from onebit_spark.core.confidences import TOWARDS, Call
 from onebit_spark.data.locations import Location, explained
 from onebit_spark.errors import RequestError
 from onebit_spark.model import COLD_START

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +10,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark import model as fitted_model
 from onebit_spark import model_info
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.positions import Axes
@@ -21,10 +18,22 @@ from onebit_spark.data.user_tables import one_array
 from onebit_spark.engines.spark.frames import Batches
 from onebit_spark.engines.spark.survey import checked_ids, refuse_stream
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.model import FittedModel
 from onebit_spark.model_info import SIDE_OF, ModelInfo
-from onebit_spark.predict.predictor import ModelSide, arrow_type, asked_ids
-from onebit_spark.report.map import MOST_POINTS, REPORTED, shown
+from onebit_spark.predict.factors import Factors
+from onebit_spark.predict.figures import Figures
+from onebit_spark.predict.positions import (
+    NOT_MEASURED,
+    anchored_sign,
+    locate,
+    map_problems,
+    position_problems,
+    position_table,
+    who_problems,
+)
+from onebit_spark.predict.positions import draw as draw_here
+from onebit_spark.predict.questions import ask_next, question_problems
+from onebit_spark.predict.sides import Anchors, ModelSide, arrow_type, asked_ids
+from onebit_spark.report.map import MOST_POINTS, shown
 from onebit_spark.report.map import drawing as map_drawing
 from onebit_spark.settings import Who
 from onebit_spark.spark.fold_in import side_of
@@ -33,30 +42,30 @@ from onebit_spark.spark.scoring import SparkFactors
 log = logging.getLogger("onebit_spark")
 
 
-def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: Mapping[Any, int] | None) -> DataFrame:
+def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: Anchors | None) -> DataFrame:
     """See ``FittedModel.positions``. The positions of a large model are computed by the executors."""
-    refuse(fitted_model.who_problems(who))
+    refuse(who_problems(who))
     info, frame = factors.info, factors.of(who)
     if factors.fit_driver(0):
-        table = factors.on_driver().positions(who, dimensions, anchors).replace_schema_metadata()
+        table = locate(factors.on_driver(), who, dimensions, anchors).replace_schema_metadata()
         return factors.spark.createDataFrame(table.rename_columns({who: factors.columns[who]}))
     axes = axes_of(info)
     if model_info.N_RATINGS not in frame.columns:
-        log.warning(fitted_model.NOT_MEASURED)
-    refuse(fitted_model.position_problems(axes, who, dimensions, anchors))
+        log.warning(NOT_MEASURED)
+    refuse(position_problems(axes, who, dimensions, anchors))
     sign, dimensions = 1.0, axes.shown(dimensions)
     if anchors:
         ids = asked_ids(list(anchors), arrow_type(info.id_types["user"]), "the anchors")
-        sign = fitted_model.anchored_sign(axes, side_of(factors, "user", ids), anchors)
+        sign = anchored_sign(axes, side_of(factors, "user", ids), anchors)
 
     def rows_of(batches: Batches) -> Batches:
         for batch in batches:
             side = ModelSide.of(pa.Table.from_batches([batch]), info, who)
-            yield from fitted_model.position_table(axes, side, who, dimensions, sign).to_batches()
+            yield from position_table(axes, side, who, dimensions, sign).to_batches()
 
     lines = frame.select("id", *model_info.plain_columns(info, frame.columns))
     first = ModelSide.of(lines.limit(1).toArrow(), info, who)
-    names = fitted_model.position_table(axes, first, who, dimensions, sign).column_names
+    names = position_table(axes, first, who, dimensions, sign).column_names
     schema = f"id {info.id_types[who]}, n_ratings bigint" + "".join(f", {name} double" for name in names[2:])
     return lines.mapInArrow(rows_of, schema).withColumnRenamed("id", factors.columns[who])
 
@@ -67,12 +76,12 @@ def axes_of(info: ModelInfo) -> Axes:
     return info.position_axes
 
 
-def drawing(factors: SparkFactors, anchors: Mapping[Any, int], most: int = MOST_POINTS) -> dict[str, Any]:
-    """See ``FittedModel.drawing``. Of a large model the executors choose the users and the items."""
+def draw(factors: SparkFactors, anchors: Anchors, most: int = MOST_POINTS) -> Figures:
+    """See ``FittedModel.map``. Of a large model the executors choose the users and the items."""
     if factors.fit_driver(0):
-        return factors.on_driver().drawing(anchors, most)
+        return draw_here(factors.on_driver(), anchors, most)
     axes = axes_of(factors.info)
-    refuse(fitted_model.map_problems(axes))
+    refuse(map_problems(axes))
     n, items = factors.info.n_users, positions(factors, "item", 2, anchors).orderBy(F.desc("n_ratings")).limit(most)
 
     def some(batches: Batches) -> Batches:
@@ -84,17 +93,10 @@ def drawing(factors: SparkFactors, anchors: Mapping[Any, int], most: int = MOST_
     return map_drawing(users.mapInArrow(some, users.schema).toArrow(), items.toArrow(), axes.shares, most, n)
 
 
-def report_map(factors: SparkFactors) -> dict[str, Any]:
-    """The map of a report, if the model has positions with two dimensions."""
-    axes = factors.info.position_axes
-    known = axes is not None and axes.dimensions > 1 and model_info.N_RATINGS in factors.users.columns
-    return {"map": drawing(factors, {}, REPORTED)} if known else {}
-
-
 def next_questions(factors: SparkFactors, asking: DataFrame, n: int, seen: DataFrame | None) -> DataFrame:
     """See ``FittedModel.next_questions``. Every worker has the means of the items."""
     info, (own, other) = factors.info, (factors.columns[who] for who in SIDE_OF)
-    refuse(fitted_model.question_problems(info, n))
+    refuse(question_problems(info, n))
     for frame, who in [(asking, "user"), *([] if seen is None else [(seen, "user"), (seen, "item")])]:
         refuse_stream(frame, "the users or the pairs to leave out")
         factors.check_id_type(frame, who)  # type: ignore[arg-type]
@@ -123,8 +125,8 @@ def next_questions(factors: SparkFactors, asking: DataFrame, n: int, seen: DataF
             side = ModelSide(batch["id"], model_info.read_factors(batch["lines"], priors[0]), priors[0])
             lists = pa.array(batch["seen"])
             parents = batch["id"].take(pc.list_parent_indices(lists))
-            model = FittedModel(info, side, columns, {})
-            yield from model.next_questions(batch["id"], n, seen=(parents, lists.flatten())).to_batches()
+            here = Factors(info, side, columns)
+            yield from ask_next(here, batch["id"], n, (parents, lists.flatten())).to_batches()
 
     schema = f"user {types['user']}, rank bigint, item {types['item']}, information double"
     asked = users.mapInArrow(rows_of, schema)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +17,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.prediction import ranking_figures
 from onebit_spark.data.id_index import IdIndex
 from onebit_spark.engines.spark.frames import Batches, binary_line, in_partitions
 from onebit_spark.engines.spark.sessions import parallelism
 from onebit_spark.engines.spark.survey import checked_ids, positive, quoted, refuse_stream
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_info import PARTNER, SIDE_OF, factor_columns, prior_row, read_factors
+from onebit_spark.predict.figures import Figures
+from onebit_spark.predict.metrics import ranking_figures
 from onebit_spark.predict.predictor import Predictor
 from onebit_spark.predict.top_n import Best, Ranking, Seen, best_of, best_partners, ranking_problems
 from onebit_spark.settings import Who
-from onebit_spark.spark.scoring import CheckedRatings, SparkFactors
+from onebit_spark.spark.scoring import SparkFactors, SparkRatings
 
 BLOCK_BYTES = 16 * 2**20  # of factors in a block
 
@@ -92,7 +92,7 @@ def _ranked(
     return ranked
 
 
-def ranking(factors: SparkFactors, on: CheckedRatings, n: int, seen: CheckedRatings | None) -> dict[str, Any]:
+def ranking(factors: SparkFactors, on: SparkRatings, n: int, seen: SparkRatings | None) -> Figures:
     """How many positive ratings the lists of ``recommend`` find: see ``FittedModel.ranking``."""
     refuse(ranking_problems(n, None))
     n = int(n)
@@ -102,13 +102,13 @@ def ranking(factors: SparkFactors, on: CheckedRatings, n: int, seen: CheckedRati
         wanted = wanted.join(cells(seen), ["user", "item"], "left_anti")
     relevant = wanted.groupBy("user").agg(F.collect_set("item").alias("relevant"))
     asked = relevant.select(F.col("user").alias(columns["user"]))
-    best = recommend(factors, "user", n, None, None if seen is None else seen.ratings, None, asked)
+    best = recommend(factors, "user", n, None, None if seen is None else seen.frame, None, asked)
     listed = F.transform("recommendations", lambda one: one[columns["item"]])
     lists = {"model": best.select(F.col(quoted(columns["user"])).alias("user"), listed.alias("listed"))}
     if seen is not None:
         lists["popularity"] = _popular(factors, relevant.select("user"), cells(seen), cells(seen, positives=True), n)
     unknown = cells(on, positives=True).join(factors.users, F.col("user") == F.col("id"), "left_anti")
-    figures: dict[str, Any] = {"n": n, "n_users": 0, "n_unknown_user": unknown.select("user").distinct().count()}
+    figures: Figures = {"n": n, "n_users": 0, "n_unknown_user": unknown.select("user").distinct().count()}
     found = F.transform("listed", lambda item: F.array_contains("relevant", item))
     for name, each in lists.items():
         known = relevant.join(each, "user").join(factors.users, F.col("user") == F.col("id"), "left_semi")
@@ -122,8 +122,8 @@ def ranking(factors: SparkFactors, on: CheckedRatings, n: int, seen: CheckedRati
     return figures
 
 
-def _cells(factors: SparkFactors, on: CheckedRatings, positives: bool = False) -> DataFrame:
-    chosen = on.ratings
+def _cells(factors: SparkFactors, on: SparkRatings, positives: bool = False) -> DataFrame:
+    chosen = on.frame
     if positives:
         chosen = chosen.where(positive(chosen, on.columns.label, on.columns.threshold))
     ids = (F.col(quoted(factors.columns[who])).cast(factors.info.id_types[who]).alias(who) for who in SIDE_OF)

@@ -2,7 +2,7 @@
 
 SparkFactors      both tables: ids, and scores of pairs
 scored_ratings    ratings with what the model predicts for them, in this process if they are few, by Spark otherwise
-measure, certify  figures and certificates, from scored ratings by ``predict.predictor``
+measure, certify  figures and certificates, from scored ratings by ``predict.figures``
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import Any
+from functools import cached_property, reduce
+from operator import add
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StructField, StructType
 
-from onebit_spark.certify.certificates import Certificate, HeldOutCounts, certificate_document
-from onebit_spark.core import prediction
+from onebit_spark.certify.requests import CertificateRequest
+from onebit_spark.core.confidences import Call
 from onebit_spark.core.posterior import packed_size
-from onebit_spark.core.prediction import LARGEST, Call
+from onebit_spark.core.scores import LARGEST, score_noise
 from onebit_spark.data.hashes import HIGHEST, CellSketch, limit_for
 from onebit_spark.data.ratings import INTEGRAL, TABLE_BYTES, Batches, Columns, RatingCounts, joined
 from onebit_spark.engines.spark import survey as spark_ratings
@@ -30,10 +29,12 @@ from onebit_spark.engines.spark.engine import collected_factors
 from onebit_spark.engines.spark.frames import arrow_udf, collect_in_parts
 from onebit_spark.engines.spark.sessions import as_bytes, described, driver_limits
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.model import FittedModel
 from onebit_spark.model_info import SIDE_OF, ModelInfo, factor_columns
-from onebit_spark.predict import predictor
-from onebit_spark.predict.predictor import OUTPUTS, CertificateRequest, ModelSide, Predictor
+from onebit_spark.predict.factors import Factors
+from onebit_spark.predict.figures import ScoreSums, scored_table
+from onebit_spark.predict.judged import RatingsHere
+from onebit_spark.predict.predictor import OUTPUTS, Predictor
+from onebit_spark.predict.sides import ModelSide
 from onebit_spark.settings import Who
 
 SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
@@ -52,7 +53,6 @@ class SparkFactors:
     items: DataFrame
     columns: Mapping[Who, str]  # ``userCol`` and ``itemCol``
     collected: list[tuple[ModelSide, ModelSide]] = field(default_factory=list)  # both tables on the driver, or nothing
-    predicts_unknown: bool = True  # whether ``transform`` predicts pairs with an unknown id, by ``coldStartStrategy``
 
     def of(self, who: Who) -> DataFrame:
         return self.users if who == "user" else self.items
@@ -72,17 +72,17 @@ class SparkFactors:
         rows = self.info.n_users + self.info.n_items
         return pairs <= MOST_PAIRS and rows * self.bytes_per_row <= MOST_BYTES
 
-    def on_driver(self) -> FittedModel:
-        """The model on the driver, without certificates. The tables are collected the first time."""
+    def on_driver(self) -> Factors:
+        """The tables on the driver. They are collected the first time."""
         if not self.collected:
             users, items = collected_factors(self.users), collected_factors(self.items)
             self.collected.append((ModelSide.of(users, self.info, "user"), ModelSide.of(items, self.info, "item")))
-        return FittedModel(self.info, *self.collected[0], certificate_document([]))
+        return Factors(self.info, *self.collected[0])
 
     # ---- ids ---------------------------------------------------------------------------------------------------------
 
     def check_id_type(self, dataset: DataFrame, who: Who) -> None:
-        """Refuse a column of ids whose type is not that of the model's: see ``predictor.asked_ids``."""
+        """Refuse a column of ids whose type is not that of the model's: see ``asked_ids``."""
         column, expected = self.columns[who], self.info.id_types[who]
         actual = spark_ratings.type_of(dataset, column).simpleString()
         if actual != expected and not (actual in INTEGRAL and expected in INTEGRAL):
@@ -112,15 +112,17 @@ class SparkFactors:
         return joined.withColumn(f"{prefix}_scored", scoring(*factors)), prefix
 
     def scored_here(self, pairs: DataFrame) -> pa.Table:
-        """The pairs with ``OUTPUTS``, unknown_user and unknown_item, on the driver. Ids must not be null.
+        """The pairs with ``OUTPUTS`` and ``KNOWN_PAIR`` on the driver. Ids must not be null.
 
         One job collects the pairs, two more the factors of a model that was loaded, the first time.
         """
         for who in SIDE_OF:
             self.check_id_type(pairs, who)
-        model, table = self.on_driver(), pairs.toArrow()
-        rows, cols = (model.side(who).positions(table[self.columns[who]]) for who in SIDE_OF)
-        for name, values in {**model.predicted(rows, cols), "unknown_user": rows < 0, "unknown_item": cols < 0}.items():
+        here = self.on_driver()
+        table = pairs.toArrow()
+        rows, cols = here.find(*(table[self.columns[who]] for who in SIDE_OF))
+        known = (rows >= 0) & (cols >= 0)
+        for name, values in {**here.predict(rows, cols), KNOWN_PAIR: known}.items():
             table = table.append_column(name, pa.array(values))
         return table
 
@@ -158,8 +160,8 @@ class SparkFactors:
 
 
 def signed_confidence(info: ModelInfo, score: Column, std: Column) -> Column:
-    """score/√(c + std²), clipped, as in ``core.prediction``; c is the noise of the loss, also in a calibrated model."""
-    root, most = F.sqrt(F.lit(prediction.score_noise(info.config.loss)) + std * std), F.lit(LARGEST)
+    """score/√(c + std²), clipped, as in ``core.scores``; c is the noise of the loss, also in a calibrated model."""
+    root, most = F.sqrt(F.lit(score_noise(info.config.loss)) + std * std), F.lit(LARGEST)
     z = F.when(score == 0, 0.0).when(root == 0, F.signum(score) * most).otherwise(score / root)
     return F.greatest(F.least(z, most), -most)
 
@@ -171,37 +173,7 @@ def called(info: ModelInfo, call: Call, threshold: float, score: Column, std: Co
     return {"answered": F.abs(z), "positive": z, "negative": -z}[call] >= threshold
 
 
-# ---- scored ratings --------------------------------------------------------------------------------------------------
-
-
-def scored_ratings(
-    factors: SparkFactors, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
-) -> pa.Table:
-    """One line for each of n checked ratings, on the driver: see ``scored_table``."""
-    asked = _asked(factors, ratings, threshold, group)
-    table = factors.scored_here(asked) if factors.fit_driver(n) else _by_spark(factors, asked).toArrow()
-    return _scored_lines(factors.info, table)
-
-
-def _scored_lines(info: ModelInfo, table: pa.Table) -> pa.Table:
-    lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])
-    return predictor.scored_table(info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
-
-
-def _asked(factors: SparkFactors, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
-    ids = (F.col(spark_ratings.quoted(column)) for column in factors.columns.values())
-    positive = spark_ratings.positive(ratings, factors.info.columns["label"], threshold)
-    group = F.lit(None).cast("string") if group is None else group
-    return ratings.select(*ids, positive.alias("__positive"), group.alias("__group"))
-
-
-def _by_spark(factors: SparkFactors, asked: DataFrame) -> DataFrame:
-    """Ratings of ``_asked`` with ``OUTPUTS``, unknown_user and unknown_item, lazily, for any number of them."""
-    scored, prefix = factors.scored(asked)
-    unknown = (F.col(f"{prefix}_{who}").isNull().alias(f"unknown_{who}") for who in SIDE_OF)
-    outputs = (F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS)
-    return scored.select("__positive", "__group", *outputs, *unknown)
-
+# ---- predictions of pairs ----------------------------------------------------------------------
 
 KNOWN_PAIR = "__known"
 
@@ -209,16 +181,17 @@ KNOWN_PAIR = "__known"
 def predicted_pairs(factors: SparkFactors, pairs: DataFrame, n: int) -> DataFrame:
     """The pairs with ``OUTPUTS``, and ``KNOWN_PAIR``: whether the model knows both ids."""
     if factors.fit_driver(n):
-        table = factors.scored_here(pairs)
-        known = pc.invert(pc.or_(table["unknown_user"], table["unknown_item"]))
-        table = table.drop_columns(["unknown_user", "unknown_item"]).append_column(KNOWN_PAIR, known)
-        more = (StructField(name, DoubleType()) for name in OUTPUTS)
+        more = [StructField(name, DoubleType()) for name in OUTPUTS]
         schema = StructType([*pairs.schema, *more, StructField(KNOWN_PAIR, BooleanType())])
-        return factors.spark.createDataFrame(table, schema)
+        return factors.spark.createDataFrame(factors.scored_here(pairs), schema)
     scored, prefix = factors.scored(pairs)
     ids = (F.col(spark_ratings.quoted(name)) for name in pairs.columns)
-    outputs = (F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS)
-    return scored.select(*ids, *outputs, known_pair(prefix).alias(KNOWN_PAIR))
+    return scored.select(*ids, *_outputs(prefix), known_pair(prefix).alias(KNOWN_PAIR))
+
+
+def _outputs(prefix: str) -> list[Column]:
+    """The predictions of ``SparkFactors.scored`` as columns."""
+    return [F.col(f"{prefix}_scored")[name].alias(name) for name in OUTPUTS]
 
 
 def known_pair(prefix: str) -> Column:
@@ -226,62 +199,101 @@ def known_pair(prefix: str) -> Column:
     return F.col(f"{prefix}_user").isNotNull() & F.col(f"{prefix}_item").isNotNull()
 
 
-# ---- figures ---------------------------------------------------------------------------------------------------------
+# ---- ratings that a model is judged by ---------------------------------------------------------
 
 COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver holds all scores: 35 bytes per rating, and its group
 SCORED_BYTES = 60  # of a rating with its scores on its way to the driver, about
 
 
-def measure(
-    factors: SparkFactors, ratings: DataFrame, threshold: float | None, counts: RatingCounts, by: str | None = None
-) -> tuple[dict[str, Any], HeldOutCounts]:
-    """All figures of metrics.json, and the counts for certificates, in one pass.
+@dataclass(frozen=True, eq=False)
+class SparkRatings:
+    """Checked ratings on Spark, without those of weight 0: see ``judged.Judged``.
 
-    Up to ``COLLECT_LIMIT`` ratings, the AUC is exact (``auc_error`` is 0). More ratings are summed up as they arrive,
-    with their scores in bins, and the AUC is off by at most ``auc_error``. The error is that of ``prediction``: a score
-    of exactly 0 counts as the majority label of the training data. ``counts`` is the result of ``check_ratings`` on the
-    same ratings; ``by`` is a column to group them by.
+    Few ratings are scored on the driver by a model that fits it. Otherwise the executors score them. Up to
+    ``COLLECT_LIMIT`` the driver holds all scores. More are summed up as they arrive, with their scores in bins, and the
+    AUC is off by at most ``auc_error``.
     """
-    info, group, exact = factors.info, None if by is None else F.col(spark_ratings.quoted(by)).cast("string"), True
-    if counts.n <= COLLECT_LIMIT:
-        sums = predictor.sums_of(scored_ratings(factors, ratings, threshold, counts.n, group))
-    else:
-        exact, frame = False, _by_spark(factors, _asked(factors, ratings, threshold, group))
-        parts = -(-counts.n * SCORED_BYTES // driver_limits(factors.spark).result)
 
-        def summed(batches: Batches) -> dict[str, Any]:
-            tables = joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)
-            each = (predictor.sums_of(_scored_lines(info, table), exact=False) for table in tables)
-            return reduce(lambda one, two: {name: one[name] + two[name] for name in one}, each)
-
-        sums = collect_in_parts(frame, parts, F.xxhash64("score", "std"), summed)
-    figures = predictor.with_rates(predictor.figures_of(sums, exact), info, counts.n, counts.positives, threshold)
-    return figures, predictor.count_by_level(info, sums, by, factors.predicts_unknown)
-
-
-def scored_sample(
-    factors: SparkFactors, ratings: DataFrame, most: int, counts: RatingCounts | None = None
-) -> tuple[pa.Table, bool]:
-    """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
-    on = checked_ratings(factors, ratings, counts=counts)
-    if sampled := on.counts.n > most:
-        ratings = on.ratings.sample(fraction=most / on.counts.n, seed=0)
-    n = min(on.counts.n, most)
-    return scored_ratings(factors, ratings if sampled else on.ratings, on.columns.threshold, n), sampled
-
-
-@dataclass(frozen=True)
-class CheckedRatings:
-    """Ratings that a model is judged by, without those of weight 0: see ``checked_ratings``."""
-
-    ratings: DataFrame
+    factors: SparkFactors
+    frame: DataFrame
     columns: Columns
     counts: RatingCounts
+    by: str | None = None  # a column to group them by
+
+    @property
+    def n(self) -> int:
+        return self.counts.n
+
+    @property
+    def threshold(self) -> float | None:
+        return self.columns.threshold
+
+    @cached_property
+    def here(self) -> RatingsHere | None:
+        """The ratings on the driver, if they and the model are small."""
+        few = self.factors.fit_driver(self.n) and self.n <= COLLECT_LIMIT
+        return self._collect(self.frame) if few else None
+
+    def score(self, most: int | None = None) -> pa.Table:
+        if self.here is not None:
+            return self.here.score(most)
+        frame = self.frame
+        n = self.n
+        if most is not None and n > most:
+            frame = frame.sample(fraction=most / n, seed=0)
+            n = most
+        if self.factors.fit_driver(n):
+            return self._collect(frame).score()
+        return scored_table(self.factors.info, self._predict(frame).toArrow())
+
+    def sum_up(self) -> ScoreSums:
+        if self.here is not None:
+            return self.here.sum_up()
+        info = self.factors.info
+        if self.n <= COLLECT_LIMIT:
+            return ScoreSums.of(self.score())
+
+        def sum_batches(batches: Batches) -> ScoreSums:
+            tables = joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)
+            return reduce(add, (ScoreSums.of(scored_table(info, table), exact=False) for table in tables))
+
+        parts = -(-self.n * SCORED_BYTES // driver_limits(self.factors.spark).result)
+        return collect_in_parts(self._predict(self.frame), parts, F.xxhash64("score", "std"), sum_batches)
+
+    def sketch(self, limit: int) -> CellSketch:
+        return sketch_of(self.frame, self.columns, self.n, limit)
+
+    def _asked(self, frame: DataFrame) -> DataFrame:
+        """The ids, and the columns ``positive`` and ``group`` under names of their own."""
+        ids = (F.col(spark_ratings.quoted(column)) for column in self.factors.columns.values())
+        positive = spark_ratings.positive(frame, self.columns.label, self.threshold)
+        group = F.lit(None) if self.by is None else F.col(spark_ratings.quoted(self.by))
+        return frame.select(*ids, positive.alias("__positive"), group.cast("string").alias("__group"))
+
+    def _collect(self, frame: DataFrame) -> RatingsHere:
+        for who in SIDE_OF:
+            self.factors.check_id_type(frame, who)
+        factors = self.factors.on_driver()
+        table = self._asked(frame).toArrow()
+        users, items = (table[self.factors.columns[who]] for who in SIDE_OF)
+        positive = table["__positive"].to_numpy()
+        return RatingsHere.of(factors, (users, items), positive, table["__group"], self.threshold)
+
+    def _predict(self, frame: DataFrame) -> DataFrame:
+        """The lines that ``scored_table`` takes, lazily, for any number of ratings."""
+        scored, prefix = self.factors.scored(self._asked(frame))
+        unknown = (F.col(f"{prefix}_{who}").isNull().alias(f"unknown_{who}") for who in SIDE_OF)
+        own = F.col("__positive").alias("positive"), F.col("__group").alias("group")
+        return scored.select(*own, *_outputs(prefix), *unknown)
 
 
-def checked_ratings(
-    factors: SparkFactors, ratings: DataFrame, threshold: float | None = None, counts: RatingCounts | None = None
-) -> CheckedRatings:
+def judge(
+    factors: SparkFactors,
+    ratings: DataFrame,
+    threshold: float | None = None,
+    by: str | None = None,
+    counts: RatingCounts | None = None,
+) -> SparkRatings:
     """Check and count ratings, unless ``counts`` is known. Those of weight 0 do not count (docs/MATH.md, §16).
 
     The default threshold is that of the fit, unless the labels are booleans. The weights are in the column of the fit;
@@ -292,24 +304,13 @@ def checked_ratings(
     if threshold is None and not any(isinstance(field.dataType, BooleanType) for field in labels):
         threshold = factors.info.threshold
     weight = roles.get("weight")
-    weight = weight if weight is not None and spark_ratings.matching(ratings, weight) else None
+    if weight is not None and not spark_ratings.matching(ratings, weight):
+        weight = None
     columns = Columns(factors.columns["user"], factors.columns["item"], roles["label"], threshold, weight)
     ratings = spark_ratings.with_weight(ratings, columns)
-    return CheckedRatings(ratings, columns, counts or spark_ratings.check_ratings(ratings, columns))
-
-
-def certify(
-    factors: SparkFactors, fitted: CellSketch | None, on: CheckedRatings, request: CertificateRequest,
-    freshness: Mapping[str, Any] | None = None,
-) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
-    """The figures of a model on ratings, and the certificates that they give: ``holdout`` first.
-
-    Ratings of cells that the model was ``fitted`` on are refused, unless their ``freshness`` is given.
-    """
-    if freshness is None:
-        freshness = check_fresh(fitted, on)
-    figures, counts = measure(factors, on.ratings, on.columns.threshold, on.counts, request.by)
-    return figures, predictor.certificates_of(factors.info, counts, request, freshness)
+    if counts is None:
+        counts = spark_ratings.check_ratings(ratings, columns)
+    return SparkRatings(factors, ratings, columns, counts, by)
 
 
 def check_request(factors: SparkFactors, ratings: DataFrame, request: CertificateRequest) -> None:
@@ -317,12 +318,6 @@ def check_request(factors: SparkFactors, ratings: DataFrame, request: Certificat
     if request.by is not None and (problem := spark_ratings.column_problem(ratings, request.by, " to group by")):
         problems.append(problem)
     refuse(problems)
-
-
-def check_fresh(fitted: CellSketch | None, on: CheckedRatings) -> dict[str, Any]:
-    if fitted is None:
-        return predictor.NOT_KNOWN
-    return predictor.fresh_to(fitted, sketch_of(on.ratings, on.columns, on.counts.n, fitted.limit))
 
 
 def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST) -> CellSketch:

@@ -5,12 +5,11 @@ import pyarrow as pa
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.core import prediction
-from onebit_spark.core.prediction import Calibration
-from onebit_spark.data.ratings import Columns
-from onebit_spark.engines.spark.survey import check_ratings
+from onebit_spark.core.calibration import Calibration
+from onebit_spark.predict.figures import count_by_level, figures_of
+from onebit_spark.predict.metrics import reliability
 from onebit_spark.spark.model import OneBitCompletionModel
-from onebit_spark.spark.scoring import KNOWN_PAIR, measure, predicted_pairs
+from onebit_spark.spark.scoring import KNOWN_PAIR, predicted_pairs
 
 USERS = np.array([0, 3, 27, 28, 99, 5, 99, 3, -1])
 ITEMS = np.array([0, 17, 4, 2, 1, 19, 99, 17, 0])
@@ -74,15 +73,19 @@ def test_the_same_figures_wherever_they_are_scored(spark, make_model, monkeypatc
     rng = np.random.default_rng(4)
     table = {"user": rng.integers(0, 30, 500), "item": rng.integers(0, 20, 500), "label": rng.choice([-1, 1], 500)}
     ratings = spark.createDataFrame(pa.table(table))
-    counts, model = check_ratings(ratings, Columns()), make_model()
-    here, counted = measure(model.factors, ratings, None, counts)
+    model = make_model()
+    here = model.judge(ratings).sum_up()
     monkeypatch.setattr("onebit_spark.spark.scoring.MOST_BYTES", -1)
-    there, also = measure(model.factors, ratings, None, counts)
-    assert here.keys() == there.keys()
-    for name, value in here.items():
-        assert value == (pytest.approx(there[name], rel=1e-9) if value is not None else None), name
-    assert counted == also
-    assert here["n_unknown_user"] == np.count_nonzero(table["user"] >= 28)
+    there = model.judge(ratings).sum_up()
+    one, other = (figures_of(model.info, sums, None) for sums in (here, there))
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert value == (pytest.approx(other[name], rel=1e-9) if value is not None else None), name
+    first, second = (count_by_level(model.info, sums, None, True) for sums in (here, there))
+    for call, held in first.whole.items():
+        np.testing.assert_array_equal(held.answered, second.whole[call].answered)
+        np.testing.assert_array_equal(held.wrong, second.whole[call].wrong)
+    assert one["n_unknown_user"] == np.count_nonzero(table["user"] >= 28)
 
 
 # ---- diagnostics and calibration against numpy -----------------------------------------------------------------------
@@ -106,7 +109,7 @@ def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, m
     diagnostics = model.info.diagnostics
     assert (diagnostics["source"], diagnostics["n"]) == ("held-out ratings", 800)
     assert diagnostics["error"] == pytest.approx(np.mean(fit.predict(users, items) != labels))
-    curve = prediction.reliability(labels, fit.probability(users, items))
+    curve = reliability(labels, fit.probability(users, items))
     assert diagnostics["calibration_error"] == pytest.approx(curve.error, abs=1e-6)
     np.testing.assert_allclose(diagnostics["reliability"]["frequency"], curve.frequency)
     scores = fit.score(users, items)

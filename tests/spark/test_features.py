@@ -1,6 +1,7 @@
 """Implicit features and side features on Spark: fold-in, ids without ratings, bad tables, and what is saved."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -234,7 +235,7 @@ def test_a_warm_start_goes_on(ratings, plain):
 
 def test_without_a_certificate_the_job_says_how_to_get_one(plain):
     assert plain.certificate == {"headline": None, "certificates": []}
-    featured = plain.changed(side_features={"user": {"coding": [], "newcomers": 0}})
+    featured = plain.with_info(replace(plain.info, side_features={"user": {"coding": [], "newcomers": 0}}))
     both = "implicit features and side features of the users"
     advice = "--holdout 0.1 keeps some ratings out of the fit and certifies the model on them."
     for model, reason in ((plain, "implicit features"), (featured, both)):

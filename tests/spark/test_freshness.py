@@ -7,11 +7,12 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
+from onebit_spark.certify.freshness import fresh_to
 from onebit_spark.data.ratings import Columns
 from onebit_spark.engines.spark.survey import split_off
 from onebit_spark.spark.estimator import OneBitCompletion
 from onebit_spark.spark.model import OneBitCompletionModel
-from onebit_spark.spark.scoring import check_fresh, checked_ratings, sketch_of
+from onebit_spark.spark.scoring import sketch_of
 
 FAST = {"rank": 1, "maxIter": 1, "tol": 0.0, "exchange": "driver"}
 SEEN = "are of cells that the model was fitted on"
@@ -29,7 +30,8 @@ def model(parts):
 
 
 def fresh(model, ratings):
-    return check_fresh(model.fitted, checked_ratings(model.factors, ratings))
+    known = model.fitted
+    return fresh_to(known, model.judge(ratings).sketch(known.limit))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
 from onebit_spark import RequestError
 from onebit_spark.data import locations as filesystem
-from onebit_spark.data.locations import PREDICTIONS, Location, replace_folder
+from onebit_spark.data.locations import MARKER, PREDICTIONS, Location, replace_folder
 from onebit_spark.model_info import FORMAT_VERSION, ModelInfo
 from onebit_spark.spark.estimator import OneBitCompletion
 from onebit_spark.spark.model import OneBitCompletionModel
@@ -77,6 +77,7 @@ def test_a_loaded_model_can_be_saved(saved, tmp_path):
 
 def test_the_folder_is_open_formats(saved, make_model):
     assert {entry.name for entry in saved.iterdir() if not entry.name.startswith(".")} == {
+        MARKER,
         "certificate.json",
         "metadata.json",
         "metadata",

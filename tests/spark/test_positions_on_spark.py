@@ -7,7 +7,7 @@ import pytest
 from onebit_spark import OneBitCompletion, RequestError, load
 from onebit_spark.cli.spark_runtime import SparkRuntime
 from onebit_spark.spark.model import OneBitCompletionModel
-from onebit_spark.spark.positions import drawing as map_of
+from onebit_spark.spark.positions import draw as map_of
 
 ENDS = np.argmin, np.argmax
 
@@ -50,7 +50,7 @@ def test_by_default_there_are_as_many_dimensions_as_the_model_has_up_to_two(spar
         assert items.columns == ["item", "n_ratings", "intercept", "intercept_std", *columns]
         assert items.count() == 15
         with pytest.raises(RequestError, match="a map needs two dimensions"):
-            map_of(model.factors, {})
+            map_of(model.factors, {}, 9)
     with pytest.raises(RequestError, match="this model has no dimensions"):
         model.positions()
 
@@ -83,7 +83,7 @@ def test_a_model_that_was_updated_keeps_the_spreads_of_its_fit(folder, ratings, 
     assert "too small" in caplog.text
     assert table["n_ratings"].null_count == len(table)
     before = load(folder)
-    std = before._axes.spreads("rows", before.users.known)[:, 0]
+    std = before.factors.axes.spreads("rows", before.users.known)[:, 0]
     other = np.array(table["user"].to_pylist()) != "u003"
     np.testing.assert_allclose(table["dim1_std"].to_numpy()[other], std[other], rtol=1e-5)
 

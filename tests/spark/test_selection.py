@@ -244,7 +244,7 @@ def test_what_is_refused(make_model, make_known, ratings, monkeypatch):
             model.certifySelective(ratings, **arguments)
     with pytest.raises(RequestError, match="no error rate was certified"):
         model.recommendForAllUsers(3, answeredOnly=True)
-    monkeypatch.setattr("onebit_spark.predict.predictor.MOST_GROUPS", 2)
+    monkeypatch.setattr("onebit_spark.predict.figures.MOST_GROUPS", 2)
     with pytest.raises(RequestError, match="column 'age' has 3 different values"):
         model.certifySelective(ratings, 0.1, by="age")
 

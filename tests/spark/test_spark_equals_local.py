@@ -15,6 +15,7 @@ from running import run_here
 
 import onebit_spark
 from onebit_spark import FitConfig, OneBitCompletion, Terms, fit_arrays, fit_table
+from onebit_spark.predict.sides import asked_ids
 from onebit_spark.simulate import simulate
 from onebit_spark.spark.model import OneBitCompletionModel
 
@@ -234,7 +235,7 @@ def test_ids_in_files_of_spark(spark, make_model, tmp_path, on_executors, id_typ
     model.save(str(tmp_path / "m"))
     served = onebit_spark.load(tmp_path / "m")
     assert_same(served, model.transform(ids).toArrow())
-    assert served.users.positions(served.asked("user", values)).min() == 0  # none is unknown
+    assert served.users.positions(asked_ids(values, served.users.ids.type, "the ids")).min() == 0  # none is unknown
 
 
 def test_recommendations(spark, make_named, tmp_path):

@@ -10,21 +10,14 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from onebit_spark import FitConfig
-from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.calibration import Calibration, TemperatureScaling
+from onebit_spark.core.holdout import BINS, WIDEST, HoldoutLoss, margin_of_bins
 from onebit_spark.core.losses import LOSSES, SIDES
-from onebit_spark.core.prediction import (
-    BINS,
-    WIDEST,
-    Calibration,
-    HoldoutLoss,
-    TemperatureScaling,
-    margin_of_bins,
-    score,
-    variance,
-)
 from onebit_spark.core.randomness import Split
+from onebit_spark.core.scores import compute_probabilities, compute_scores, compute_variances, score_noise
 from onebit_spark.engines.threads import local_state
+from onebit_spark.predict.metrics import reliability
 
 SHAPE = (200, 150)
 
@@ -52,7 +45,7 @@ def test_the_sums_are_those_of_the_ratings_that_were_not_chosen(choices, weighte
         np.testing.assert_array_equal(np.sort(both), block.codes[block.row_pointers[i] : block.row_pointers[i + 1]])
 
     pairs = posterior["rows"].take(np.repeat(numbers, left.row_counts)), posterior["cols"].take(left.codes >> 1)
-    scores, variances, signs = score(*pairs), variance(*pairs), 2.0 * (left.codes & 1) - 1
+    scores, variances, signs = compute_scores(*pairs), compute_variances(*pairs), 2.0 * (left.codes & 1) - 1
     losses = LOSSES[config.loss].held_out(scores, variances, signs)
     weights = np.ones(len(losses)) if left.weights is None else left.weights.astype(float)
     mean = np.average(losses, weights=weights)
@@ -178,7 +171,7 @@ def test_the_map_that_made_the_labels_is_found(logit, noise):
     found = Calibration.fit(scores, variances, positive.astype(float), (~positive).astype(float))
     p = found.probability(scores, variances)
     assert np.mean(np.abs(p - truth)) < 0.015
-    assert prediction.reliability(np.where(positive, 1, -1), p).error < 0.01
+    assert reliability(np.where(positive, 1, -1), p).error < 0.01
 
 
 def test_lines_may_stand_for_many_ratings():
@@ -223,19 +216,19 @@ def test_separated_classes_and_inverted_scores_stay_finite_and_monotone():
 def test_a_calibration_replaces_the_losses_own_probability():
     scores, variances = np.linspace(-3, 3, 7), np.linspace(0.1, 2, 7)
     own = Calibration(8 / np.pi, [-9.0, 9.0], [-9.0 * np.sqrt(8 / np.pi), 9.0 * np.sqrt(8 / np.pi)])
-    expected = prediction.probability("logistic", scores, variances)
+    expected = compute_probabilities("logistic", scores, variances)
     np.testing.assert_allclose(own.probability(scores, variances), expected, rtol=1e-12)
-    np.testing.assert_allclose(prediction.probability("hinge", scores, variances, own), expected, rtol=1e-12)
-    assert prediction.score_noise("logistic") == pytest.approx(own.noise)
-    assert prediction.score_noise("hinge", own) == own.noise
+    np.testing.assert_allclose(compute_probabilities("hinge", scores, variances, own), expected, rtol=1e-12)
+    assert score_noise("logistic") == pytest.approx(own.noise)
+    assert score_noise("hinge", own) == own.noise
 
 
 def test_reliability_by_hand():
-    curve = prediction.reliability([1, -1, 1, 1], [0.01, 0.02, 0.99, 1.0])
+    curve = reliability([1, -1, 1, 1], [0.01, 0.02, 0.99, 1.0])
     np.testing.assert_allclose(curve.n, [2, 2])
     np.testing.assert_allclose(curve.probability, [0.015, 0.995])
     np.testing.assert_allclose(curve.frequency, [0.5, 1.0])
     assert curve.error == pytest.approx(0.5 * 0.485 + 0.5 * 0.005)
     rng = np.random.default_rng(0)
     p = expit(rng.normal(size=100_000))
-    assert prediction.reliability(np.where(rng.random(100_000) < p, 1, -1), p).error < 0.01
+    assert reliability(np.where(rng.random(100_000) < p, 1, -1), p).error < 0.01

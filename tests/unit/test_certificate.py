@@ -36,7 +36,7 @@ from onebit_spark.certify.certificates import (
     precision_requests,
     request_problems,
 )
-from onebit_spark.core.prediction import ConfidenceThresholds
+from onebit_spark.core.confidences import ConfidenceThresholds
 from onebit_spark.simulate import simulate
 
 DELTA = 0.2

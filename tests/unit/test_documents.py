@@ -193,7 +193,7 @@ def test_citation_and_recipe_agree_with_the_package():
     assert {line.strip(" -").replace(" ", "") for line in runs.splitlines()} == wanted
 
 
-@pytest.mark.parametrize("name", ["in_process", "core.prediction", "sklearn"])
+@pytest.mark.parametrize("name", ["in_process", "predict.metrics", "core.calibration", "sklearn"])
 def test_examples(name):
     result = doctest.testmod(importlib.import_module(f"onebit_spark.{name}"), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 0

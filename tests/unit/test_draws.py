@@ -7,25 +7,29 @@ from scipy import stats
 from test_kernels import make_posterior
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.posterior import Form, RowPosterior
-from onebit_spark.core.prediction import (
+from onebit_spark.core.confidences import (
     EVERYTHING,
     HISTOGRAM_BINS,
-    LARGEST,
     LEVEL_STEP,
     LOWEST_OCTAVE,
     PER_OCTAVE,
     TOWARDS,
     ConfidenceThresholds,
     bin_of,
-    confidence,
     count_confidences,
     thresholds_of,
 )
+from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.randomness import STEP, Draws, Split, count_errors, stream, uniform
+from onebit_spark.core.scores import (
+    LARGEST,
+    compute_confidences,
+    compute_probabilities,
+    compute_scores,
+    compute_variances,
+)
 
 
 def pairs(kind, intercepts, n=6, seed=0):
@@ -39,7 +43,7 @@ def test_moments_against_monte_carlo(kind, intercepts):
     """200,000 draws of each pair: standard error of the mean std/450, of the variance about 1% of it."""
     rows, cols = pairs(kind, intercepts)
     rng, draws = np.random.default_rng(1), 200_000
-    mean, variance = prediction.score(rows, cols), prediction.variance(rows, cols)
+    mean, variance = compute_scores(rows, cols), compute_variances(rows, cols)
     for i in range(rows.n_rows):
         x, z = (rng.multivariate_normal(s.location[i], s.covariance[i], draws) for s in (rows, cols))
         u = x[:, 0] + z[:, 0] + np.sum(x[:, 1:] * z[:, 1:], axis=1) if intercepts else np.sum(x * z, axis=1)
@@ -53,7 +57,7 @@ def test_logistic_probability_against_quadrature():
     for mean in (-3.0, -0.4, 0.0, 1.0, 4.0):
         for variance in (0.0, 0.5, 4.0):
             exact = weights @ (1 / (1 + np.exp(-(mean + np.sqrt(variance) * nodes)))) / weights.sum()
-            found = float(prediction.probability("logistic", np.array(mean), np.array(variance)))
+            found = float(compute_probabilities("logistic", np.array(mean), np.array(variance)))
             assert found == pytest.approx(exact, abs=0.02)
             assert found == pytest.approx(1 / (1 + np.exp(-mean / np.sqrt(1 + np.pi * variance / 8))), rel=1e-14)
 
@@ -61,7 +65,7 @@ def test_logistic_probability_against_quadrature():
 def test_hinge_probability_is_that_of_a_positive_sign():
     scores, variances = np.array([-1.0, 0.0, 0.3, 2.0]), np.array([0.25, 1.0, 4.0, 0.01])
     expected = stats.norm.sf(0, loc=scores, scale=np.sqrt(variances))
-    np.testing.assert_allclose(prediction.probability("hinge", scores, variances), expected, rtol=1e-12)
+    np.testing.assert_allclose(compute_probabilities("hinge", scores, variances), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -69,7 +73,7 @@ def test_probabilities_are_probabilities(loss):
     """Also without spread, where the hinge's tends to a step, and far out, where nothing may overflow."""
     scores = np.array([-1e6, -1.0, 0.0, 1.0, 1e6])
     for variance in (0.0, 1e-12, 1.0, 1e12):
-        found = prediction.probability(loss, scores, np.full(5, variance))
+        found = compute_probabilities(loss, scores, np.full(5, variance))
         assert np.all((found >= 0) & (found <= 1))
         assert np.all(np.diff(found) >= 0)
         assert found[2] == 0.5
@@ -191,10 +195,10 @@ def test_the_kernel_against_prediction(kind, has_intercept, noise):
     i, j, positive = ratings(rng, 500)
     block = RatingBlock.from_coordinates(i, j, positive, (M1, M2))
     pairs = rows.take(i), cols.take(j)
-    z = prediction.score(*pairs) / np.sqrt(noise + prediction.variance(*pairs))
+    z = compute_scores(*pairs) / np.sqrt(noise + compute_variances(*pairs))
     np.testing.assert_array_equal(count_confidences(block, 0, M1, np.arange(M1), rows, cols, noise), histogram(z))
     np.testing.assert_allclose(
-        confidence(prediction.score(*pairs), np.sqrt(prediction.variance(*pairs)), noise), z, rtol=1e-12
+        compute_confidences(compute_scores(*pairs), np.sqrt(compute_variances(*pairs)), noise), z, rtol=1e-12
     )
 
 
@@ -224,7 +228,7 @@ def test_every_third_rating_of_a_row():
     block = RatingBlock.from_coordinates(i, j, np.ones(32, bool), (4, M2))
     here = (i + j) % 3 == 0
     pairs = rows.take(i[here]), cols.take(j[here])
-    z = prediction.score(*pairs) / np.sqrt(1.0 + prediction.variance(*pairs))
+    z = compute_scores(*pairs) / np.sqrt(1.0 + compute_variances(*pairs))
     np.testing.assert_array_equal(count_confidences(block, 0, 4, np.arange(4), rows, cols, 1.0, 3), histogram(z))
 
 
@@ -233,7 +237,7 @@ def test_without_spread_or_noise_a_score_is_certain_unless_it_is_zero():
     block = RatingBlock.from_coordinates(np.array([0, 0, 1]), np.array([0, 1, 0]), np.ones(3, bool), (2, 2))
     counts = count_confidences(block, 0, 2, np.arange(2), *exact, 0.0)
     assert (counts[0], counts[HISTOGRAM_BINS], counts[-1]) == (1, 1, 1)
-    assert confidence(np.array([3.0, 0.0, -3.0]), np.zeros(3), 0.0).tolist() == [LARGEST, 0.0, -LARGEST]
+    assert compute_confidences(np.array([3.0, 0.0, -3.0]), np.zeros(3), 0.0).tolist() == [LARGEST, 0.0, -LARGEST]
 
 
 def test_bins_are_where_they_say():

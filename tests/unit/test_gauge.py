@@ -13,7 +13,7 @@ from test_objective import config_of
 from test_statistics import statistics
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core import gauge, prediction
+from onebit_spark.core import gauge
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.features import SideFeatures
 from onebit_spark.core.fit_state import FitState
@@ -22,6 +22,7 @@ from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.priors import PRIORS
+from onebit_spark.core.scores import compute_scores, compute_variances
 from onebit_spark.core.solver import Start, solve
 from onebit_spark.engines.threads import ThreadEngine, local_state
 
@@ -55,7 +56,7 @@ def hierarchy(prior, intercepts, rank=5):
 def scores_and_variances(rows, cols):
     i, j = (index.ravel() for index in np.indices((M1, M2)))
     pairs = rows.take(i), cols.take(j)
-    return prediction.score(*pairs), prediction.variance(*pairs)
+    return compute_scores(*pairs), compute_variances(*pairs)
 
 
 # ---- a map of rows ---------------------------------------------------------------------------------------------------
@@ -282,7 +283,7 @@ def test_a_fit_with_a_gauge_is_ahead(loss, prior, intercepts):
     config = config_of(loss, prior=prior, intercepts=intercepts, rank=4, max_iter=1)
     (plain, unmapped), (turned, mapped) = (solved(data, config, gauge) for gauge in (False, True))
     i, j = data[0], data[1]
-    old, new = (prediction.score(p["rows"].take(i), p["cols"].take(j)) for p in (unmapped, mapped))
+    old, new = (compute_scores(p["rows"].take(i), p["cols"].take(j)) for p in (unmapped, mapped))
     np.testing.assert_allclose(new, old, atol=1e-12 * np.abs(old).max())
     assert turned.history[0].objective < plain.history[0].objective
     assert turned.history[0].change == plain.history[0].change

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from onebit_spark.core.prediction import auc, brier, class_figures, error_interval, error_rate, hinge_loss, log_loss
+from onebit_spark.predict.metrics import auc, brier, class_figures, error_interval, error_rate, hinge_loss, log_loss
 
 # few distinct scores, so that ties and zeros are common
 PAIRS = st.lists(st.tuples(st.sampled_from([-1, 1]), st.integers(-3, 3)), min_size=1, max_size=30)

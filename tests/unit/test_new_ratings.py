@@ -8,10 +8,10 @@ import pytest
 from modelfolders import info_of
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import OTHER, SIDES
 from onebit_spark.core.losses.base import other_location, other_std
+from onebit_spark.core.scores import compute_scores, compute_variances
 from onebit_spark.core.work import prior_rows
 from onebit_spark.predict import new_ratings
 from onebit_spark.predict.new_ratings import Before, FoldIn, converged_rows, updated_sides
@@ -69,7 +69,7 @@ def objective(info, block, before, after):
 
 def logistic_data(rows, cols, signs):
     """Σ [log(1 + e^{−ξ}) + (ξ − y E u)/2] at ξ² = E u²."""
-    mean, variance = prediction.score(rows, cols), prediction.variance(rows, cols)
+    mean, variance = compute_scores(rows, cols), compute_variances(rows, cols)
     xi = np.sqrt(mean**2 + variance)
     return np.sum(np.logaddexp(0, -xi) + (xi - signs * mean) / 2)
 
@@ -78,7 +78,7 @@ def hinge_data(rows, cols, signs):
     """Σ {(1 − y E u)_+ + Σ_k [c² s s_j + c |R_j| s + c |L| s_j]}."""
     c = np.sqrt(2 / np.pi)
     noise = c**2 * rows.scale * cols.scale + c * (abs(cols.location) * rows.scale + abs(rows.location) * cols.scale)
-    return np.sum(np.maximum(1 - signs * prediction.score(rows, cols), 0)) + np.sum(noise)
+    return np.sum(np.maximum(1 - signs * compute_scores(rows, cols), 0)) + np.sum(noise)
 
 
 def test_the_objective_never_rises(case, monkeypatch):
@@ -103,7 +103,7 @@ def test_new_ratings_help(case):
     there = np.all([np.isin(wanted, part) for part, wanted in zip(given[:2], asked[:2], strict=True)], axis=0)
     new = (asked[0] >= 40) | (asked[1] >= 30)
     lines = [after[side].take(place[there & new]) for side, place in zip(SIDES, places, strict=True)]
-    wrong = np.sign(prediction.score(*lines)) != asked[2][there & new]
+    wrong = np.sign(compute_scores(*lines)) != asked[2][there & new]
     old = fit.predict(asked[0], asked[1])[there & new] != asked[2][there & new]
     assert there.sum() > 50
     assert wrong.mean() < old.mean() - 0.1

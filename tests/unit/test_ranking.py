@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import onebit_spark
 from onebit_spark import RequestError
 from onebit_spark.__main__ import main
-from onebit_spark.core.prediction import ranking_figures
+from onebit_spark.predict.metrics import ranking_figures
 
 N = 5
 

@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.core.prediction import reliability
 from onebit_spark.model_info import ModelInfo, scale_fields
+from onebit_spark.predict.metrics import reliability
 from onebit_spark.report.page import plots, report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

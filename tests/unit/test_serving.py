@@ -14,7 +14,7 @@ from modelfolders import nearest_by_inner_product
 
 import onebit_spark
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays, model_folder
-from onebit_spark.core.prediction import Calibration
+from onebit_spark.core.calibration import Calibration
 from onebit_spark.data.locations import ESTIMATOR, VECTORS, Location
 from onebit_spark.model_info import ModelInfo
 

@@ -28,6 +28,7 @@ from onebit_spark.engines.threads import ThreadEngine
 from onebit_spark.fit import FitTask, fit_model
 from onebit_spark.in_process import LocalModels, driver_state
 from onebit_spark.model_info import feature_effects
+from onebit_spark.predict.sides import asked_ids
 from onebit_spark.settings import Execution
 
 QUICK = FitConfig(rank=2, max_iter=6, tol=0.0, likelihood_weight=1.0)
@@ -459,7 +460,7 @@ def test_transform_gives_the_kind_of_table_that_it_got(model, library):
 
 def test_scores_and_labels_need_no_variances(model, monkeypatch):
     expected = model.predictions("u03", model.items.ids)
-    monkeypatch.setattr("onebit_spark.core.prediction.variance", None)
+    monkeypatch.setattr("onebit_spark.core.scores.compute_variances", None)
     for name, values in (("score", model.score), ("prediction", model.predict)):
         np.testing.assert_array_equal(values("u03", model.items.ids), expected[name])
 
@@ -714,7 +715,7 @@ def test_an_update_moves_the_rated_ids_and_no_others(model):
     given = {"user": ["u03", "new", "new"], "item": ["i01", "i02", "fresh"], "label": [1, -1, 1]}
     updated = model.update(given)
     for who in ("user", "item"):
-        before, after = model.side(who), updated.side(who)
+        before, after = model.factors.side(who), updated.factors.side(who)
         moved = after.at(after.positions(before.ids)).location != before.known.location
         assert set(before.ids.filter(pa.array(moved.any(axis=1))).to_pylist()) == set(given[who]) - {"new", "fresh"}
         assert len(after.ids) == updated.info.count(who) == len(before.ids) + 1
@@ -749,7 +750,7 @@ def test_ratings_of_unknown_partners_alone_change_nothing(model, who, caplog):
     pairs = ("eve", partners) if who == "user" else (partners, "eve")
     for ratings in ((users, items, labels), ([], [], [])):
         nobody = model.fold_in(*ratings, who, only_new=True)
-        assert len(nobody.side(who).ids) == 0
+        assert len(nobody.factors.side(who).ids) == 0
         np.testing.assert_array_equal(nobody.score(*pairs), model.score(*pairs))  # the prior remains
 
 
@@ -830,7 +831,7 @@ def test_the_guide_says_which_ids_a_table_may_have(ids, cell, tmp_path):
     model.save(tmp_path / "model")
     loaded = onebit_spark.load(tmp_path / "model")
     assert model.info.id_types["user"] == idtypes.named(ids, cell)
-    assert (loaded.users.positions(loaded.asked("user", ids)) >= 0).all()
+    assert (loaded.users.positions(asked_ids(ids, loaded.users.ids.type, "the ids")) >= 0).all()
     for asked in (ratings, ratings.to_pandas(), pl.from_arrow(ratings)):
         np.testing.assert_array_equal(loaded.transform(asked)["score"], model.transform(ratings)["score"])
 

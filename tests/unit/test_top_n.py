@@ -6,8 +6,8 @@ from fitting import random_posterior
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onebit_spark.core import prediction
 from onebit_spark.core.posterior import Form
+from onebit_spark.core.scores import compute_scores, compute_variances
 from onebit_spark.predict import top_n
 from onebit_spark.predict.top_n import Ranking, best_partners
 
@@ -23,7 +23,7 @@ def all_pairs(rows, partners):
     i, j = (index.ravel() for index in np.indices((rows.n_rows, partners.n_rows)))
     pairs = rows.take(i), partners.take(j)
     shape = rows.n_rows, partners.n_rows
-    return prediction.score(*pairs).reshape(shape), prediction.variance(*pairs).reshape(shape)
+    return compute_scores(*pairs).reshape(shape), compute_variances(*pairs).reshape(shape)
 
 
 def key_of(ranking, score, variance):

@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats
+from onebit_spark.core.confidences import HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE
 from onebit_spark.core.features import RIDGE, ImplicitMove
+from onebit_spark.core.holdout import BINS, WIDEST
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Logistic, Loss, RowPrior, Side
 from onebit_spark.core.posterior import FIT_VECTORS, FloatArray, Form, RowMap, RowPosterior, packed_size
-from onebit_spark.core.prediction import BINS, HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, WIDEST
 from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.core.scores import HIGHEST_OCTAVE
 from onebit_spark.core.spectral import (
     STARTS,
     CountedRows,
@@ -420,7 +422,7 @@ def drawn_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior,
 def confidence_histogram(
     ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, noise: float, stride: int
 ) -> Sums:
-    """A histogram of the signed confidences of every ``stride``-th rating (``core.prediction``)."""
+    """A histogram of the signed confidences of every ``stride``-th rating (``core.confidences``)."""
     counts = cupy().zeros(2 * HISTOGRAM_BINS, np.uint64)
     octaves = np.float64(LOWEST_OCTAVE), np.float64(HIGHEST_OCTAVE)
     launch(
@@ -432,7 +434,7 @@ def confidence_histogram(
 
 
 def holdout_loss_sums(left: DeviceRatings, rows: RowPosterior, cols: RowPosterior) -> Sums:
-    """``HoldoutLoss`` of these ratings under the logistic loss (``core.prediction``).
+    """``HoldoutLoss`` of these ratings under the logistic loss (``core.holdout``).
 
     The histogram of margins counts weights in a unit that is a power of 2, so the order of the sums changes nothing.
     """

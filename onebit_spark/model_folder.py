@@ -54,9 +54,7 @@ def replaced_folder(path: str | os.PathLike[str], kind: OutputKind, overwrite: b
     With ``overwrite`` it replaces an output of the same kind, and nothing else.
     """
     with replace_folder(None, local_path(path), kind, overwrite) as uri:
-        folder = Path(uri.removeprefix("file:"))
-        folder.mkdir(parents=True)
-        yield folder
+        yield Path(uri.removeprefix("file:"))
 
 
 def write_page(path: str | os.PathLike[str], text: str, kind: OutputKind, overwrite: bool) -> None:

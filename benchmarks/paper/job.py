@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 PAGE = "REPRODUCTION.md"
 USAGE = "usage: {name} {{tables,noise,movielens}} --output DIR [flags]; {name} tables --help lists the flags"
 HERE = Path(__file__).parent
-EXPERIMENTS = {"tables", "noise", "movielens"}
-LEDGER = OutputKind("a folder of results", lambda output: any(name.startswith("code-") for name in output.names()))
-REPRODUCTION = OutputKind("a folder of experiments", lambda output: bool(EXPERIMENTS & set(output.names("tasks"))))
+REPRODUCTION = OutputKind("a folder of experiments")
 
 
 def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "reproduce.py") -> int:
@@ -100,9 +98,9 @@ def _run(
     from paper.tasks import on_workers, run_tasks
 
     folder = refuse_output(spark, "--output", request.output, REPRODUCTION, overwrite=True)  # a killed run continues
+    REPRODUCTION.write_marker(folder)
     tasks = folder / "tasks" / experiment.name
     if request.overwrite and tasks.exists():
-        LEDGER.check(tasks, f"{request.output}/tasks/{experiment.name}")
         tasks.delete()
     began = time.perf_counter()
     by_spark, slots = on_workers(spark, work), parallelism(spark)

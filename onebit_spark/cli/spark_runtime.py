@@ -286,7 +286,7 @@ class SparkRuntime:
                 parts.delete()
         elif target.path is not None:
             with replace_folder(self.session, target.path, target.kind, target.overwrite) as folder:
-                lines.write.parquet(folder)
+                lines.write.mode("append").parquet(folder)  # the marker is there
 
 
 def _files_in(folder: Location) -> Iterator[str]:

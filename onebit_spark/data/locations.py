@@ -8,19 +8,16 @@ an object store (s3://, gs://, abfss://, hdfs://) that this machine has credenti
 from __future__ import annotations
 
 import contextlib
-import csv
-import json
 import os
 import posixpath
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from onebit_spark.engines.spark.sessions import is_connect
@@ -131,16 +128,6 @@ class Location:
 
     def write_text(self, text: str) -> None:
         self.write_bytes(text.encode("utf-8"))
-
-    def columns(self) -> list[str]:
-        """The columns of the Parquet files in this folder; an empty list if there are none."""
-        with contextlib.suppress(RequestError), explained(""):
-            if self._spark is not None:
-                return self._spark.read.parquet(self.uri).columns
-            if parts := sorted(name for name in self.names() if name.startswith("part-")):
-                with self._files.open_input_file(posixpath.join(self._path, parts[0])) as part:
-                    return list(pq.read_schema(part).names)
-        return []
 
     # ---- by Arrow
 
@@ -258,6 +245,7 @@ class HadoopLocation(Location):
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 
 PREDICTED = {"score", "std", "probability"}  # columns of all predictions and recommendations
+MARKER = "_onebit_spark"  # names the kind of a folder; Spark and Arrow read no file with such a name
 UNFINISHED = {"_SUCCESS", "._SUCCESS.crc", "_temporary"}  # what Spark leaves in a folder without data
 
 
@@ -269,8 +257,19 @@ class OutputKind:
     """
 
     name: str  # in words, with its article
-    is_own: Callable[[Location], bool]  # whether what is at a location is of this kind
-    is_file: bool = False  # and no folder
+    mark: str = ""  # a pattern in a file of this kind; a folder has a file ``MARKER`` with the name
+
+    @property
+    def is_file(self) -> bool:
+        return bool(self.mark)
+
+    def is_own(self, output: Location) -> bool:
+        if self.is_file:
+            return re.search(self.mark, output.text()) is not None
+        return output.text(MARKER) == self.name
+
+    def write_marker(self, folder: Location) -> None:
+        (folder / MARKER).write_text(self.name)
 
     def may_replace(self, output: Location) -> bool:
         if output.is_folder() == self.is_file:
@@ -334,9 +333,9 @@ def deleted_on_error(folder: Location) -> Iterator[None]:
 def replace_folder(
     spark: SparkSession | None, path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False
 ) -> Iterator[str]:
-    """Yield the URI of a new folder to write. At the end it is at ``path``, complete; after an error nothing changed.
+    """Yield the URI of a new folder, which has its marker. At the end it is at ``path``, complete.
 
-    With ``overwrite`` it replaces an output of the same kind, and nothing else.
+    After an error nothing changed. With ``overwrite`` it replaces an output of the same kind, and nothing else.
 
     On a local disk and on HDFS it is written beside ``path`` and then renamed. Object stores have no rename. There the
     old folder is deleted (its file of ``SEALS`` first), and the new one is written in place. The caller writes its file
@@ -345,6 +344,7 @@ def replace_folder(
     target = Location(spark, path)
     if target.scheme in RENAMING:
         with kind.written_beside(target, path, overwrite) as fresh:
+            kind.write_marker(fresh)
             yield fresh.uri
         return
     kind.check_target(target, path, overwrite)
@@ -352,63 +352,23 @@ def replace_folder(
         (target / name).delete()
     target.delete()
     with deleted_on_error(target):
+        kind.write_marker(target)
         yield target.uri
 
 
-def _entries(text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _saved_class(output: Location) -> str:
-    """The last part of the Python class that pyspark.ml has saved, if it is of this package."""
-    parts = (name for name in output.names("metadata") if name.startswith("part-"))  # all but one may be empty
-    name = str(_entries("".join(output.text(f"metadata/{part}") for part in parts)).get("class"))
-    return name.rpartition(".")[2] if name.startswith("onebit_spark.") else ""
-
-
-def _is_model(output: Location, under: str = "") -> bool:
-    return {"format_version", "n_ratings"} <= _entries(output.text(f"{under}metadata.json")).keys()
-
-
-def _of_table(what: str, *columns: set[str]) -> tuple[OutputKind, OutputKind]:
-    """A folder of Parquet files and a CSV file of a table that has the columns of one of these sets."""
-
-    def has(names: Iterable[str]) -> bool:
-        return any(each <= set(names) for each in columns)
-
-    def is_folder(output: Location) -> bool:
-        parts = set(output.names()) - UNFINISHED
-        return all(name.lstrip(".").startswith("part-") for name in parts) and has(output.columns())
-
-    def is_csv(output: Location) -> bool:
-        return has(next(csv.reader(output.text().splitlines()[:1]), []))
-
-    return OutputKind(f"a folder of {what}", is_folder), OutputKind(f"a CSV file of {what}", is_csv, is_file=True)
-
-
-def _is_vectors(output: Location) -> bool:
-    return {"_SUCCESS", "users", "items"} <= set(output.names()) and all(
-        any(name.startswith("part-") for name in output.names(side)) for side in ("users", "items")
-    )
-
-
-MODEL = OutputKind("a model", lambda output: _is_model(output) or _saved_class(output) == "OneBitCompletionModel")
-ESTIMATOR = OutputKind("an estimator", lambda output: _saved_class(output) == "OneBitCompletion")
-PREDICTIONS, PREDICTIONS_CSV = _of_table("predictions", PREDICTED)
-POSITIONS, POSITIONS_CSV = _of_table("positions", {"n_ratings", "dim1_std"}, {"n_ratings", "slope1_std"})
-MAP_MARK = "<!-- a map of onebit_spark -->"
-MAP = OutputKind("a map", lambda output: MAP_MARK in output.text(), is_file=True)
-PAGE_MARK = "<title>onebit_spark: "
-PAGE = OutputKind("a report", lambda output: PAGE_MARK in output.text(), is_file=True)
+MODEL = OutputKind("a model")
+ESTIMATOR = OutputKind("an estimator")
+VECTORS = OutputKind("a folder of vectors")
+PREDICTIONS = OutputKind("a folder of predictions")
+PREDICTIONS_CSV = OutputKind("a CSV file of predictions", r'\A.*"?\bscore"?,"?std"?,"?probability\b')
+POSITIONS = OutputKind("a folder of positions")
+POSITIONS_CSV = OutputKind("a CSV file of positions", r"\A.*\bn_ratings\b.*\b(dim|slope)1_std\b")
 TABLES = {"predictions": (PREDICTIONS, PREDICTIONS_CSV), "positions": (POSITIONS, POSITIONS_CSV)}
-VECTORS = OutputKind("a folder of vectors", _is_vectors)
-METRICS = OutputKind(
-    "a file of figures", lambda output: {"n", "error", "majority_error"} <= _entries(output.text()).keys(), is_file=True
-)
+MAP_MARK = "<!-- a map of onebit_spark -->"
+MAP = OutputKind("a map", MAP_MARK)
+PAGE_MARK = "<title>onebit_spark: "
+PAGE = OutputKind("a report", PAGE_MARK)
+METRICS = OutputKind("a file of figures", r'\A\{[\s\S]*"majority_error": ')
 
 
 # ---- tables of Delta Lake, Iceberg and Hudi: only the log of such a table says which of its files count --------------

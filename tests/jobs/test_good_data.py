@@ -41,7 +41,7 @@ GOOD_TABLES = {
 }
 
 
-GOOD = {  # in this order: later ones use the models of earlier ones
+GOOD = {
     "model": "fit --ratings {}/good --output {}/model",
     "stars": (
         "fit --ratings {}/stars --threshold 3.5 --output {}/star_model --predict {}/score --predictions {}/of_stars"
@@ -93,6 +93,40 @@ GOOD = {  # in this order: later ones use the models of earlier ones
     "to csv again": "predict --model {}/certified --pairs {}/later --output {}/predictions.csv --overwrite",
     "strangers": "evaluate --model {}/star_model --ratings {}/strangers --output {}/s.json",
 }
+NEEDS = {  # job: the one that writes what it reads
+    "json, predicted": "json",
+    "json, evaluated": "json",
+    "evaluated": "model",
+    "newer": "featured",
+    "fresh": "certified",
+    "weighted measured": "weighted",
+    "too few to tell": "certified",
+    "top": "certified",
+    "to csv": "certified",
+    "to csv again": "to csv",
+    "strangers": "stars",
+}
+
+
+class Results:
+    """What each job printed. A job runs when a test first asks for it, after those that it needs."""
+
+    def __init__(self, folder, runtime):
+        self.folder, self.runtime, self.found = folder, runtime, {}
+
+    def __getitem__(self, name):
+        if name not in self.found:
+            if name in NEEDS:
+                self[NEEDS[name]]
+            self.found[name] = run_job(GOOD[name], self.folder, self.runtime)
+        return self.found[name]
+
+    def after(self, *names):
+        """The folder, once these jobs have run."""
+        for name in names:
+            code, _, err = self[name]
+            assert code == 0, err
+        return self.folder
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("spark", marks=pytest.mark.slow)])
@@ -118,10 +152,10 @@ def folder(runtime, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(request, runtime, folder):
-    """All jobs of this file, one after the other."""
+    """The jobs of this file, each of which runs once, when it is needed."""
     if runtime == "spark":
         request.getfixturevalue("spark")
-    return {name: run_job(command, folder, runtime) for name, command in GOOD.items()}
+    return Results(folder, runtime)
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -132,7 +166,8 @@ def test_good_data_is_done(results, name):
     assert out
 
 
-def test_overwrite_replaces_the_whole_folder_and_quiet_prints_only_its_name(folder, results):
+def test_overwrite_replaces_the_whole_folder_and_quiet_prints_only_its_name(results):
+    folder = results.after("integers")
     assert results["integers"][1:] == (f"{folder}/old\n{folder}/of_integers\n", "")
     assert (folder / "old" / "metadata.json").exists()
     assert not (folder / "old" / "keep").exists()
@@ -142,29 +177,31 @@ def test_overwrite_replaces_the_whole_folder_and_quiet_prints_only_its_name(fold
 @pytest.mark.parametrize(
     ("name", "kind", "values"),
     [
-        ("of_stars", "int32", {0, 1}),
-        ("of_booleans", "bool", {False, True}),
-        ("of_csv", "int32", {0, 1}),
-        ("of_integers", "int32", {-1, 1}),
-        ("of_json", "int32", {-1, 1}),
+        ("stars", "int32", {0, 1}),
+        ("booleans", "bool", {False, True}),
+        ("csv", "int32", {0, 1}),
+        ("integers", "int32", {-1, 1}),
+        ("json", "int32", {-1, 1}),
     ],
 )
-def test_predictions_are_in_the_coding_that_came_in(folder, results, name, kind, values):
-    predictions = pq.read_table(folder / name)
+def test_predictions_are_in_the_coding_that_came_in(results, name, kind, values):
+    predictions = pq.read_table(results.after(name) / f"of_{name}")
     assert str(predictions.schema.field("prediction").type) == kind
     assert set(predictions["prediction"].to_pylist()) <= values
-    assert predictions.num_rows == {"of_integers": 2, "of_csv": 3, "of_json": 3}.get(name, 4)
-    ids = ["_c0", "_c1"] if name == "of_csv" else ["user", "item"]
+    assert predictions.num_rows == {"integers": 2, "csv": 3, "json": 3}.get(name, 4)
+    ids = ["_c0", "_c1"] if name == "csv" else ["user", "item"]
     assert predictions.column_names == [*ids, "score", "std", "probability", "prediction"]
 
 
-def test_ids_in_json_keep_their_types(folder, results):
+def test_ids_in_json_keep_their_types(results):
+    folder = results.after("json")
     assert figures(folder / "json_model" / "metadata.json")["id_types"] == {"user": "bigint", "item": "bigint"}
     assert pq.read_table(folder / "of_json")["user"].to_pylist() == [0, 1, 2]
 
 
-def test_weights_of_zero_count_nowhere(folder, results):
+def test_weights_of_zero_count_nowhere(results):
     """A quarter of the 300 ratings has weight 0, the others .5, 1 and 1.5: 225 are fitted or held out."""
+    folder = results.after("weighted", "weighted measured", "weighted csv")
     info, document = (figures(folder / "weighted_model" / f"{name}.json") for name in ("metadata", "certificate"))
     certificates = {item["name"]: item for item in document["certificates"]}
     assert info["n_ratings"] + certificates["holdout"]["n"] == 225
@@ -184,7 +221,8 @@ def test_repeated_cells_are_counted(results):
     assert "With both labels: 1." in results["booleans"][1]
 
 
-def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(folder, results):
+def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(results):
+    folder = results.after("strangers")
     counted = figures(folder / "s.json")
     assert (counted["threshold"], counted["n"], counted["n_positive"]) == (3.5, 4, 2)
     assert (counted["n_unknown_user"], counted["n_unknown_item"]) == (2, 1)
@@ -193,8 +231,9 @@ def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(folder, re
     assert f"auc        {counted['auc']:.4f}   exact\n" in told
 
 
-def test_what_a_fit_certifies(folder, results):
+def test_what_a_fit_certifies(results):
     """The headline is the holdout's, which bounds what users call; it counts what the fit has not seen."""
+    folder = results.after("certified")
     content = figures(folder / "certified" / "certificate.json")
     found = {item["name"]: item for item in content["certificates"]}
     assert content["headline"] == "holdout"
@@ -212,7 +251,8 @@ def test_what_a_fit_certifies(folder, results):
     assert found["holdout"]["freshness"]["checked"]
 
 
-def test_fresh_ratings_certify_a_model(folder, results):
+def test_fresh_ratings_certify_a_model(results):
+    folder = results.after("fresh", "too few to tell")
     fresh = figures(folder / "fresh.json")["certificate"]
     assert (fresh["name"], fresh["delta"], fresh["n"]) == ("holdout", 0.01, 100)
     assert fresh["freshness"] == {"checked": True, "share": 0, "expected": 0, "looked_at": 100}
@@ -226,8 +266,9 @@ def test_fresh_ratings_certify_a_model(folder, results):
     assert warning in results["too few to tell"][1]
 
 
-def test_what_is_answered(folder, results):
+def test_what_is_answered(results):
     """For the first error rate, which is met; the second cannot be, and says so; both within groups as well."""
+    folder = results.after("certified")
     found = figures(folder / "certified" / "certificate.json")["certificates"]
     selective = [item for item in found if item["name"] == "selective"]
     requests = [(item["request"], (item["group"] or {}).get("value")) for item in selective]
@@ -247,8 +288,9 @@ def test_what_is_answered(folder, results):
     assert "Orange points: certified" in page
 
 
-def test_the_report_names_the_job_and_its_seconds(folder, results):
+def test_the_report_names_the_job_and_its_seconds(results):
     """Date, version, input and command; the seconds under the names that the job prints."""
+    folder = results.after("certified")
     job = figures(folder / "certified" / "metadata.json")["diagnostics"]["job"]
     page = (folder / "certified" / "report.html").read_text()
     assert job["input"] == f"{folder}/hundreds"
@@ -268,7 +310,8 @@ def test_the_report_names_the_job_and_its_seconds(folder, results):
     assert {"reading", "iterations", "certifying"} <= set(job["seconds"])
 
 
-def test_the_best_items_of_every_user(folder, results):
+def test_the_best_items_of_every_user(results):
+    folder = results.after("top")
     assert "Recommended 3 items to each of 17 users, none of the 300 pairs of --exclude-seen." in results["top"][1]
     top = pq.read_table(folder / "top").to_pandas()
     assert list(top.columns) == ["user", "item", "rank", "score", "std", "probability"]
@@ -280,8 +323,9 @@ def test_the_best_items_of_every_user(folder, results):
     assert top.user.nunique() == 17
 
 
-def test_predictions_as_csv(folder, results):
+def test_predictions_as_csv(results):
     """One file with a header line, the same on both runtimes, and the same figures as in Parquet."""
+    folder = results.after("to csv again")
     path = folder / "predictions.csv"
     assert path.is_file()
     found = pyarrow.csv.read_csv(path)
@@ -292,15 +336,17 @@ def test_predictions_as_csv(folder, results):
     assert found.num_rows == GOOD_TABLES["later"].num_rows
 
 
-def test_figures_on_fitted_ratings_have_a_warning(folder, results):
+def test_figures_on_fitted_ratings_have_a_warning(results):
+    folder = results.after("weighted measured", "fresh")
     warning = "the model was fitted on some of these ratings ("
     assert results["weighted measured"][1].splitlines()[0].startswith(f"Warning: {warning}")
     assert figures(folder / "weighted.json")["warning"].startswith(warning)
     assert "warning" not in figures(folder / "fresh.json")
 
 
-def test_lists_are_measured(folder, results):
+def test_lists_are_measured(results):
     """As by the model, on both runtimes."""
+    folder = results.after("fresh")
     model, (seen, later) = (
         onebit_spark.load(folder / "certified"),
         (GOOD_TABLES[name] for name in ("hundreds", "later")),
@@ -312,8 +358,9 @@ def test_lists_are_measured(folder, results):
     assert f"lists of 3 items, over {expected['n_users']} users with positive ratings" in results["fresh"][1]
 
 
-def test_users_without_ratings_are_predicted_from_their_features(folder, results):
+def test_users_without_ratings_are_predicted_from_their_features(results):
     """User 17 was in the table of features at the fit, user 90 came with another one; user 91 is unknown."""
+    folder = results.after("featured", "newer")
     printed = results["featured"][1]
     assert "Fitted 300 ratings of 17 users on 29 items" in printed
     assert "Side features of the users: 2. They predict 1 user without ratings." in printed

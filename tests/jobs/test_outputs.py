@@ -13,7 +13,7 @@ from modelfolders import save_small_model
 from running import FAST, TABLES, run_here, write
 
 from onebit_spark import load
-from onebit_spark.data.locations import Location
+from onebit_spark.data.locations import PREDICTIONS, Location
 
 SLOW = pytest.mark.slow
 
@@ -137,6 +137,7 @@ def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     save_small_model(folder / "model")
     (folder / "predictions").mkdir()
+    PREDICTIONS.write_marker(Location(None, folder / "predictions"))
     pq.write_table(load(folder / "model").predictions(["u1", "u2", "u3"], [4, 5, 6]), folder / "predictions" / "part-0")
     return folder
 

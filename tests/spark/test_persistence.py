@@ -12,7 +12,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
 from onebit_spark import RequestError
 from onebit_spark.data import locations as filesystem
-from onebit_spark.data.locations import PREDICTIONS, Location, replace_folder
+from onebit_spark.data.locations import MARKER, PREDICTIONS, Location, replace_folder
 from onebit_spark.model_info import FORMAT_VERSION, ModelInfo
 from onebit_spark.spark.estimator import OneBitCompletion
 from onebit_spark.spark.model import OneBitCompletionModel
@@ -77,6 +77,7 @@ def test_a_loaded_model_can_be_saved(saved, tmp_path):
 
 def test_the_folder_is_open_formats(saved, make_model):
     assert {entry.name for entry in saved.iterdir() if not entry.name.startswith(".")} == {
+        MARKER,
         "certificate.json",
         "metadata.json",
         "metadata",
@@ -198,10 +199,10 @@ def test_a_folder_of_predictions_is_replaced(spark, tmp_path):
     path = tmp_path / "predictions"
     scored = ["id AS score", "id AS std", "id AS probability"]
     with replace_folder(spark, path, PREDICTIONS) as folder:
-        spark.range(3).selectExpr(scored).write.parquet(folder)
+        spark.range(3).selectExpr(scored).write.mode("append").parquet(folder)
         assert not path.exists()
     with replace_folder(spark, path, PREDICTIONS, overwrite=True) as folder:
-        spark.range(4).selectExpr(scored).write.parquet(folder)
+        spark.range(4).selectExpr(scored).write.mode("append").parquet(folder)
         assert spark.read.parquet(str(path)).count() == 3
     assert spark.read.parquet(str(path)).count() == 4
     with pytest.raises(RequestError, match="exists"), replace_folder(spark, path, PREDICTIONS):

@@ -15,7 +15,7 @@ from modelfolders import nearest_by_inner_product
 import onebit_spark
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays, model_folder
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.data.locations import VECTORS, Location
+from onebit_spark.data.locations import ESTIMATOR, VECTORS, Location
 from onebit_spark.model_info import ModelInfo
 
 USERS, ITEMS = (index.ravel() for index in np.indices((30, 20)))  # the last two of each were never rated
@@ -370,7 +370,7 @@ def test_a_failed_rename_brings_the_old_folder_back(tmp_path, monkeypatch):
     for name in ("users", "items"):
         (target / name).mkdir(parents=True)
         (target / name / "part-0.parquet").touch()
-    (target / "_SUCCESS").touch()
+    VECTORS.write_marker(Location(None, target))
     rename = Location.move_to
 
     def fail(self, other):
@@ -471,7 +471,6 @@ def test_folders_of_other_machines_are_refused(make_model, path):
 
 
 def test_an_estimator_is_not_a_model(tmp_path):
-    (tmp_path / "metadata").mkdir()
-    (tmp_path / "metadata" / "part-00000").write_text('{"class": "onebit_spark.spark.estimator.OneBitCompletion"}')
+    ESTIMATOR.write_marker(Location(None, tmp_path))
     with pytest.raises(RequestError, match="holds an estimator, not a fitted model"):
         onebit_spark.load(tmp_path)

@@ -4,32 +4,36 @@ fold_in    new users or items, from their ratings, from their side features, or 
 update     ratings of users and items that the model knows or not
 """
 
-from __future__ import (annotations)
-from collections.abc import (Mapping)
-from dataclasses import (dataclass)
-from numpy.typing import (NDArray)
-from onebit_spark import (model_info)
-from onebit_spark.core.losses import (OTHER)
-from onebit_spark.core.posterior import (FloatArray, RowPosterior)
-from onebit_spark.data.features import (warn_of_unknown_values)
-from onebit_spark.data.ratings import (Columns, ITEM, LABEL, USER, WEIGHT)
-from onebit_spark.data.user_tables import (one_array)
-from onebit_spark.engines.spark.columns import (collected_features, matching, rating_lines, with_weight)
-from onebit_spark.engines.spark.engine import (factor_frame, factor_schema)
-from onebit_spark.engines.spark.frames import (Batches, computed_once)
-from onebit_spark.engines.spark.ratings import (checked_counts, count_ratings)
-from onebit_spark.engines.spark.sessions import (parallelism)
-from onebit_spark.errors import (RequestError)
-from onebit_spark.model_info import (IdLines, PARTNER, SIDE_OF)
-from onebit_spark.predict.new_ratings import (FoldIn, fold_in as fold_in_here, unrated_spreads, updated_rows, warn_left_out)
-from onebit_spark.predict.sides import (ModelSide, arrow_type)
-from onebit_spark.settings import (Who)
-from onebit_spark.spark.scoring import (MOST_PAIRS, SparkFactors)
-from pyspark.sql import (DataFrame, functions as F)
-from typing import (NamedTuple)
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
+from onebit_spark import model_info
+from onebit_spark.core.losses import OTHER
+from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.data.features import warn_of_unknown_values
+from onebit_spark.data.ratings import ITEM, LABEL, USER, WEIGHT, Columns
+from onebit_spark.data.user_tables import one_array
+from onebit_spark.engines.spark.columns import collected_features, matching, rating_lines, with_weight
+from onebit_spark.engines.spark.engine import factor_frame, factor_schema
+from onebit_spark.engines.spark.frames import Batches, computed_once
+from onebit_spark.engines.spark.ratings import checked_counts, count_ratings
+from onebit_spark.engines.spark.sessions import parallelism
+from onebit_spark.errors import RequestError
+from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines
+from onebit_spark.predict.new_ratings import FoldIn, unrated_spreads, updated_rows, warn_left_out
+from onebit_spark.predict.new_ratings import fold_in as fold_in_here
+from onebit_spark.predict.sides import ModelSide, arrow_type
+from onebit_spark.settings import Who
+from onebit_spark.spark.scoring import MOST_PAIRS, SparkFactors
 
 COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}  # of prepared ratings
 RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner

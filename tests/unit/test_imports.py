@@ -4,21 +4,22 @@ Every import counts, also one inside a function or under ``TYPE_CHECKING``. What
 ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
 """
 
-from onebit_spark.__main__ import (JOBS, main)
-from onebit_spark.cli import (progress as bars)
-from onebit_spark.demo import (agreement, comparison)
-from pathlib import (Path)
 import ast
 import io
 import json
-import onebit_spark
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import onebit_spark
+from onebit_spark.__main__ import JOBS, main
+from onebit_spark.cli import progress as bars
+from onebit_spark.demo import agreement, comparison
 
 PACKAGE = Path(onebit_spark.__file__).parent
 
@@ -42,7 +43,7 @@ MAY_IMPORT = {
     "simulate": "core settings errors",
     "engines": "sessions ratings data loop engines.base model_info core settings compiled limits errors",
     "predict": "report model_info ratings data certify loop core settings compiled limits errors",
-    "model_folder": "predict model_info data core settings errors",
+    "model_folder": "predict certify model_info data core settings errors",
     "model": "model_folder predict report model_info ratings data certify loop core settings errors",
     "checkpoints": "engines.base sessions ratings data model_info loop core settings errors",
     "finish": "records engines.base ratings data certify model_info loop core settings errors",

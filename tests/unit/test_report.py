@@ -1,18 +1,19 @@
 """report.html: whole in one file, right in its figures, and clean in a real browser."""
 
-from matplotlib.figure import (Figure)
-from onebit_spark import (FitConfig, Terms, fit_arrays)
-from onebit_spark.model_info import (ModelInfo, scale_fields)
-from onebit_spark.predict.metrics import (reliability)
-from onebit_spark.report.page import (report)
-from onebit_spark.report.plots import (plots)
 import dataclasses
-import numpy as np
-import pytest
 import re
 import shutil
 import subprocess
 
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from onebit_spark import FitConfig, Terms, fit_arrays
+from onebit_spark.model_info import ModelInfo, scale_fields
+from onebit_spark.predict.metrics import reliability
+from onebit_spark.report.page import report
+from onebit_spark.report.plots import plots
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

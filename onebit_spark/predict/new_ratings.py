@@ -27,7 +27,7 @@ from onebit_spark.core.losses.base import OtherLines
 from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.prediction import TOWARDS
-from onebit_spark.core.work import MeasureSpreads, PlacedBlock
+from onebit_spark.core.work import MeasureSpreads, PlacedBlock, numbers_of
 from onebit_spark.errors import counted
 from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo
 from onebit_spark.predict.predictor import ModelSide
@@ -72,7 +72,7 @@ class FoldIn:
             return None
         placed = PlacedBlock(0, np.arange(block.n_rows), np.arange(block.n_columns), block)
         work = MeasureSpreads(self.loss, self.side, self.prior, self.axes)
-        return work.on_block(placed, rows, partners)
+        return numbers_of(work.on_block(placed, {"rows": rows}, partners)[0])
 
     def priors(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None

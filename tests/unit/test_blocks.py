@@ -32,7 +32,7 @@ from onebit_spark.engines.spark.blocking import (
     routes_of,
 )
 from onebit_spark.engines.spark.frames import binary_line, cell_array
-from onebit_spark.engines.spark.runner import RunStep
+from onebit_spark.engines.spark.runner import RunWork
 from onebit_spark.engines.spark.survey import NO_WEIGHTS, CountIds, Pack, RowGroup, even_tasks, read_bundles, sum_counts
 from onebit_spark.engines.start import Multiply
 from onebit_spark.settings import FitConfig
@@ -408,7 +408,7 @@ class TestABlockThatASplitHasEmptied:
         nothing, members = np.empty(0, np.int32), np.arange(2, dtype=np.int32)
         chunk = binary_line(block=0, rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
         blocks = routed(partial(build, None, False), np.zeros(1, np.int32), self.THERE, [chunk])
-        [line] = RunStep(step, self.THERE, {}, format).alone(blocks)
+        [line] = RunWork(step, self.THERE, {}, format).alone(blocks)
         return line
 
     def test_its_lines_in_the_start_are_as_wide_as_those_of_the_others(self):

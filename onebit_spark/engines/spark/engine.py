@@ -23,6 +23,7 @@ from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.spectral import CountedRows
+from onebit_spark.core.work import Own, numbers_of, posterior_of
 from onebit_spark.data.id_index import Ids
 from onebit_spark.data.locations import Location
 from onebit_spark.data.ratings import CollectedRatings, Columns, SizeEstimate, not_deterministic
@@ -63,7 +64,6 @@ from onebit_spark.engines.spark.sessions import (
     parallelism,
 )
 from onebit_spark.engines.spark.survey import BUNDLES, RatingSurvey, collect_ratings, estimate_size, survey_ratings
-from onebit_spark.engines.start import Own
 from onebit_spark.model_info import (
     DIRECTIONS,
     MEASURED,
@@ -300,11 +300,8 @@ def factor_schema(info: ModelInfo, side: str, present: Collection[str] = ()) -> 
 
 
 def factor_lines(numbers: NDArray[np.int64], own: Own) -> pa.Table:
-    rows = own["rows"]
-    measured = own.get("measured")
-    assert isinstance(rows, RowPosterior)
-    assert not isinstance(measured, RowPosterior)
-    table = factor_table(pa.array(numbers), rows, measured)
+    measured = numbers_of(own["measured"]) if "measured" in own else None
+    table = factor_table(pa.array(numbers), posterior_of(own["rows"]), measured)
     return plain_lists(table.rename_columns({"id": "number"}))
 
 

@@ -1,19 +1,21 @@
 """The work on a block of ratings, or on the rows of a side, that every engine runs.
 
-    UpdateRows        (block, HalfStepInputs) ─► new rows, SideStatistics    a half step
-    RatingWork[S]     (block, rows, columns) ─► a vector                     summed, it gives an S
-    RowSum[S]         (counted rows, rows) ─► a vector                       the same without ratings
-    RowMapping        (counted rows, rows) ─► rows                           another posterior
-    MeasureSpreads    (block, rows, columns) ─► numbers of every row
+    BlockWork          (block, its rows by name, others) ─► new rows, a vector that is summed
+      UpdateRows         a half step; the vector is that of its SideStatistics
+      RatingWork[S]      no rows; the sum of the vectors gives an S
+      MeasureSpreads     the numbers of every row
+      RowWork          (counted rows, rows by name) ─► the same, without a rating
+        RowSum[S]        no rows; the sum of the vectors gives an S
+        RowMapping       the rows of another posterior
 
-The rows are those of the block. The columns are the rows of the other side to which its ratings
-refer.
+The rows are those of the block: "rows", their posterior, and what else the work needs. The others
+are the rows of the other side to which its ratings refer.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -40,6 +42,13 @@ S = TypeVar("S")  # what a sum means
 T = TypeVar("T")  # a table of the rows of one side, in the form of an engine
 Sums = NDArray[np.float64]
 Matrix = NDArray[np.float64]
+
+Rows = RowPosterior | FloatArray  # the rows of a table: of a posterior, or plain numbers
+Own = Mapping[str, Rows]  # the rows of a block in the tables of its side, by name
+Result = tuple[Rows | None, Sums]  # new rows, and a vector that is summed
+NO_SUMS: Sums = np.empty(0)
+# the part of the rows lo … hi−1 of a block in a sum
+RangeSum = Callable[[int, int], NDArray[np.float64] | NDArray[np.int64]]
 
 RowTransform = RowMap | ImplicitMove  # maps of every row, which ``apply_to`` applies in place
 
@@ -68,20 +77,60 @@ class PlacedBlock:
         work: Callable[[int, int], Part],
         reads_ratings: bool = True,
     ) -> list[Part]:
-        """``work(lo, hi)`` for ranges of the rows, the results in the order of the rows.
+        """The results of ``each_range``."""
+        return list(self.each_range(work, reads_ratings))
+
+    def each_range(
+        self,
+        work: Callable[[int, int], Part],
+        reads_ratings: bool = True,
+    ) -> Iterator[Part]:
+        """``work(lo, hi)`` for ranges of the rows, in their order, run as the results are read.
 
         The ranges do not depend on the number of threads. If the work ``reads_ratings``, they
         have about equally many ratings, else equally many rows.
         """
         ranges = self.ratings.ranges if reads_ratings else self.ratings.even_ranges
         if self.pool is None or len(ranges) == 1:
-            return list(starmap(work, ranges))
-        return list(self.pool.map(work, *zip(*ranges, strict=True)))
+            return starmap(work, ranges)
+        return self.pool.map(work, *zip(*ranges, strict=True))
 
     @property
     def counted_rows(self) -> CountedRows:
         ratings = self.ratings
         return CountedRows(self.rows, ratings.row_weights, ratings.row_positive_weights)
+
+
+class BlockWork(ABC):
+    """Work on the ratings of a block. It is sent to the workers of a cluster."""
+
+    @abstractmethod
+    def on_block(self, block: PlacedBlock, own: Own, others: Rows | None) -> Result: ...
+
+
+class RowWork(BlockWork):
+    """Work on rows. It reads no rating."""
+
+    @abstractmethod
+    def on_rows(self, counted: CountedRows, own: Own) -> Result: ...
+
+    def on_block(self, block: PlacedBlock, own: Own, others: Rows | None) -> Result:
+        return self.on_rows(block.counted_rows, own)
+
+
+def posterior_of(rows: Rows | None) -> RowPosterior:
+    assert isinstance(rows, RowPosterior)
+    return rows
+
+
+def numbers_of(rows: Rows | None) -> FloatArray:
+    assert isinstance(rows, np.ndarray)
+    return rows
+
+
+def features_of(own: Own) -> FloatArray | None:
+    """The side features of the rows, if the work needs them."""
+    return numbers_of(own["features"]) if "features" in own else None
 
 
 # ---- a half step ---------------------------------------------------------------------------------
@@ -97,28 +146,26 @@ class HalfStepInputs(Generic[T]):
 
 
 @dataclass(frozen=True)
-class UpdateRows:
+class UpdateRows(BlockWork):
     """A half step. It changes its own rows in place."""
 
     loss: Loss
     step: HalfStep
 
-    def on_block(
-        self,
-        block: PlacedBlock,
-        inputs: HalfStepInputs[RowPosterior],
-    ) -> tuple[RowPosterior, SideStatistics]:
+    def on_block(self, block: PlacedBlock, own: Own, others: Rows | None) -> Result:
+        features = features_of(own)
+        inputs = HalfStepInputs(posterior_of(own["rows"]), posterior_of(others), features)
         rows = inputs.rows
         ratings = block.ratings
         step = self._with_feature_means(block, inputs)
         lines = self.loss.other_lines(inputs.others)
         before = rows.location.copy()
         update = partial(self.loss.update_rows, ratings, others=lines, rows=rows, step=step)
-        sums = block.over_rows(update)
-        measure = partial(_statistics, ratings, before, rows, step, inputs.features)
+        sums = list(block.each_range(update))
+        measure = partial(_statistics, ratings, before, rows, step, features)
         parts = block.over_rows(measure, reads_ratings=False)
         total = reduce(SideStatistics.__add__, parts)
-        return rows, replace(total, **RowSums.total(sums)._asdict())
+        return rows, replace(total, **RowSums.total(sums)._asdict()).to_vector()
 
     def _with_feature_means(
         self,
@@ -171,16 +218,8 @@ def _statistics(
 # ---- a posterior from another one ----------------------------------------------------------------
 
 
-class RowMapping(ABC):
-    """Makes rows of a posterior from rows of another one, without reading a rating."""
-
-    @abstractmethod
-    def on_rows(
-        self,
-        counted: CountedRows,
-        rows: RowPosterior,
-        features: FloatArray | None = None,
-    ) -> RowPosterior: ...
+class RowMapping(RowWork):
+    """Makes rows of a posterior from rows of another one."""
 
     def form_of(self, form: Form) -> Form:
         """The form of the new rows."""
@@ -191,13 +230,8 @@ class RowMapping(ABC):
 class ConvertRows(RowMapping):
     make: Callable[[RowPosterior], RowPosterior]  # converts any number of rows
 
-    def on_rows(
-        self,
-        counted: CountedRows,
-        rows: RowPosterior,
-        features: FloatArray | None = None,
-    ) -> RowPosterior:
-        return self.make(rows)
+    def on_rows(self, counted: CountedRows, own: Own) -> Result:
+        return self.make(posterior_of(own["rows"])), NO_SUMS
 
     def form_of(self, form: Form) -> Form:
         return self.make(form.empty()).form
@@ -210,21 +244,18 @@ class FillUnrated(RowMapping):
     prior: RowPrior
     feature_coef: Matrix | None = None
 
-    def on_rows(
-        self,
-        counted: CountedRows,
-        rows: RowPosterior,
-        features: FloatArray | None = None,
-    ) -> RowPosterior:
+    def on_rows(self, counted: CountedRows, own: Own) -> Result:
+        rows = posterior_of(own["rows"])
         empty = np.asarray(counted.counts == 0)
         if not empty.any():
-            return rows
+            return rows, NO_SUMS
         lines = prior_rows(self.prior, int(empty.sum()), rows)
+        features = features_of(own)
         if features is not None and self.feature_coef is not None:
             lines.location[:] += (features @ self.feature_coef)[empty]
         filled = rows.copy()
         filled.put(empty, lines)
-        return filled
+        return filled, NO_SUMS
 
 
 def prior_rows(prior: RowPrior, n: int, like: RowPosterior) -> RowPosterior:
@@ -234,52 +265,56 @@ def prior_rows(prior: RowPrior, n: int, like: RowPosterior) -> RowPosterior:
     return RowPosterior.isotropic(location, std, like.kind, like.has_intercept)
 
 
-# ---- sums over the rows of a side ----------------------------------------------------------------
+# ---- sums ----------------------------------------------------------------------------------------
 
 
-class RowSum(ABC, Generic[S]):
-    """A sum over the rows of a side. It reads no rating."""
-
-    @abstractmethod
-    def on_rows(self, counted: CountedRows, rows: RowPosterior) -> Sums:
-        """The part of some rows."""
+class SumWork(BlockWork, Generic[S]):
+    """A work without new rows, whose vectors are summed over all blocks."""
 
     @abstractmethod
     def result(self, total: Sums) -> S:
-        """What the sum of all parts means."""
+        """What the sum of all vectors means."""
 
 
-@dataclass(frozen=True)
-class CoefGram(RowSum[Matrix]):
-    """The Gram matrix of [w z d], the implicit weights for the other side."""
+class RowSum(RowWork, SumWork[S]):
+    """A sum over the rows of a side."""
 
-    def on_rows(self, counted: CountedRows, rows: RowPosterior) -> Sums:
-        return coef_gram(rows).ravel()
+    @abstractmethod
+    def sum_of(self, counted: CountedRows, rows: RowPosterior) -> Sums: ...
+
+    def on_rows(self, counted: CountedRows, own: Own) -> Result:
+        return None, self.sum_of(counted, posterior_of(own["rows"]))
+
+
+class GramSum(RowSum[Matrix]):
+    """A Gram matrix."""
 
     def result(self, total: Sums) -> Matrix:
-        return _square(total)
+        return square_matrix(total)
 
 
-@dataclass(frozen=True)
+class CoefGram(GramSum):
+    """The Gram matrix of [w z d], the implicit weights for the other side."""
+
+    def sum_of(self, counted: CountedRows, rows: RowPosterior) -> Sums:
+        return coef_gram(rows).ravel()
+
+
 class ColumnNorms(RowSum[Matrix]):
     """‖E L_k‖ for every factor."""
 
-    def on_rows(self, counted: CountedRows, rows: RowPosterior) -> Sums:
+    def sum_of(self, counted: CountedRows, rows: RowPosterior) -> Sums:
         return rows.column_norms**2
 
     def result(self, total: Sums) -> Matrix:
         return np.asarray(np.sqrt(total))
 
 
-@dataclass(frozen=True)
-class RatedGram(RowSum[Matrix]):
+class RatedGram(GramSum):
     """Σ [1, x][1, x]ᵀ over the rows with ratings."""
 
-    def on_rows(self, counted: CountedRows, rows: RowPosterior) -> Sums:
+    def sum_of(self, counted: CountedRows, rows: RowPosterior) -> Sums:
         return gram(rows.location[counted.counts > 0]).ravel()
-
-    def result(self, total: Sums) -> Matrix:
-        return _square(total)
 
 
 @dataclass(frozen=True)
@@ -288,31 +323,28 @@ class PositionCubes(RowSum[Sums]):
 
     axes: Axes
 
-    def on_rows(self, counted: CountedRows, rows: RowPosterior) -> Sums:
+    def sum_of(self, counted: CountedRows, rows: RowPosterior) -> Sums:
         return self.axes.cubes(rows.location[counted.counts > 0])
 
     def result(self, total: Sums) -> Sums:
         return total
 
 
-def _square(total: Sums) -> Matrix:
-    size = round(len(total) ** 0.5)
-    return total.reshape(size, size)
+def square_matrix(numbers: Sums) -> Matrix:
+    size = round(len(numbers) ** 0.5)
+    return numbers.reshape(size, size)
 
 
-# ---- over all ratings, after a fit ---------------------------------------------------------------
-
-
-class RatingWork(ABC, Generic[S]):
-    """A sum over all ratings under a posterior."""
+class RatingWork(SumWork[S]):
+    """A sum over all ratings under a posterior, by ranges of the rows."""
 
     @abstractmethod
-    def on_block(self, block: PlacedBlock, rows: RowPosterior, cols: RowPosterior) -> Sums:
-        """The part of a block."""
+    def sum_of(self, block: PlacedBlock, rows: RowPosterior, cols: RowPosterior) -> RangeSum:
+        """The part of the rows lo … hi−1 of a block."""
 
-    @abstractmethod
-    def result(self, total: Sums) -> S:
-        """What the sum of all parts means."""
+    def on_block(self, block: PlacedBlock, own: Own, others: Rows | None) -> Result:
+        measure = self.sum_of(block, posterior_of(own["rows"]), posterior_of(others))
+        return None, np.sum(block.over_rows(measure), axis=0, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -322,11 +354,12 @@ class CountDrawErrors(RatingWork[GibbsErrors]):
     draws: Draws
     n_ratings: int
 
-    def on_block(self, block: PlacedBlock, rows: RowPosterior, cols: RowPosterior) -> Sums:
-        def count(lo: int, hi: int) -> int:
-            return count_errors(block.ratings, lo, hi, block.rows, rows, cols, self.draws)
+    def sum_of(self, block: PlacedBlock, rows: RowPosterior, cols: RowPosterior) -> RangeSum:
+        def count(lo: int, hi: int) -> Sums:
+            errors = count_errors(block.ratings, lo, hi, block.rows, rows, cols, self.draws)
+            return np.array([errors], np.float64)
 
-        return np.array([sum(block.over_rows(count))], np.float64)
+        return count
 
     def result(self, total: Sums) -> GibbsErrors:
         return GibbsErrors(int(total[0]), self.n_ratings)
@@ -339,13 +372,9 @@ class CountConfidences(RatingWork[Histogram]):
     noise: float
     stride: int
 
-    def on_block(self, block: PlacedBlock, rows: RowPosterior, cols: RowPosterior) -> Sums:
+    def sum_of(self, block: PlacedBlock, rows: RowPosterior, cols: RowPosterior) -> RangeSum:
         how = self.noise, self.stride
-
-        def count(lo: int, hi: int) -> Histogram:
-            return count_confidences(block.ratings, lo, hi, block.rows, rows, cols, *how)
-
-        return reduce(np.add, block.over_rows(count)).astype(np.float64)
+        return lambda lo, hi: count_confidences(block.ratings, lo, hi, block.rows, rows, cols, *how)
 
     def result(self, total: Sums) -> Histogram:
         return total.astype(np.int64)
@@ -358,13 +387,13 @@ class SumHoldoutLoss(RatingWork[HoldoutLoss]):
     loss: str
     split: Split
 
-    def on_block(self, block: PlacedBlock, rows: RowPosterior, cols: RowPosterior) -> Sums:
+    def sum_of(self, block: PlacedBlock, rows: RowPosterior, cols: RowPosterior) -> RangeSum:
         left = block.not_chosen(self.split)
 
         def measure(lo: int, hi: int) -> Sums:
             return HoldoutLoss.of_ratings(self.loss, left, lo, hi, rows, cols).to_vector()
 
-        return np.asarray(np.sum(block.over_rows(measure), axis=0))
+        return measure
 
     def result(self, total: Sums) -> HoldoutLoss:
         return HoldoutLoss.of_sums(total)
@@ -374,7 +403,7 @@ class SumHoldoutLoss(RatingWork[HoldoutLoss]):
 
 
 @dataclass(frozen=True)
-class MeasureSpreads:
+class MeasureSpreads(BlockWork):
     """[n_i, standard deviations of ``Axes.values``] of every row (docs/MATH.md, §17).
 
     The means are those of the posterior. The covariances come from an update with the logistic's
@@ -387,26 +416,21 @@ class MeasureSpreads:
     prior: RowPrior
     axes: Axes
 
-    def on_block(
-        self,
-        block: PlacedBlock,
-        rows: RowPosterior,
-        cols: RowPosterior,
-    ) -> NDArray[np.float32]:
-        rows = rows.copy()
+    def on_block(self, block: PlacedBlock, own: Own, others: Rows | None) -> Result:
+        rows = posterior_of(own["rows"]).copy()
         ratings = block.ratings
         counts = ratings.row_counts
         if self.loss.has_curvature:
-            lines = self.loss.other_lines(cols)
+            lines = self.loss.other_lines(posterior_of(others))
             step = self.half_step
             update = partial(self.loss.update_rows, ratings, others=lines, rows=rows, step=step)
-            block.over_rows(update)
+            list(block.each_range(update))
 
         def measure(lo: int, hi: int) -> NDArray[np.float32]:
             return self.table(counts[lo:hi], rows.take(slice(lo, hi)))
 
         parts = block.over_rows(measure, reads_ratings=False)
-        return np.concatenate(parts) if parts else self.table(counts, rows)
+        return np.concatenate(parts) if parts else self.table(counts, rows), NO_SUMS
 
     @property
     def half_step(self) -> HalfStep:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.core.blocks import Sums
 from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Form, RowPosterior
-from onebit_spark.core.work import RowTransform
-
-Rows = RowPosterior | FloatArray  # the rows of a table: of a posterior, or plain numbers
+from onebit_spark.core.work import Rows, RowTransform, posterior_of
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,15 @@ class RowLayout:
     def of_rows(cls, rows: Rows) -> RowLayout:
         return cls.of(rows.form) if isinstance(rows, RowPosterior) else cls(str(rows.dtype))
 
+    def then(self, by: RowTransform) -> RowLayout:
+        return replace(self, maps=(*self.maps, by))
+
     @property
     def mapped(self) -> RowLayout:
         """The layout of rows that have been read and written again."""
         return replace(self, maps=())
 
-    def read(self, numbers: NDArray[Any], n_rows: int) -> Rows:
+    def read(self, numbers: FloatArray, n_rows: int) -> Rows:
         """Rows from the numbers that ``written`` gave. Rows of a posterior are a copy."""
         if self.form is None:
             return numbers.reshape(n_rows, -1) if n_rows else numbers.reshape(0, 0)
@@ -53,9 +55,7 @@ class RowLayout:
 
     def whole(self, rows: Rows) -> Rows:
         """All rows. They are a copy only if a map is pending."""
-        if self.maps and isinstance(rows, RowPosterior):
-            return self._through_maps(rows.copy())
-        return rows
+        return self._through_maps(posterior_of(rows).copy()) if self.maps else rows
 
     def _through_maps(self, rows: RowPosterior) -> RowPosterior:
         for by in self.maps:
@@ -71,10 +71,10 @@ class Sending(NamedTuple):
     """What a stored table sends to the blocks of the other side."""
 
     # from the weights of the rows' ratings, and the rows
-    make: Callable[[NDArray[Any], Any], FloatArray]
+    make: Callable[[Sums, Rows], FloatArray]
     layout: RowLayout  # the layout of what arrives
 
 
-def send_vectors(weights: NDArray[Any], rows: RowPosterior) -> FloatArray:
+def send_vectors(weights: Sums, rows: Rows) -> FloatArray:
     """The part of the rows of a posterior that the ratings of the other side need."""
-    return rows.with_vectors(SENT_VECTORS, SENT_VECTORS).packed()
+    return posterior_of(rows).with_vectors(SENT_VECTORS, SENT_VECTORS).packed()

@@ -1,123 +1,62 @@
 """The start of a fit, and new factors, on engines with blocks of ratings: this process and Spark.
 
-``core.spectral`` computes with tables of a ``SignMatrix``. ``StartTables`` keeps them as arrays
-where the driver holds the tables of a side, and as ``StoredRows`` where they are on the cluster.
+``core.spectral`` computes with tables of a ``SignMatrix``. ``StartTables`` makes them of works,
+each only when it is read: what a row needs of other tables of its side is computed with it.
 """
 
-from __future__ import annotations
-
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Protocol
-
+from __future__ import (annotations)
+from abc import (abstractmethod)
+from collections.abc import (Mapping)
+from dataclasses import (dataclass, field)
+from functools import (partial)
+from numpy.typing import (NDArray)
+from onebit_spark.compiled import (jit)
+from onebit_spark.core.blocks import (Sums)
+from onebit_spark.core.losses import (Loss, OTHER, SIDES, Side)
+from onebit_spark.core.posterior import (FIT_VECTORS, FloatArray, Form, RowPosterior)
+from onebit_spark.core.row_sums import (add_signed_rows)
+from onebit_spark.core.setup import (form_of)
+from onebit_spark.core.spectral import (CountedRows, Factors, Normals, STARTS, TableSum, distinct_keys, gram, scaled_product, spectral_start)
+from onebit_spark.core.work import (BlockWork, Matrix, NO_SUMS, Own, PlacedBlock, Result, RowWork, Rows, numbers_of, posterior_of, square_matrix)
+from onebit_spark.engines.base import (PosteriorTable)
+from onebit_spark.engines.blocks import (Blocks, Table)
+from onebit_spark.engines.layout import (RowLayout, Sending)
+from onebit_spark.settings import (FitConfig)
+from typing import (Any, TypeVar)
 import numpy as np
-from numpy.typing import NDArray
 
-from onebit_spark.compiled import jit
-from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
-from onebit_spark.core.posterior import FIT_VECTORS, FloatArray, Form, RowPosterior
-from onebit_spark.core.row_sums import add_signed_rows
-from onebit_spark.core.setup import form_of
-from onebit_spark.core.spectral import (
-    STARTS,
-    CountedRows,
-    Factors,
-    Normals,
-    Table,
-    TableSum,
-    distinct_keys,
-    gram,
-    scaled_product,
-    spectral_start,
-)
-from onebit_spark.core.work import PlacedBlock, Sums
-from onebit_spark.engines.layout import RowLayout, Rows, Sending
-from onebit_spark.settings import FitConfig
 
-HELD_ROWS = 2**18  # rows of a table on the driver that are computed at a time, to bound memory
+HELD_ROWS = 2**18  # rows of a table that are computed at a time, to bound memory
 GROWN_MARGIN = 0.003  # mean of y·u of new factors' scores; ten times more disturbs the old ones
 
-NO_SUMS: Sums = np.empty(0)
-Own = Mapping[str, Rows]  # the rows of a block in the tables of its side, by name
-Result = tuple[Rows | None, Sums]  # new rows, and a vector that is summed
-
-
-class BlockStep(Protocol):
-    """A step on the ratings of a block. ``others`` are the rows of its columns."""
-
-    def on_block(self, block: PlacedBlock, own: Own, others: Any) -> Result: ...
-
-
-class RowStep(ABC):
-    """A step on the rows of a block, which reads no rating."""
-
-    @abstractmethod
-    def on_rows(self, counted: CountedRows, own: Own) -> Result: ...
-
-
-class StartEngine(Protocol):
-    """What the start needs of an engine. A table (Any) is in the form of the engine."""
-
-    @property
-    def total_weight(self) -> float: ...
-
-    def count(self, side: Side) -> int: ...
-
-    def held_rows(self, side: Side) -> CountedRows | None:
-        """The rows; None if the tables of this side are not in this process."""
-
-    def table(self, side: Side, rows: Any) -> Any: ...
-
-    def rows_here(self, table: Any) -> Any: ...
-
-    def run_step(
-        self,
-        side: Side,
-        step: BlockStep,
-        own: Mapping[str, Any],
-        others: Any,
-        layout: RowLayout,
-        send: Sending | None = None,
-    ) -> tuple[Any, list[Sums]]:
-        """The table of a step, laid out so, and its vectors. ``send``: what stored others send."""
-
-    def run_row_step(
-        self,
-        side: Side,
-        step: RowStep,
-        own: Mapping[str, Any],
-        layout: RowLayout,
-    ) -> Any: ...
-
-    def sum_row_step(self, side: Side, step: RowStep, own: Mapping[str, Any]) -> list[Sums]: ...
+T = TypeVar("T", bound=PosteriorTable)
+Lines = Mapping[str, NDArray[Any]]  # the rows of some tables of a side, by name
 
 
 # ---- both posteriors -----------------------------------------------------------------------------
 
 
-def start_posteriors(engine: StartEngine, config: FitConfig, loss: Loss) -> dict[Side, Any]:
-    matrix = StartTables(engine)
+def start_posteriors(blocks: Blocks, config: FitConfig, loss: Loss) -> dict[Side, Table]:
+    matrix = StartTables(blocks)
     tables = STARTS[config.start](matrix, config.factors, config.seed)
     finish = Finish(config, loss.start_std, loss.start_shrinkage)
-    posteriors: dict[Side, Any] = {}
+    posteriors: dict[Side, Table] = {}
     for side, table in zip(SIDES, tables, strict=True):
         posteriors[side] = matrix.posterior(side, table, finish)
     return posteriors
 
 
 def grow_posteriors(
-    engine: StartEngine,
-    posteriors: dict[Side, Any],
+    blocks: Blocks,
+    posteriors: dict[Side, T],
     config: FitConfig,
     loss: Loss,
-) -> dict[Side, Any]:
+) -> dict[Side, T]:
     """Both posteriors with more factors: the leading directions of the residuals (MATH.md, §14)."""
-    matrix = ResidualTables(engine, posteriors)
+    matrix = ResidualTables(blocks, posteriors)
     more = config.factors - posteriors["rows"].form.rank
     tables = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
-    grown: dict[Side, Any] = {}
+    grown: dict[Side, T] = {}
     for side, table in zip(SIDES, tables, strict=True):
         grown[side] = matrix.grow(side, table, loss.start_std, form_of(config))
     return grown
@@ -145,287 +84,237 @@ class Finish:
 
 
 @dataclass
-class StoredRows:
-    """A stored table of the start. It is computed when it is first read.
+class StartTable:
+    """A table of the start: how its rows are made, until they are computed."""
 
-    The last one is only read as a posterior.
-    """
-
-    # computes the rows from those of ``sources``, unless ``table`` is there already
-    make: MakeRows | None = None
-    sources: Mapping[str, StoredRows] = field(default_factory=dict)  # tables of the same side
-    table: Any = None  # the engine's table
-    gram: Table | None = None  # its Gram matrix
-
-
-StartRows = FloatArray | StoredRows
+    make: MakeRows
+    sources: Mapping[str, StartTable] = field(default_factory=dict)  # tables of the same side
+    computed: Table | None = None  # in the form of the engine
+    gram: Matrix | None = None  # its Gram matrix
 
 
 class StartTables:
-    """A ``SignMatrix``. Where the driver holds the tables of a side, they are arrays."""
+    """A ``SignMatrix``."""
 
-    def __init__(self, engine: StartEngine) -> None:
-        self._engine = engine
-        self.total_weight = engine.total_weight
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self.total_weight = blocks.total_weight
 
     def count(self, side: Side) -> int:
-        return self._engine.count(side)
+        return self._blocks.count(side)
 
     def distinct_keys(self, side: Side, enough: int) -> int:
-        rows = self._engine.held_rows(side)
-        if rows is not None:
-            return len(distinct_keys(rows))
-        parts = self._engine.sum_row_step(side, FindKeys(enough), {})
+        parts = self._blocks.total(side, FindKeys(enough), {})
         keys = np.concatenate([part.reshape(-1, 2) for part in parts])
         return len(np.unique(keys, axis=0))
 
-    def draw(self, side: Side, normals: Normals) -> StartRows:
-        return self._made(side, DrawNormals(normals), {})
+    def draw(self, side: Side, normals: Normals) -> StartTable:
+        return StartTable(DrawNormals(normals))
 
-    def add(self, side: Side, table: StartRows, other: StartRows) -> StartRows:
-        return self._made(side, AddTables(), {"table": table, "other": other})
+    def add(self, side: Side, table: StartTable, other: StartTable) -> StartTable:
+        return StartTable(AddTables(), {"table": table, "other": other})
 
-    def factors(self, side: Side, factors: Factors, table: StartRows) -> StartRows:
-        return self._made(side, ScaleFactors(factors), {"table": table})
+    def factors(self, side: Side, factors: Factors, table: StartTable) -> StartTable:
+        return StartTable(ScaleFactors(factors), {"table": table})
 
-    def _made(self, side: Side, make: MakeRows, sources: Mapping[str, StartRows]) -> StartRows:
-        rows = self._engine.held_rows(side)
-        stored = {name: each for name, each in sources.items() if isinstance(each, StoredRows)}
-        if rows is None:
-            return StoredRows(make, stored)
-        held = {name: each for name, each in sources.items() if isinstance(each, np.ndarray)}
-
-        def part(some: CountedRows, which: slice) -> FloatArray:
-            return make.make(some, {name: table[which] for name, table in held.items()})
-
-        return _by_parts(rows, part)
-
-    def product(self, side: Side, table: StartRows, right: Table) -> StartRows:
+    def product(self, side: Side, table: StartTable, right: Matrix) -> StartTable:
+        """The product. Where the others are stored, their blocks multiply what they send."""
         other = OTHER[side]
+        layout = RowLayout("float32")
+        others = self.rows(other, table)
         send = None
-        if isinstance(table, StoredRows):
-            others = self._computed(other, table)
-            send = Sending(partial(_scaled, right), RowLayout("float32"))
+        if self._blocks.is_held(other):
+            others, _ = self._blocks.run(other, ScaleRows(right), {"table": others}, layout)
         else:
-            rows = self._engine.held_rows(other)
-            assert rows is not None
-            held = table
-
-            def part(some: CountedRows, which: slice) -> FloatArray:
-                return scaled_product(some, held[which], right)
-
-            others = self._engine.table(other, _by_parts(rows, part))
+            send = Sending(partial(_scaled, right), layout)
         return self._multiplied(side, right.shape[1], {}, others, send)
 
     def _multiplied(
         self,
         side: Side,
         width: int,
-        own: Mapping[str, Any],
-        others: Any,
+        own: Mapping[str, Table],
+        others: Table,
         send: Sending | None = None,
-    ) -> StartRows:
-        """The product. Its Gram matrix is summed up as well, unless the driver gets its rows."""
-        held = self._engine.held_rows(side) is not None
-        step = Multiply(width, measures_gram=not held)
+    ) -> StartTable:
+        """The product. Where it is stored, the same job sums up its Gram matrix."""
+        step = Multiply(width, measures_gram=not self._blocks.is_held(side))
         layout = RowLayout("float32")
-        product, sums = self._engine.run_step(side, step, own, others, layout, send)
-        if held:
-            rows: FloatArray = self._engine.rows_here(product)
-            return rows
-        return StoredRows(table=product, gram=np.sum(sums, axis=0).reshape(width, width))
+        product, sums = self._blocks.run(side, step, own, layout, others, send)
+        known = square_matrix(np.sum(sums, axis=0)) if step.measures_gram else None
+        return StartTable(TakeTable(), {}, product, known)
 
-    def total(self, side: Side, measure: TableSum, table: StartRows) -> Table:
-        if not isinstance(table, StoredRows):
-            rows = self._engine.held_rows(side)
-            assert rows is not None
-            held = []
-            for part in _parts(len(table)):
-                lines = table[part].astype(np.float64, copy=False)
-                held.append(measure(rows.part(part), lines))
-            return np.asarray(sum(held[1:], held[0]))
+    def total(self, side: Side, measure: TableSum, table: StartTable) -> Matrix:
         if measure is gram and table.gram is not None:
             return table.gram
-        own = {"table": self._computed(side, table)}
-        parts = self._engine.sum_row_step(side, SumTable(measure), own)
+        own = {"table": self.rows(side, table)}
+        parts = self._blocks.total(side, SumTable(measure), own)
         dimensions = int(parts[0][0])
-        shape = [int(size) for size in parts[0][1 : 1 + dimensions]]
-        total = np.sum([part[1 + dimensions :] for part in parts], axis=0)
-        return np.asarray(total).reshape(shape)
+        shape = parts[0][1 : 1 + dimensions].astype(int)
+        return np.sum(parts, axis=0)[1 + dimensions :].reshape(shape)
 
-    def posterior(self, side: Side, table: StartRows, finish: Finish) -> Any:
-        if not isinstance(table, StoredRows):
-            return self._engine.table(side, finish(table))
-        assert table.make is not None  # the last table of the start is not computed yet
-        own = self._sources(side, table)
+    def posterior(self, side: Side, table: StartTable, finish: Finish) -> Table:
         layout = RowLayout.of(form_of(finish.config))
-        return self._engine.run_row_step(side, FinishRows(table.make, finish), own, layout)
+        own = self._own(side, table)
+        return self._blocks.run(side, FinishRows(table.make, finish), own, layout)[0]
 
-    def _computed(self, side: Side, table: StoredRows) -> Any:
-        if table.table is None:
-            assert table.make is not None
-            own = self._sources(side, table)
-            layout = RowLayout("float64")
-            table.table = self._engine.run_row_step(side, table.make, own, layout)
-        return table.table
+    def _own(self, side: Side, table: StartTable) -> dict[str, Table]:
+        """The tables of which the rows of this one are made."""
+        if table.computed is not None:
+            return {"table": table.computed}
+        return {name: self.rows(side, each) for name, each in table.sources.items()}
 
-    def _sources(self, side: Side, table: StoredRows) -> dict[str, Any]:
-        return {name: self._computed(side, each) for name, each in table.sources.items()}
+    def rows(self, side: Side, table: StartTable) -> Table:
+        """The rows of a table in the form of the engine, computed once."""
+        if table.computed is None:
+            own = self._own(side, table)
+            table.computed, _ = self._blocks.run(side, table.make, own, RowLayout("float64"))
+            table.make = TakeTable()
+            table.sources = {}
+        return table.computed
 
 
 class ResidualTables(StartTables):
     """The same with the residuals of a fit instead of the signs."""
 
-    def __init__(self, engine: StartEngine, posteriors: dict[Side, Any]) -> None:
-        super().__init__(engine)
+    def __init__(self, blocks: Blocks, posteriors: Mapping[Side, Table]) -> None:
+        super().__init__(blocks)
         self._posteriors = posteriors
 
-    def product(self, side: Side, table: StartRows, right: Table) -> StartRows:
+    def product(self, side: Side, table: StartTable, right: Matrix) -> StartTable:
         other = OTHER[side]
-        own = {"posterior": self._posteriors[other], "table": self._table(other, table)}
-        layout = RowLayout("float32")
-        others = self._engine.run_row_step(other, LocateRows(right), own, layout)
-        rows = {"posterior": self._posteriors[side]}
+        own = {"rows": self._posteriors[other], "table": self.rows(other, table)}
+        others, _ = self._blocks.run(other, LocateRows(right), own, RowLayout("float32"))
+        rows = {"rows": self._posteriors[side]}
         return self._multiplied(side, right.shape[1], rows, others)
 
-    def grow(self, side: Side, table: StartRows, std: float, form: Form) -> Any:
+    def grow(self, side: Side, table: StartTable, std: float, form: Form) -> Table:
         """The posterior with these factors besides its own."""
-        own = {"posterior": self._posteriors[side]}
-        make: MakeRows = TakeTable()
-        if isinstance(table, StoredRows) and table.make is not None:
-            make = table.make
-            own |= self._sources(side, table)
-        else:
-            own["table"] = self._table(side, table)
-        return self._engine.run_row_step(side, GrowRows(make, std), own, RowLayout.of(form))
-
-    def _table(self, side: Side, table: StartRows) -> Any:
-        if isinstance(table, StoredRows):
-            return self._computed(side, table)
-        return self._engine.table(side, table)
+        own = {"rows": self._posteriors[side], **self._own(side, table)}
+        return self._blocks.run(side, GrowRows(table.make, std), own, RowLayout.of(form))[0]
 
 
-def _by_parts(
-    rows: CountedRows,
-    make: Callable[[CountedRows, slice], FloatArray],
-) -> FloatArray:
-    n = len(rows.numbers)
-    first, *others = _parts(n)
-    start = make(rows.part(first), first)
-    if not others:
-        return start
-    table = np.empty((n, start.shape[1]), start.dtype)
-    table[first] = start
-    for part in others:
-        table[part] = make(rows.part(part), part)
-    return table
-
-
-def _parts(n: int) -> list[slice]:
-    return [slice(start, start + HELD_ROWS) for start in range(0, max(1, n), HELD_ROWS)]
-
-
-def _scaled(right: Table, weights: NDArray[Any], rows: FloatArray) -> FloatArray:
+def _scaled(right: Matrix, weights: Sums, rows: Rows) -> FloatArray:
     """D^{−½} table·right, as a stored table is multiplied by Y."""
     counted = CountedRows(np.arange(len(weights)), weights, weights)
-    return scaled_product(counted, rows, right)
+    return scaled_product(counted, numbers_of(rows), right)
 
 
-# ---- steps on rows -------------------------------------------------------------------------------
+# ---- works on rows -------------------------------------------------------------------------------
 
 
-class MakeRows(RowStep):
+def _parts(counted: CountedRows, own: Own) -> list[tuple[CountedRows, dict[str, NDArray[Any]]]]:
+    """The rows, some at a time."""
+    tables = {name: table for name, table in own.items() if isinstance(table, np.ndarray)}
+    parts = []
+    for start in range(0, max(1, len(counted.numbers)), HELD_ROWS):
+        some = slice(start, start + HELD_ROWS)
+        parts.append((counted.part(some), {name: table[some] for name, table in tables.items()}))
+    return parts
+
+
+class MakeRows(RowWork):
     """Makes a table of the start, row by row."""
 
     @abstractmethod
-    def make(self, counted: CountedRows, own: Mapping[str, Any]) -> FloatArray: ...
+    def make(self, counted: CountedRows, own: Lines) -> FloatArray: ...
+
+    def table(self, counted: CountedRows, own: Own) -> FloatArray:
+        parts = [self.make(*part) for part in _parts(counted, own)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def on_rows(self, counted: CountedRows, own: Own) -> Result:
-        return self.make(counted, own), NO_SUMS
+        return self.table(counted, own), NO_SUMS
 
 
 @dataclass(frozen=True)
 class DrawNormals(MakeRows):
     normals: Normals
 
-    def make(self, counted: CountedRows, own: Mapping[str, Any]) -> FloatArray:
+    def make(self, counted: CountedRows, own: Lines) -> FloatArray:
         return self.normals(counted)
 
 
-@dataclass(frozen=True)
 class AddTables(MakeRows):
-    def make(self, counted: CountedRows, own: Mapping[str, Any]) -> FloatArray:
+    def make(self, counted: CountedRows, own: Lines) -> FloatArray:
         return np.asarray(own["table"] + own["other"])
+
+
+class TakeTable(MakeRows):
+    def make(self, counted: CountedRows, own: Lines) -> FloatArray:
+        return own["table"]
 
 
 @dataclass(frozen=True)
 class ScaleFactors(MakeRows):
     factors: Factors
 
-    def make(self, counted: CountedRows, own: Mapping[str, Any]) -> FloatArray:
+    def make(self, counted: CountedRows, own: Lines) -> FloatArray:
         return self.factors(counted, own["table"])
 
 
 @dataclass(frozen=True)
-class TakeTable(MakeRows):
-    def make(self, counted: CountedRows, own: Mapping[str, Any]) -> FloatArray:
-        return np.asarray(own["table"])
+class ScaleRows(MakeRows):
+    """D^{−½} table·right."""
+
+    right: Matrix
+
+    def make(self, counted: CountedRows, own: Lines) -> FloatArray:
+        return scaled_product(counted, own["table"], self.right)
 
 
 @dataclass(frozen=True)
-class FinishRows(RowStep):
+class LocateRows(RowWork):
+    """The means of each row, and its D^{−½} table·right."""
+
+    right: Matrix
+
+    def on_rows(self, counted: CountedRows, own: Own) -> Result:
+        scaled = scaled_product(counted, numbers_of(own["table"]), self.right)
+        location = posterior_of(own["rows"]).location
+        return np.hstack([location, scaled]).astype(np.float32), NO_SUMS
+
+
+@dataclass(frozen=True)
+class FinishRows(RowWork):
     """Makes a posterior of the last table of the start."""
 
     make: MakeRows
     finish: Finish
 
     def on_rows(self, counted: CountedRows, own: Own) -> Result:
-        return self.finish(self.make.make(counted, own)), NO_SUMS
+        return self.finish(self.make.table(counted, own)), NO_SUMS
 
 
 @dataclass(frozen=True)
-class GrowRows(RowStep):
+class GrowRows(RowWork):
     """A posterior with the factors that ``make`` gives besides its own."""
 
     make: MakeRows
     std: float
 
     def on_rows(self, counted: CountedRows, own: Own) -> Result:
-        posterior = own["posterior"]
-        assert isinstance(posterior, RowPosterior)
-        return posterior.with_factors(self.make.make(counted, own), self.std), NO_SUMS
+        factors = self.make.table(counted, own)
+        return posterior_of(own["rows"]).with_factors(factors, self.std), NO_SUMS
 
 
 @dataclass(frozen=True)
-class LocateRows(RowStep):
-    """The means of each row, and its D^{−½} table·right."""
-
-    right: Table
-
-    def on_rows(self, counted: CountedRows, own: Own) -> Result:
-        posterior = own["posterior"]
-        table = own["table"]
-        assert isinstance(posterior, RowPosterior)
-        assert isinstance(table, np.ndarray)
-        scaled = scaled_product(counted, table, self.right)
-        return np.hstack([posterior.location, scaled]).astype(np.float32), NO_SUMS
-
-
-@dataclass(frozen=True)
-class SumTable(RowStep):
+class SumTable(RowWork):
     """A sum over the rows of a table, sent as its shape and its numbers."""
 
     measure: TableSum
 
     def on_rows(self, counted: CountedRows, own: Own) -> Result:
-        table = own["table"]
-        assert isinstance(table, np.ndarray)
-        total = self.measure(counted, table.astype(np.float64, copy=False))
+        parts = []
+        for some, tables in _parts(counted, own):
+            table = tables["table"].astype(np.float64, copy=False)
+            parts.append(self.measure(some, table))
+        total = np.asarray(sum(parts[1:], parts[0]))
         return None, np.concatenate([[total.ndim], total.shape, total.ravel()])
 
 
 @dataclass(frozen=True)
-class FindKeys(RowStep):
+class FindKeys(RowWork):
     """The distinct pairs (ratings, positives) of the rows, at most ``enough`` of them."""
 
     enough: int
@@ -438,7 +327,7 @@ class FindKeys(RowStep):
 
 
 @dataclass(frozen=True)
-class Multiply:
+class Multiply(BlockWork):
     """D^{−½} Σ_l w_l e_l z_j: the signs e_l = y_l times the other rows z = D^{−½} table·right.
 
     Given the posterior of the rows, e_l are the residuals y_l σ(−y_l u_l), and the other rows are
@@ -448,22 +337,23 @@ class Multiply:
     width: int  # numbers in a row
     measures_gram: bool = False  # whether the sums are the Gram matrix of the product
 
-    def on_block(self, block: PlacedBlock, own: Own, others: FloatArray) -> Result:
+    def on_block(self, block: PlacedBlock, own: Own, others: Rows | None) -> Result:
+        assert isinstance(others, np.ndarray)
         counted = block.counted_rows
         ratings = block.ratings
-        posterior = own.get("posterior")
+        posterior = posterior_of(own["rows"]) if own else None
         product = np.empty((len(counted.numbers), self.width), np.float32)
         scale = counted.scale
-        means = posterior.dimension if isinstance(posterior, RowPosterior) else 0
+        means = 0 if posterior is None else posterior.dimension
         table = others.reshape(-1, self.width + means)
 
         def multiply(lo: int, hi: int) -> None:
             arrays = ratings.row_pointers, ratings.codes, ratings.weights, lo, hi
-            if isinstance(posterior, RowPosterior):
+            if posterior is None:
+                _signed_sums(*arrays, table, product)
+            else:
                 fixed = int(posterior.has_intercept)
                 _residual_sums(*arrays, posterior.location, fixed, table, product)
-            else:
-                _signed_sums(*arrays, table, product)
             product[lo:hi] *= scale[lo:hi]
 
         block.over_rows(multiply)

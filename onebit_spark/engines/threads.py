@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats, repeats_of
 from onebit_spark.core.fit_state import FitState
-from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
-from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.losses import OTHER, SIDES, Side
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.spectral import CountedRows
-from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.core.work import (
-    HalfStepInputs,
-    MeasureSpreads,
-    PlacedBlock,
-    RatingWork,
-    RowMapping,
-    RowSum,
-    RowTransform,
-    Sums,
-    UpdateRows,
-)
-from onebit_spark.engines.base import Engine, Numbers, S
-from onebit_spark.engines.layout import RowLayout, Rows, Sending
-from onebit_spark.engines.start import BlockStep, RowStep, grow_posteriors, start_posteriors
+from onebit_spark.core.work import BlockWork, Own, PlacedBlock, Rows, RowTransform, Sums
+from onebit_spark.engines.base import Engine, Numbers
+from onebit_spark.engines.block_engine import BlockEngine
+from onebit_spark.engines.blocks import Table
+from onebit_spark.engines.layout import RowLayout, Sending
 from onebit_spark.settings import FitConfig, available_cores
 
-R = TypeVar("R", bound=Rows)
 
-
-class ThreadEngine:
+class ThreadEngine(BlockEngine[RowPosterior]):
     """Both orientations of the ratings (8 bytes per rating, 16 with weights), in memory.
 
     A table is the rows themselves. Compiled kernels release the interpreter lock, so plain threads
@@ -97,9 +83,6 @@ class ThreadEngine:
     def counts(self, side: Side) -> Numbers:
         return self.ratings[side].row_counts
 
-    def counted_rows(self, side: Side) -> CountedRows:
-        return self._block(side).counted_rows
-
     # ---- the length of a fit ---------------------------------------------------------------------
 
     @contextmanager
@@ -131,10 +114,10 @@ class ThreadEngine:
 
     # ---- tables ----------------------------------------------------------------------------------
 
-    def table(self, side: Side, rows: R) -> R:
+    def table(self, side: Side, rows: RowPosterior) -> RowPosterior:
         return rows
 
-    def rows_here(self, table: R) -> R:
+    def rows_here(self, table: RowPosterior) -> RowPosterior:
         return table
 
     def take(self, side: Side, table: RowPosterior, numbers: Numbers) -> RowPosterior:
@@ -152,87 +135,34 @@ class ThreadEngine:
 
     # ---- work ------------------------------------------------------------------------------------
 
-    def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
-        return start_posteriors(self, config, loss)
+    def is_held(self, side: Side) -> bool:
+        return True
 
-    def grow(
+    def run(
         self,
-        tables: dict[Side, RowPosterior],
-        config: FitConfig,
-        loss: Loss,
-    ) -> dict[Side, RowPosterior]:
-        return grow_posteriors(self, tables, config, loss)
+        side: Side,
+        work: BlockWork,
+        own: Own,
+        layout: RowLayout,
+        others: Rows | None = None,
+        send: Sending | None = None,
+    ) -> tuple[Table, list[Sums]]:
+        rows, sums = work.on_block(self._block(side), own, others)
+        return rows, [sums]
 
-    def half_step(
+    def total(
         self,
-        update: UpdateRows,
-        inputs: HalfStepInputs[RowPosterior],
-    ) -> tuple[RowPosterior, SideStatistics]:
-        return update.on_block(self._block(update.step.side), inputs)
-
-    def data_term(self, summed: float) -> float:
-        return summed
+        side: Side,
+        work: BlockWork,
+        own: Own,
+        others: Rows | None = None,
+    ) -> list[Sums]:
+        return [work.on_block(self._block(side), own, others)[1]]
 
     def apply(self, side: Side, table: RowPosterior, by: RowTransform) -> RowPosterior:
         """Map the rows in place, with all threads."""
         self._block(side).over_rows(partial(by.apply_to, table), reads_ratings=False)
         return table
-
-    def over_ratings(self, work: RatingWork[S], rows: RowPosterior, cols: RowPosterior) -> S:
-        return work.result(work.on_block(self._block("rows"), rows, cols))
-
-    def sum_rows(self, work: RowSum[S], side: Side, table: RowPosterior) -> S:
-        return work.result(work.on_rows(self.counted_rows(side), table))
-
-    def map_rows(
-        self,
-        work: RowMapping,
-        side: Side,
-        table: RowPosterior,
-        features: FloatArray | None = None,
-    ) -> RowPosterior:
-        return work.on_rows(self.counted_rows(side), table, features)
-
-    def measure(
-        self,
-        work: MeasureSpreads,
-        side: Side,
-        rows: RowPosterior,
-        others: RowPosterior,
-    ) -> NDArray[np.float32]:
-        return work.on_block(self._block(side), rows, others)
-
-    # ---- steps of the start: see ``start.StartEngine`` -------------------------------------------
-
-    def held_rows(self, side: Side) -> CountedRows | None:
-        return self.counted_rows(side)
-
-    def run_step(
-        self,
-        side: Side,
-        step: BlockStep,
-        own: Mapping[str, Rows],
-        others: Rows,
-        layout: RowLayout,
-        send: Sending | None = None,
-    ) -> tuple[Rows, list[Sums]]:
-        rows, sums = step.on_block(self._block(side), own, others)
-        assert rows is not None
-        return rows, [sums]
-
-    def run_row_step(
-        self,
-        side: Side,
-        step: RowStep,
-        own: Mapping[str, Rows],
-        layout: RowLayout,
-    ) -> Rows:
-        rows, _ = step.on_rows(self.counted_rows(side), own)
-        assert rows is not None
-        return rows
-
-    def sum_row_step(self, side: Side, step: RowStep, own: Mapping[str, Rows]) -> list[Sums]:
-        return [step.on_rows(self.counted_rows(side), own)[1]]
 
 
 def _is_engine(engine: ThreadEngine) -> Engine[RowPosterior]:

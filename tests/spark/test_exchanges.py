@@ -341,7 +341,8 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
         confidences = local.confidences(local.posteriors, 0.7)
         with local.restricted(split) as part:
             n_chosen = part.engine.n_ratings
-            chosen = {side: (part.engine.counts(side), *part.engine.held_rows(side)) for side in rated}
+            counted = {side: part.engine._block(side).counted_rows for side in rated}
+            chosen = {side: (part.engine.counts(side), *rows) for side, rows in counted.items()}
     assert confidences.sum() == len(data[0])
     held = frozenset(["rows", "cols"])
     with (
@@ -358,7 +359,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
             np.testing.assert_array_equal(state.confidences(posteriors, 0.7), confidences)
         with state.restricted(split) as part:
             for side, rows in chosen.items():  # all ratings of each row, and the positive ones
-                found = part.engine.counts(side), *part.engine.held_rows(side)
+                found = part.engine.counts(side), *part.engine.sides[side].counted_rows
                 for counts, expected in zip(found, rows, strict=True):
                     np.testing.assert_array_equal(counts, expected[rated[side]])
             assert part.engine.n_ratings == n_chosen

@@ -89,7 +89,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):
             state.convert("rows", lambda posterior: posterior, state.posterior("rows"))
         state.engine.sides["rows"].checksums.clear()
         with pytest.raises(FitFailed, match="computed again and came out different"):
-            state.engine.sum_row_step("rows", SumWeights(), {})
+            state.engine.total("rows", SumWeights(), {})
     # The table is sent to the routes of columns, and lines to the blocks of rows, both as the plan asks.
     assert plan.count("ENSURE_REQUIREMENTS") == 0
     assert plan.count("Exchange hashpartitioning(key#") == 2 + plan.count("InMemoryRelation")

@@ -1,43 +1,31 @@
 """RatingBlock against a dictionary; ratings packed by tasks; what more than 2³¹ rows and ratings rest on."""
 
-import subprocess
-import sys
-from collections import Counter, defaultdict
-from functools import partial
-
+from collections import (Counter, defaultdict)
+from functools import (partial)
+from hypothesis import (given, strategies as st)
+from onebit_spark import (FitFailed)
+from onebit_spark.core import (blocks)
+from onebit_spark.core.blocks import (RatingBlock)
+from onebit_spark.core.randomness import (Split)
+from onebit_spark.core.setup import (form_of)
+from onebit_spark.core.work import (PlacedBlock)
+from onebit_spark.data.limits import (MAX_COLUMNS)
+from onebit_spark.data.ratings import (ITEM, LABEL, USER)
+from onebit_spark.engines.layout import (RowLayout)
+from onebit_spark.engines.spark import (frames, packing)
+from onebit_spark.engines.spark.blocking import (Placement, _encode_numbers, ascending_cell, build, distinct, positions, read_ascending, routed, routes_of)
+from onebit_spark.engines.spark.frames import (binary_line, cell_array)
+from onebit_spark.engines.spark.packing import (CountIds, NO_WEIGHTS, Pack, read_bundles, sum_counts)
+from onebit_spark.engines.spark.rating_files import (RowGroup, even_tasks)
+from onebit_spark.engines.spark.runner import (RunWork)
+from onebit_spark.engines.start import (Multiply)
+from onebit_spark.settings import (FitConfig)
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import subprocess
+import sys
 
-from onebit_spark import FitFailed
-from onebit_spark.core import blocks
-from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.randomness import Split
-from onebit_spark.core.setup import form_of
-from onebit_spark.core.work import PlacedBlock
-from onebit_spark.data.limits import MAX_COLUMNS
-from onebit_spark.data.ratings import ITEM, LABEL, USER
-from onebit_spark.engines.layout import RowLayout
-from onebit_spark.engines.spark import frames, packing
-from onebit_spark.engines.spark.blocking import (
-    Placement,
-    _encode_numbers,
-    ascending_cell,
-    build,
-    distinct,
-    positions,
-    read_ascending,
-    routed,
-    routes_of,
-)
-from onebit_spark.engines.spark.frames import binary_line, cell_array
-from onebit_spark.engines.spark.packing import NO_WEIGHTS, CountIds, Pack, read_bundles, sum_counts
-from onebit_spark.engines.spark.rating_files import RowGroup, even_tasks
-from onebit_spark.engines.spark.runner import RunStep
-from onebit_spark.engines.start import Multiply
-from onebit_spark.settings import FitConfig
 
 triples = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans()), max_size=60)
 shapes = st.tuples(st.integers(8, 11), st.integers(6, 9))  # a few rows and columns beyond the ratings
@@ -410,7 +398,7 @@ class TestABlockThatASplitHasEmptied:
         nothing, members = np.empty(0, np.int32), np.arange(2, dtype=np.int32)
         chunk = binary_line(block=0, rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
         blocks = routed(partial(build, None, False), np.zeros(1, np.int32), self.THERE, [chunk])
-        [line] = RunStep(step, self.THERE, {}, format).alone(blocks)
+        [line] = RunWork(step, self.THERE, {}, format).alone(blocks)
         return line
 
     def test_its_lines_in_the_start_are_as_wide_as_those_of_the_others(self):

@@ -6,8 +6,10 @@ from powerlaw import power_law_ratings
 from scipy.sparse import coo_array, diags_array
 
 from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.core import spectral
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.spectral import OVERSAMPLING, CountedRows, Keyed, spectral_start
+from onebit_spark.core.losses import SIDES
+from onebit_spark.core.spectral import OVERSAMPLING, CountedRows, Keyed
 from onebit_spark.engines.start import StartTables
 from onebit_spark.engines.threads import ThreadEngine
 from onebit_spark.simulate import simulate
@@ -16,6 +18,12 @@ from onebit_spark.simulate import simulate
 def engine(rows, cols, labels, shape=None):
     shape = shape or (rows.max() + 1, cols.max() + 1)
     return StartTables(ThreadEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, shape), threads=1))
+
+
+def spectral_start(matrix, rank, seed):
+    """The rows of both tables of the start."""
+    tables = spectral.spectral_start(matrix, rank, seed)
+    return [matrix.rows(side, table) for side, table in zip(SIDES, tables, strict=True)]
 
 
 def reference(rows, cols, labels, rank, oversampling):

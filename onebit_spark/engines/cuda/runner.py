@@ -346,7 +346,8 @@ class CudaEngine:
                 total = np.diag((mean.T @ mean).get()).copy()
             case _:  # these use only functions and indices that CuPy has too
                 numbers = cupy().arange(ratings.n_rows)
-                total = download(work.on_rows(CountedRows(numbers, *ratings.row_weights[:2]), table))
+                counted = CountedRows(numbers, *ratings.row_weights[:2])
+                total = download(work.sum_of(counted, table))
         return work.result(total)
 
     def map_rows(

@@ -5,7 +5,7 @@ A block gets the rows of a table by broadcast if the driver holds it, and by a j
     stored table of the other side ─┐
     routes of its blocks ───────────┴─► Send ─► each block's rows, once ──┐
     stored tables of this side ────────────────────────────────────────────┤ shuffled by block
-    blocks of this side (cached; their ratings do not move) ───────────────┴─► RunStep ─► new rows, and their sums
+    blocks of this side (cached; their ratings do not move) ───────────────┴─► RunWork ─► new rows, and their sums
 
 The new rows are stored again, or collected if the driver holds the tables of this side; the sums are collected. If the
 driver holds both sides, nothing is shuffled and a step is one job. Every job starts from the cache and from stored
@@ -31,25 +31,26 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onebit_spark.compiled import adopt_kernels, compiled_kernels
-from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
+from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import CountedRows
-from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.core.work import (
-    HalfStepInputs,
-    MeasureSpreads,
+    NO_SUMS,
+    BlockWork,
+    Own,
     PlacedBlock,
-    RatingWork,
-    RowMapping,
-    RowSum,
+    Result,
+    Rows,
     RowTransform,
+    RowWork,
     Sums,
-    UpdateRows,
+    posterior_of,
 )
 from onebit_spark.data.ratings import not_deterministic
-from onebit_spark.engines.base import Engine, Numbers, S
-from onebit_spark.engines.layout import RowLayout, Rows, Sending, send_vectors, written
+from onebit_spark.engines.base import Engine, Numbers
+from onebit_spark.engines.block_engine import BlockEngine
+from onebit_spark.engines.layout import RowLayout, Sending, written
 from onebit_spark.engines.spark.blocking import (
     BLOCKS,
     Batches,
@@ -71,15 +72,6 @@ from onebit_spark.engines.spark.frames import (
     truncate_plan,
 )
 from onebit_spark.engines.spark.sessions import broadcast, described, is_connect, is_local
-from onebit_spark.engines.start import (
-    NO_SUMS,
-    BlockStep,
-    Own,
-    Result,
-    RowStep,
-    grow_posteriors,
-    start_posteriors,
-)
 from onebit_spark.engines.threads import ThreadEngine
 from onebit_spark.settings import FitConfig
 
@@ -172,78 +164,8 @@ class Table:
         return self.layout.whole(self.at.lines)
 
 
-# ---- work on a block, as a worker runs it --------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class UpdateStep:
-    """A half step; its vector is that of ``SideStatistics``."""
-
-    update: UpdateRows
-
-    def on_block(self, block: PlacedBlock, own: Own, others: Any) -> Result:
-        rows = own["rows"]
-        features = own.get("features")
-        assert isinstance(rows, RowPosterior)
-        assert not isinstance(features, RowPosterior)
-        new, statistics = self.update.on_block(block, HalfStepInputs(rows, others, features))
-        return new, statistics.to_vector()
-
-
-@dataclass(frozen=True)
-class RatingStep:
-    work: RatingWork[Any]
-
-    def on_block(self, block: PlacedBlock, own: Own, others: Any) -> Result:
-        rows = own["rows"]
-        assert isinstance(rows, RowPosterior)
-        return None, self.work.on_block(block, rows, others)
-
-
-@dataclass(frozen=True)
-class MeasureStep:
-    work: MeasureSpreads
-
-    def on_block(self, block: PlacedBlock, own: Own, others: Any) -> Result:
-        rows = own["rows"]
-        assert isinstance(rows, RowPosterior)
-        return self.work.on_block(block, rows, others), NO_SUMS
-
-
-@dataclass(frozen=True)
-class OnRows:
-    """A step on rows, run on a block."""
-
-    step: RowStep
-
-    def on_block(self, block: PlacedBlock, own: Own, others: Any) -> Result:
-        return self.step.on_rows(block.counted_rows, own)
-
-
-@dataclass(frozen=True)
-class SumStep(RowStep):
-    work: RowSum[Any]
-
-    def on_rows(self, counted: CountedRows, own: Own) -> Result:
-        rows = own["rows"]
-        assert isinstance(rows, RowPosterior)
-        return None, self.work.on_rows(counted, rows)
-
-
-@dataclass(frozen=True)
-class MapStep(RowStep):
-    work: RowMapping
-
-    def on_rows(self, counted: CountedRows, own: Own) -> Result:
-        rows = own["rows"]
-        features = own.get("features")
-        assert isinstance(rows, RowPosterior)
-        assert not isinstance(features, RowPosterior)
-        return self.work.on_rows(counted, rows, features), NO_SUMS
-
-
-@dataclass(frozen=True)
-class SumWeights(RowStep):
+class SumWeights(RowWork):
     """The sum of the weights of all ratings."""
 
     def on_rows(self, counted: CountedRows, own: Own) -> Result:
@@ -253,7 +175,7 @@ class SumWeights(RowStep):
 # ---- the engine ----------------------------------------------------------------------------------
 
 
-class SparkEngine:
+class SparkEngine(BlockEngine[Table]):
     """The engine over both orientations of the ratings, in cached blocks.
 
     The driver itself works on a slice that it ``takes``.
@@ -284,7 +206,7 @@ class SparkEngine:
         self._features: dict[Side, tuple[FloatArray, Table]] = {}
         self.total_weight = float(self.n_ratings)
         if weighted:
-            self.total_weight = float(np.sum(self.sum_row_step("rows", SumWeights(), {})))
+            self.total_weight = float(np.sum(self.total("rows", SumWeights(), {})))
 
     # ---- the ratings -----------------------------------------------------------------------------
 
@@ -296,9 +218,6 @@ class SparkEngine:
 
     def counts(self, side: Side) -> Numbers:
         return self.sides[side].row_counts
-
-    def held_rows(self, side: Side) -> CountedRows | None:
-        return self.sides[side].counted_rows if self.is_held(side) else None
 
     def is_held(self, side: Side) -> bool:
         """Whether the driver holds the tables of this side."""
@@ -360,14 +279,12 @@ class SparkEngine:
         empty = np.zeros((1, values.shape[1]), values.dtype)
         return self._spread(side, np.arange(len(values)), values, empty, layout)
 
-    def rows_here(self, table: Table) -> Any:
-        return table.lines
+    def rows_here(self, table: Table) -> RowPosterior:
+        return posterior_of(table.lines)
 
     def take(self, side: Side, table: Table, numbers: Numbers) -> RowPosterior:
         if isinstance(table.at, Held):
-            rows = table.layout.taken(table.at.lines, numbers)
-            assert isinstance(rows, RowPosterior)
-            return rows
+            return posterior_of(table.layout.taken(table.at.lines, numbers))
         frame = self.frame(side, {"rows": table}, partial(some_rows, numbers), NUMBERED)
         found = [read_numbered_rows(table.layout.dtype, batch) for batch in arrow_batches(frame) if batch.num_rows]
         places, values = (np.concatenate(part) for part in zip(*found, strict=True))
@@ -397,111 +314,51 @@ class SparkEngine:
         frame = self.spark.createDataFrame(numbered_rows(numbers, values), NUMBERED)
         return self.adopted(side, frame, partial(read_numbered_rows, layout.dtype), empty, layout)
 
-    def _feature_table(self, side: Side, features: FloatArray | None) -> dict[str, Table]:
+    def feature_table(self, side: Side, features: FloatArray) -> Table:
         """The side features as a table, made once."""
-        if features is None:
-            return {}
         if side not in self._features or self._features[side][0] is not features:
             self._features[side] = features, self.table(side, features)
-        return {"features": self._features[side][1]}
+        return self._features[side][1]
 
     # ---- work ------------------------------------------------------------------------------------
-
-    def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
-        return start_posteriors(self, config, loss)
-
-    def grow(
-        self,
-        tables: dict[Side, Table],
-        config: FitConfig,
-        loss: Loss,
-    ) -> dict[Side, Table]:
-        return grow_posteriors(self, tables, config, loss)
-
-    def half_step(
-        self,
-        update: UpdateRows,
-        inputs: HalfStepInputs[Table],
-    ) -> tuple[Table, SideStatistics]:
-        side = update.step.side
-        form = inputs.rows.form
-        own = {"rows": inputs.rows, **self._feature_table(side, inputs.features)}
-        send = None
-        if form.vectors:
-            send = Sending(send_vectors, RowLayout.of(inputs.others.form.sent))
-        step = UpdateStep(update)
-        rows, parts = self.run_step(side, step, own, inputs.others, RowLayout.of(form), send)
-        statistics = [SideStatistics.from_vector(part, form) for part in parts]
-        return rows, reduce(SideStatistics.__add__, statistics)
-
-    def data_term(self, summed: float) -> float:
-        return summed
 
     def apply(self, side: Side, table: Table, by: RowTransform) -> Table:
         """The table with a pending map, which tasks apply when they read it.
 
         Nothing is broadcast or stored again.
         """
-        return replace(table, layout=replace(table.layout, maps=(*table.layout.maps, by)))
+        return replace(table, layout=table.layout.then(by))
 
-    def over_ratings(self, work: RatingWork[S], rows: Table, cols: Table) -> S:
-        results = self._results("rows", RatingStep(work), {"rows": rows}, cols)
-        return work.result(np.sum(self._collected_sums("rows", results), axis=0))
-
-    def sum_rows(self, work: RowSum[S], side: Side, table: Table) -> S:
-        parts = self.sum_row_step(side, SumStep(work), {"rows": table})
-        return work.result(np.sum(parts, axis=0))
-
-    def map_rows(
-        self,
-        work: RowMapping,
-        side: Side,
-        table: Table,
-        features: FloatArray | None = None,
-    ) -> Table:
-        own = {"rows": table, **self._feature_table(side, features)}
-        layout = RowLayout.of(work.form_of(table.form))
-        return self.run_row_step(side, MapStep(work), own, layout)
-
-    def measure(self, work: MeasureSpreads, side: Side, rows: Table, others: Table) -> Table:
-        own = {"rows": rows}
-        return self.run_step(side, MeasureStep(work), own, others, RowLayout("float32"))[0]
-
-    # ---- steps -----------------------------------------------------------------------------------
-
-    def run_step(
+    def run(
         self,
         side: Side,
-        step: BlockStep,
+        work: BlockWork,
         own: Mapping[str, Table],
-        others: Table | None,
         layout: RowLayout,
+        others: Table | None = None,
         send: Sending | None = None,
     ) -> tuple[Table, list[Sums]]:
-        return self._kept(side, self._results(side, step, own, others, send), layout)
+        if isinstance(work, RowWork) and self.is_held(side):
+            rows, sums = self._on_driver(side, work, own)
+            assert rows is not None
+            return self.table(side, rows), [sums]
+        return self._kept(side, self._results(side, work, own, others, send), layout)
 
-    def run_row_step(
+    def total(
         self,
         side: Side,
-        step: RowStep,
+        work: BlockWork,
         own: Mapping[str, Table],
-        layout: RowLayout,
-    ) -> Table:
-        if self.is_held(side):
-            rows, _ = self._here(side, step, own)
-            assert rows is not None
-            return self.table(side, rows)
-        return self.run_step(side, OnRows(step), own, None, layout)[0]
+        others: Table | None = None,
+    ) -> list[Sums]:
+        if isinstance(work, RowWork) and self.is_held(side):
+            return [self._on_driver(side, work, own)[1]]
+        return self._collected_sums(side, self._results(side, work, own, others))
 
-    def sum_row_step(self, side: Side, step: RowStep, own: Mapping[str, Table]) -> list[Sums]:
-        if self.is_held(side):
-            return [self._here(side, step, own)[1]]
-        return self._collected_sums(side, self._results(side, OnRows(step), own, None))
-
-    def _here(self, side: Side, step: RowStep, own: Mapping[str, Table]) -> Result:
-        """The step on the driver, which holds the tables of this side."""
+    def _on_driver(self, side: Side, work: RowWork, own: Mapping[str, Table]) -> Result:
+        """The work on the driver, which holds the tables of this side."""
         counted = self.sides[side].counted_rows
-        return step.on_rows(counted, {name: table.lines for name, table in own.items()})
+        return work.on_rows(counted, {name: table.lines for name, table in own.items()})
 
     # ---- to and from DataFrames ------------------------------------------------------------------
 
@@ -537,7 +394,7 @@ class SparkEngine:
     def _results(
         self,
         side: Side,
-        step: BlockStep,
+        work: BlockWork,
         own: Mapping[str, Table],
         others: Table | None,
         send: Sending | None = None,
@@ -551,10 +408,10 @@ class SparkEngine:
             from_others = BroadcastRows(others.at.sent, others.layout)
         elif others is not None and isinstance(others.at, Stored):
             routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
-            work = partial(send_rows, here.keys, others.layout, send)
-            cells.append(cogrouped(routes, there.sent(others.at.cells()), "key", work, CELLS))
+            sent = partial(send_rows, here.keys, others.layout, send)
+            cells.append(cogrouped(routes, there.sent(others.at.cells()), "key", sent, CELLS))
             from_others = others.layout.mapped if send is None else send.layout
-        run = RunStep(step, there.plan.placement, sources, from_others, self._broadcasts.kernels)
+        run = RunWork(work, there.plan.placement, sources, from_others, self._broadcasts.kernels)
         if not cells:
             return here.ratings.mapInArrow(run.alone, RESULTS)
         return cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), "key", run, RESULTS)
@@ -656,10 +513,10 @@ def send_rows(
 
 
 @dataclass(frozen=True)
-class RunStep:
-    """Runs a step on each block, with its rows and those of the other side."""
+class RunWork:
+    """Runs a work on each block, with its rows and those of the other side."""
 
-    step: BlockStep
+    work: BlockWork
     there: Placement
     own: dict[str, Source]
     others: Source | None
@@ -679,7 +536,7 @@ class RunStep:
             adopt_kernels(self.kernels.value)
         block = read_block(block_cells)
         own = _block_rows(cells, self.own, block.rows)
-        rows, sums = self.step.on_block(block, own, self._other_rows(block, cells))
+        rows, sums = self.work.on_block(block, own, self._other_rows(block, cells))
         return _result_line(block_cells["key"].as_py(), block, np.empty(0) if rows is None else written(rows), sums)
 
     def _other_rows(self, block: PlacedBlock, cells: pa.Table) -> Rows | None:
@@ -715,8 +572,7 @@ def numbered_rows(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
 
 def some_rows(wanted: NDArray[np.int64], numbers: NDArray[np.int64], own: Own) -> pa.Table:
     """Those of the rows that are wanted, as lines of ``numbered_rows``."""
-    rows = own["rows"]
-    assert isinstance(rows, RowPosterior)
+    rows = posterior_of(own["rows"])
     here = np.flatnonzero(np.isin(numbers, wanted))
     return numbered_rows(numbers[here], rows.take(here).packed())
 

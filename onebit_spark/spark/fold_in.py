@@ -24,7 +24,7 @@ from onebit_spark.data.user_tables import one_array
 from onebit_spark.engines.spark import columns as spark_ratings
 from onebit_spark.engines.spark.engine import factor_frame, factor_schema
 from onebit_spark.engines.spark.frames import Batches, computed_once
-from onebit_spark.engines.spark.ratings import checked_counts, count_ratings
+from onebit_spark.engines.spark.ratings import count_ratings
 from onebit_spark.engines.spark.sessions import parallelism
 from onebit_spark.errors import RequestError
 from onebit_spark.model import unrated_spreads
@@ -114,8 +114,8 @@ class NewRatings:
         ratings = spark_ratings.with_weight(ratings, columns)
         for who in SIDE_OF:
             factors.check_id_type(ratings, who)
-        totals = count_ratings(ratings, columns)
-        n = checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
+        tally = count_ratings(ratings, columns).tally
+        n = tally.counts().n if tally.facts["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
 
     def table(self) -> pa.Table:

@@ -37,6 +37,7 @@ from onebit_spark.core.solver import Iteration
 from onebit_spark.data.hashes import HIGHEST, CellSketch, cell_hashes, merged_sketch, pair_hashes
 from onebit_spark.data.id_index import one_array
 from onebit_spark.data.locations import MAP, MODEL, PAGE
+from onebit_spark.data.ratings import checked_lines
 from onebit_spark.data.user_tables import arrow_table, label_problems, weight_problems
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.model_folder import read_model, replaced_folder, write_into, write_page, write_vectors
@@ -806,6 +807,7 @@ class FittedModel:
             raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
         warn_of_unknown_values(coding, named, f"{who} features")
         ids = asked_ids(named[column], kind, f"the {who} ids").cast(kind)
+        checked_lines(pa.table({column: ids}), column, who)
         return model_info.IdLines(ids, model_info.feature_means(self.info, who, coding.coded(named)))
 
     def folded_rows(

@@ -31,7 +31,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from onebit_spark.cli import requests
-from onebit_spark.errors import FitFailed, RequestError, reason_of
+from onebit_spark.engines.spark.failures import reason_of
+from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.settings import FitConfig, Terms, available_memory
 
 if TYPE_CHECKING:

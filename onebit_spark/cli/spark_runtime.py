@@ -28,8 +28,9 @@ from onebit_spark.data.ratings import (
     total_of,
 )
 from onebit_spark.engines.spark.columns import matching, missing, quoted, split_off, with_weight
+from onebit_spark.engines.spark.failures import reason_of
 from onebit_spark.engines.spark.ratings import SplitCounts, check_split
-from onebit_spark.errors import RequestError, reason_of
+from onebit_spark.errors import RequestError
 from onebit_spark.predict.predictor import CertificateRequest, seen_in_fit
 from onebit_spark.report.map import groups_of
 from onebit_spark.settings import Who

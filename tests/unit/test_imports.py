@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "engines": ("sessions ratings data loop engines.base model_info core errors"),
     "predict": "model_info ratings data certify loop core errors",
     "model_folder": "predict model_info data core errors",
-    "model": "model_folder predict report model_info data certify loop core errors",
+    "model": "model_folder predict report ratings model_info data certify loop core errors",
     "checkpoints": "engines.base sessions ratings data model_info loop core errors",
     "finish": "engines.base ratings certify model_info loop core errors",
     "fit": "finish checkpoints engines.base ratings data certify model_info loop core errors",

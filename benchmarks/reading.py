@@ -21,8 +21,8 @@ from scale import IDS, write_ratings
 from session import local_session
 
 from onebit_spark.data.ratings import Columns
+from onebit_spark.engines.spark import rating_files, survey
 from onebit_spark.engines.spark import ratings as spark_ratings
-from onebit_spark.engines.spark import survey
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
 def by_spark(work: Callable[[], object]) -> str:
     with (
         mock.patch.object(spark_ratings, "rating_files", return_value=None),
-        mock.patch.object(survey, "rating_files", return_value=None),
+        mock.patch.object(rating_files, "rating_files", return_value=None),
     ):
         return measured(work)
 

@@ -48,7 +48,7 @@ def pair_hashes(users: pa.Array, items: pa.Array) -> NDArray[np.int64]:
 
 
 def coin_drawn(users: pa.ChunkedArray, items: pa.ChunkedArray, seed: int) -> NDArray[np.uint64]:
-    """The 32 bits that ``spark_ratings.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
+    """The 32 bits that ``engines.spark.columns.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
     start = np.full(1, SPARK_SEED)
     first = hashed(pa.array([seed], pa.int32() if -(2**31) <= seed < 2**31 else pa.int64()), start)
     hashes = np.full(len(users), first[0], np.uint64)
@@ -66,9 +66,11 @@ def hashed(values: pa.ChunkedArray | pa.Array, seeds: NDArray[np.uint64]) -> NDA
     elif pa.types.is_floating(kind):
         array = pc.add(array, pa.scalar(0.0, kind))  # −0.0 is 0.0
     elif pa.types.is_decimal(kind):
-        unscaled = _unscaled(array)
         if kind.precision <= MOST_LONG_DIGITS:
-            return _hashed_numbers(np.array(unscaled, np.int64), seeds)
+            words = kind.bit_width // 64  # the lowest first
+            lowest = np.frombuffer(array.buffers()[1] or b"", np.int64)[words * array.offset :: words]
+            return _hashed_numbers(lowest[: len(array)], seeds)
+        unscaled = _unscaled(array)
         sizes = ((8 + (number + (number < 0)).bit_length()) // 8 for number in unscaled)
         shortest = (number.to_bytes(size, "big", signed=True) for number, size in zip(unscaled, sizes, strict=True))
         array = pa.array(list(shortest), pa.binary())
@@ -99,7 +101,10 @@ def weight_hashes(weights: NDArray[np.float32]) -> NDArray[np.int64]:
 def hash_sums(
     hashes: NDArray[np.int64], label: NDArray[np.bool_], weights: NDArray[np.float32] | None = None
 ) -> dict[str, int]:
-    """What ``engines.spark.survey.fingerprint`` sums, of the cells' hashes, the labels and the weights."""
+    """The fingerprint of a set of ratings: sums of 56 bits of the hash of each cell, label and weight.
+
+    A sum changes if a rating occurs twice. With an exclusive or, the two would cancel.
+    """
     of_weights = np.empty(0, np.int64) if weights is None else weight_hashes(weights)
     sums = _sums(hashes.view(np.uint64), label, of_weights.view(np.uint64))
     return {name: int(total) for name, total in zip(HASH_PARTS, sums, strict=True)}

@@ -3,12 +3,13 @@
 encode       a column ─► the code of every id, and the different ids by their codes
 IdColumn     a column that arrives in parts ─► the position of every id among the different ones
 IdIndex      known ids, indexed once ─► the position of every id, −1 for an unknown one
+TextIds      ids that are text ─► their bytes, and about how many differ
 sum_by_id    ids that repeat, with counts ─► the different ids and the sums of their counts
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -128,6 +129,36 @@ def sum_by_id(ids: pa.ChunkedArray | pa.Array, *counts: NDArray[Any]) -> tuple[p
     """The different ids, and for each of the ``counts`` of the single ids their sums (exact up to 2⁵³)."""
     codes, different = encode(ids)
     return different, [np.bincount(codes, count, len(different)).astype(np.int64) for count in counts]
+
+
+LOWEST = 1024  # hashes that are kept, so that the number of different ids is known to 3%
+
+
+class TextIds:
+    """The bytes of ids that are text, and about how many of them differ (Bar-Yossef and others, 2002). These add up."""
+
+    def __init__(self, bytes: int = 0, lowest: Sequence[int] = ()) -> None:
+        self.bytes = bytes
+        self.lowest = np.array(lowest, np.uint64)  # hashes of different ids
+
+    @property
+    def n_different(self) -> float:
+        """Exact if it is below ``LOWEST``."""
+        n = len(self.lowest)
+        return n if n < LOWEST else (n - 1) * 2.0**64 / float(self.lowest[-1])
+
+    def add(self, ids: pa.ChunkedArray) -> None:
+        hashes = hashes_of(one_array(ids).drop_null())
+        if len(self.lowest) == LOWEST:
+            hashes = hashes[hashes < self.lowest[-1]]
+        self._join(ids.nbytes, hashes)
+
+    def merge(self, other: TextIds) -> None:
+        self._join(other.bytes, other.lowest)
+
+    def _join(self, size: int, hashes: NDArray[np.uint64]) -> None:
+        self.bytes += size
+        self.lowest = np.unique(np.append(self.lowest, hashes))[:LOWEST]
 
 
 class IdColumn:

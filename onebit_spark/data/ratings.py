@@ -1,12 +1,13 @@
 """The ratings of a user: their columns, what can be wrong with them, and how they are gathered in this process.
 
     batches ─► under the names of USER, ITEM, …, labels and weights as numbers, without ratings of weight 0
-            ─► what is wrong, with examples                                       (``Defects``)
+            ─► what is wrong, with examples                                       (``RatingTally``)
             ─► a coin for every cell: to fit ─► 9 bytes per rating, 13 with weights    (``RatingCollector``)
                                       kept out ─► ids, label, group                (``KeptRatings``)
 
-Checks, messages, held-out ratings and the numbers of the ids are the same with Spark (``spark_ratings``) and without
-it (``ArrowRatings``). No Python object is made per rating. This module imports no Spark.
+The functions take Arrow batches, and their results add up. Without Spark they run over the batches of a table or file
+(``ArrowRatings``), with Spark in its tasks (``engines.spark.ratings``). So checks, messages, held-out ratings and the
+numbers of the ids are the same. No Python object is made per rating. This module imports no Spark.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -142,7 +143,7 @@ def type_problems(columns: Columns, types: Mapping[str, str]) -> list[str]:
 # ---- ratings ---------------------------------------------------------------------------------------------------------
 
 REFUSED = ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight")
-BIT = {name: 1 << place for place, name in enumerate((*REFUSED, "plus", "minus", "zero", "other", "above"))}
+FLAGS = (*REFUSED, "plus", "minus", "zero", "other", "above")
 
 
 def may_be_refused(columns: Columns, present: Mapping[str, int]) -> bool:
@@ -157,7 +158,7 @@ def counts_if_sound(
 ) -> RatingCounts:
     """The counts, or a RequestError with every defect, its count and three examples; NoRatings if there is none.
 
-    ``totals`` are ``n``, how many ratings have each flag of ``BIT``, and the sums of HASH_PARTS. ``boolean`` is true if
+    ``totals`` are ``n``, how many ratings have each of FLAGS, and the sums of HASH_PARTS. ``boolean`` is true if
     the labels are booleans. ``examples`` makes a text of three ratings that have a flag.
     """
     if totals["n"] == 0:
@@ -276,6 +277,7 @@ GROUP = "__onebit_group"
 INSIDE = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT, "group": GROUP}
 
 Batches = Iterator[pa.RecordBatch]
+Facts = dict[str, Any]
 
 
 def joined(batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], int], enough: int) -> Iterator[pa.Table]:
@@ -295,12 +297,12 @@ def joined(batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], i
 @dataclass(frozen=True)
 class RatingBatch:
     positive: NDArray[np.bool_]
-    # ``spark_ratings.cell_hash`` of the cells; 0 for all if an id is null, for such ratings are refused.
+    # ``data.hashes.cell_hashes`` of the cells; 0 for all if an id is null, for such ratings are refused.
     hashes: NDArray[np.int64]
     weights: NDArray[np.float32] | None  # NaN for null
-    # To be summed over batches: ``n``, the counts of ``BIT``, HASH_PARTS, ``absent`` if a label is null,
+    # To be summed over batches: ``n``, the counts of ``FLAGS``, HASH_PARTS, ``absent`` if a label is null,
     # and with weights ``weight``, their finite sum.
-    facts: dict[str, Any]
+    facts: Facts
 
 
 def read_batch(table: pa.Table, threshold: float | None) -> RatingBatch:
@@ -321,8 +323,8 @@ def read_batch(table: pa.Table, threshold: float | None) -> RatingBatch:
     return RatingBatch(label, hashes, weights, facts | hash_sums(hashes, label, weights))
 
 
-def count_labels(labels: pa.ChunkedArray, threshold: float | None) -> tuple[NDArray[np.bool_], dict[str, Any]]:
-    """Which labels are positive, and how often each flag of ``BIT`` holds, on labels as Spark holds them.
+def count_labels(labels: pa.ChunkedArray, threshold: float | None) -> tuple[NDArray[np.bool_], Facts]:
+    """Which labels are positive, and how often each flag of ``FLAGS`` holds, on labels as Spark holds them.
 
     A null is counted as ``bad_label``, like NaN.
     """
@@ -334,7 +336,7 @@ def count_labels(labels: pa.ChunkedArray, threshold: float | None) -> tuple[NDAr
     if values.dtype.kind == "f":
         kinds["bad_label"] = int(np.count_nonzero(np.isnan(values)))
     kinds["other"] = len(values) - sum(kinds.values())
-    return above, {**dict.fromkeys(BIT, 0), **kinds, "n": len(values), "above": int(np.count_nonzero(above))}
+    return above, {**dict.fromkeys(FLAGS, 0), **kinds, "n": len(values), "above": int(np.count_nonzero(above))}
 
 
 # ---- gathered in this process ----------------------------------------------------------------------------------------
@@ -490,48 +492,37 @@ class ArrowRatings:
 
     def divided(self, holdout: Holdout | None = None) -> DividedRatings:
         """Read all ratings: those to fit, and held-out ones."""
-        fit, kept, defects = RatingCollector(limit_for(0)), _Keeping(), Defects(self.columns)
-        for given, plain, absent in self._tables():
-            out = None if holdout is None or absent else holdout.drawn(plain)
-            fit.limit = limit_for(fit.facts["n"] + len(plain))  # their number is not known before
-            parts: list[tuple[pa.Table, RatingCollector | _Keeping]] = [(plain, fit)]
-            if out is not None:
-                parts = [(plain.filter(~out), fit), (plain.filter(out), kept)]
-            defects.see(given, plain, [self._taken(part, taker) for part, taker in parts], absent)
-        whole, held_out = self._counts(defects.facts, defects), None
+        fit, kept, tally = RatingCollector(limit_for(0)), _Keeping(), self._tally()
+        for table in self._tables():
+            fit.limit = limit_for(fit.facts["n"] + len(table.plain))  # their number is not known before
+            takers: tuple[RatingCollector | _Keeping, ...] = fit, kept
+            parts = zip(table.parts(holdout), takers, strict=False)
+            tally.add(table, [self._take(part, taker) for part, taker in parts])
+        whole, held_out = tally.counts(), None
         if holdout is not None:
-            counts = RatingCounts(kept.facts["n"], kept.facts["above"], whole.coding, fingerprint_of(kept.facts))
+            counts = tally.held_out(whole.coding)
             check_division(holdout.name, whole, counts)
             held_out = kept.ratings(counts, self.columns.threshold)
-        to_fit = fit.ratings(of_both_classes(self._counts(fit.facts, defects), self.columns))
+        to_fit = fit.ratings(of_both_classes(tally.counts_of(fit.facts), self.columns))
         return DividedRatings(to_fit, held_out)
 
     def kept(self) -> KeptRatings:
-        kept, defects = _Keeping(), Defects(self.columns)
-        for given, plain, absent in self._tables():
-            defects.see(given, plain, [self._taken(plain, kept)], absent)
-        return kept.ratings(self._counts(defects.facts, defects), self.columns.threshold)
+        kept, tally = _Keeping(), self._tally()
+        for table in self._tables():
+            tally.add(table, [self._take(table.plain, kept)])
+        return kept.ratings(tally.counts(), self.columns.threshold)
 
-    def _taken(self, table: pa.Table, taker: RatingCollector | _Keeping) -> dict[str, int]:
+    def _take(self, table: pa.Table, taker: RatingCollector | _Keeping) -> Facts:
         batch = read_batch(table, self.columns.threshold)
         taker.add(table, batch)
         return batch.facts
 
-    def _counts(self, facts: Counter[str], defects: Defects) -> RatingCounts:
-        return counts_if_sound(self.columns, facts, self._boolean, defects.examples)
+    def _tally(self) -> RatingTally:
+        return RatingTally(self.columns, self._boolean)
 
-    def _tables(self) -> Iterator[tuple[pa.Table, pa.Table, bool]]:
-        """Some ratings as they are, and with numbers and the hashes of their cells; and whether an id is absent.
-
-        Another thread reads the next batches at the same time.
-        """
-        batches = self.table.batches(self.table.schema.names)
-        for read in one_ahead(joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)):
-            if len(given := without_zeros(read)):
-                plain = plain_numbers(given)
-                absent = any(map(is_incomplete, (plain[USER], plain[ITEM])))
-                cells = np.zeros(len(plain), np.int64) if absent else cell_hashes(plain[USER], plain[ITEM])
-                yield given, plain.append_column(HASH, pa.array(cells)), absent
+    def _tables(self) -> Iterator[RatingTable]:
+        """Another thread reads the next batches at the same time."""
+        return rating_tables(self.table.batches(self.table.schema.names), ahead=True)
 
 
 class _Keeping:
@@ -557,6 +548,40 @@ class _Keeping:
 # ---- one table of ratings --------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class RatingTable:
+    """Some ratings as they were given, and with numbers and the hashes of their cells."""
+
+    given: pa.Table
+    plain: pa.Table
+    absent: bool  # whether an id is null or NaN
+
+    def parts(self, holdout: Holdout | None) -> list[pa.Table]:
+        """The ratings to fit, and those that are held out, unless they are refused anyway."""
+        if holdout is None or self.absent:
+            return [self.plain]
+        out = holdout.drawn(self.plain)
+        return [self.plain.filter(~out), self.plain.filter(out)]
+
+
+def rating_tables(batches: Batches, ahead: bool = False) -> Iterator[RatingTable]:
+    """Batches of ratings under the names of INSIDE, with their labels and weights in any form, as tables.
+
+    Ratings of weight 0 are left out. If ``ahead`` is true, another thread reads the next batches at the same time.
+    """
+    tables = joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)
+    for read in one_ahead(tables) if ahead else tables:
+        given = without_zeros(read)
+        if not len(given):
+            continue
+        plain = plain_numbers(given)
+        absent = any(map(is_incomplete, (plain[USER], plain[ITEM])))
+        if HASH not in plain.schema.names:
+            cells = np.zeros(len(plain), np.int64) if absent else cell_hashes(plain[USER], plain[ITEM])
+            plain = plain.append_column(HASH, pa.array(cells))
+        yield RatingTable(given, plain, absent)
+
+
 def without_zeros(given: pa.Table) -> pa.Table:
     """The ratings without those of weight 0, which count as absent."""
     if WEIGHT not in given.schema.names:
@@ -571,7 +596,7 @@ def plain_numbers(given: pa.Table) -> pa.Table:
         if pa.types.is_floating(given[name].type):
             columns[name] = pc.add(given[name], pa.scalar(0.0, given[name].type))
     label = given[LABEL]
-    if pa.types.is_string(label.type):
+    if is_text(label.type):
         columns[LABEL] = text_to_numbers(label, booleans=True)
     elif pa.types.is_decimal(label.type):
         columns[LABEL] = label.cast(pa.float64())
@@ -587,50 +612,90 @@ def plain_numbers(given: pa.Table) -> pa.Table:
 
 def _weights(given: pa.ChunkedArray) -> pa.ChunkedArray:
     """The weights as 32-bit floats. Text that is no number becomes null, and 1e39 infinite."""
-    numbers = text_to_numbers(given) if pa.types.is_string(given.type) else given.cast(pa.float64())
+    numbers = text_to_numbers(given) if is_text(given.type) else given.cast(pa.float64())
     return numbers.cast(pa.float32(), safe=False)
 
 
-class Defects:
-    """The defects of the ratings read so far: how many, and three examples of each kind."""
+def is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string())
 
-    def __init__(self, columns: Columns) -> None:
+
+class RatingTally:
+    """How many ratings there are and what is wrong with them, with three examples of each defect. Tallies add up."""
+
+    def __init__(self, columns: Columns, boolean: bool) -> None:
+        self.columns = columns
         self.facts: Counter[str] = Counter()  # of all ratings: see ``RatingBatch.facts``
-        self._columns = columns
-        self._examples: dict[str, list[Sequence[object]]] = {name: [] for name in BIT}
+        self.held_facts: Counter[str] = Counter()  # of those that are held out
+        self._boolean = boolean  # whether the labels are booleans
+        self._examples: dict[str, list[str]] = {flag: [] for flag in FLAGS}
 
-    def see(self, given: pa.Table, plain: pa.Table, facts: Sequence[Mapping[str, int]], absent: bool) -> None:
-        """Count the defects of more ratings. These are examined only if the ``facts`` read off them show a defect."""
+    def add(self, table: RatingTable, facts: Sequence[Facts]) -> None:
+        """Count more ratings by the facts of their parts. They are examined only if the facts show a defect."""
         for part in facts:
             self.facts.update(part)
-        outside = "other" if self._columns.threshold is None else "bad_label"
-        if absent or any(part.get(name) for part in facts for name in ("bad_label", "bad_weight", outside)):
-            columns = [inside for inside in (USER, ITEM, LABEL, WEIGHT) if inside in given.schema.names]
-            for name, which in self._defects(given, plain).items():
-                places = np.flatnonzero(which)
-                if name in ("bad_user", "bad_item", "text_label"):
-                    self.facts[name] += len(places)
-                if name == "text_label":  # counted as ``bad_label`` so far
-                    self.facts["bad_label"] -= len(places)
-                shown = pa.array(places[: EXAMPLES - len(self._examples[name])])
-                self._examples[name] += [list(line.values()) for line in given.select(columns).take(shown).to_pylist()]
+        for part in facts[1:]:
+            self.held_facts.update(part)
+        outside = "other" if self.columns.threshold is None else "bad_label"
+        if table.absent or any(part.get(flag) for part in facts for flag in ("bad_label", "bad_weight", outside)):
+            self._examine(table)
 
-    def _defects(self, given: pa.Table, plain: pa.Table) -> dict[str, Mask]:
-        label = plain[LABEL].cast(pa.int8()) if pa.types.is_boolean(plain[LABEL].type) else plain[LABEL]
-        number = label.cast(pa.float64())
-        text = np.asarray(pc.and_(number.is_null(), given[LABEL].is_valid()))  # there, but no number
-        absent = null_or_nan(number)
-        defects = {
-            "bad_user": null_or_nan(plain[USER]),
-            "bad_item": null_or_nan(plain[ITEM]),
-            "bad_label": absent & ~text,
-            "text_label": text,
-            "other": ~absent & ~np.isin(number.to_numpy(), (1.0, -1.0, 0.0)),
-        }
-        if WEIGHT in plain.schema.names:
-            weights = plain[WEIGHT].to_numpy()
-            defects["bad_weight"] = ~((weights > 0) & (weights <= LARGEST_WEIGHT))
-        return defects
+    def _examine(self, table: RatingTable) -> None:
+        inside = [name for name in (USER, ITEM, LABEL, WEIGHT) if name in table.given.schema.names]
+        for flag, which in _defects_of(table).items():
+            places = np.flatnonzero(which)
+            if flag in ("bad_user", "bad_item", "text_label"):
+                self.facts[flag] += len(places)
+            if flag == "text_label":  # counted as ``bad_label`` so far
+                self.facts["bad_label"] -= len(places)
+            shown = pa.array(places[: EXAMPLES - len(self._examples[flag])])
+            lines = table.given.select(inside).take(shown).to_pylist()
+            self._examples[flag] += [as_examples([list(line.values())]) for line in lines]
 
-    def examples(self, name: str) -> str:
-        return as_examples(self._examples[name])
+    def counts(self) -> RatingCounts:
+        return self.counts_of(self.facts)
+
+    def counts_of(self, facts: Mapping[str, int]) -> RatingCounts:
+        return counts_if_sound(self.columns, facts, self._boolean, self._shown)
+
+    def held_out(self, coding: Coding) -> RatingCounts:
+        facts = self.held_facts
+        return RatingCounts(facts["n"], facts["above"], coding, fingerprint_of(facts))
+
+    def _shown(self, flag: str) -> str:
+        return ", ".join(self._examples[flag])
+
+    def state(self) -> TallyState:
+        """What another process adds up."""
+        return {"facts": self.facts, "held": self.held_facts, "examples": self._examples}
+
+    def merge(self, other: TallyState) -> None:
+        self.facts.update(other["facts"])
+        self.held_facts.update(other["held"])
+        for flag, lines in other["examples"].items():
+            self._examples[flag] = (self._examples[flag] + lines)[:EXAMPLES]
+
+
+class TallyState(TypedDict):
+    facts: Mapping[str, int]
+    held: Mapping[str, int]
+    examples: dict[str, list[str]]
+
+
+def _defects_of(table: RatingTable) -> dict[str, Mask]:
+    given, plain = table.given, table.plain
+    label = plain[LABEL].cast(pa.int8()) if pa.types.is_boolean(plain[LABEL].type) else plain[LABEL]
+    number = label.cast(pa.float64())
+    text = np.asarray(pc.and_(number.is_null(), given[LABEL].is_valid()))  # there, but no number
+    absent = null_or_nan(number)
+    defects = {
+        "bad_user": null_or_nan(plain[USER]),
+        "bad_item": null_or_nan(plain[ITEM]),
+        "bad_label": absent & ~text,
+        "text_label": text,
+        "other": ~absent & ~np.isin(number.to_numpy(), (1.0, -1.0, 0.0)),
+    }
+    if WEIGHT in plain.schema.names:
+        weights = plain[WEIGHT].to_numpy()
+        defects["bad_weight"] = ~((weights > 0) & (weights <= LARGEST_WEIGHT))
+    return defects

@@ -25,7 +25,7 @@ from onebit_spark.data.user_tables import one_array
 from onebit_spark.engines.spark.columns import collected_features, matching, rating_lines, with_weight
 from onebit_spark.engines.spark.engine import factor_frame, factor_schema
 from onebit_spark.engines.spark.frames import Batches, computed_once
-from onebit_spark.engines.spark.ratings import checked_counts, count_ratings
+from onebit_spark.engines.spark.ratings import count_ratings
 from onebit_spark.engines.spark.sessions import parallelism
 from onebit_spark.errors import RequestError
 from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines
@@ -151,8 +151,8 @@ class NewRatings:
         ratings = with_weight(ratings, columns)
         for who in SIDE_OF:
             factors.check_id_type(ratings, who)
-        totals = count_ratings(ratings, columns)
-        n = checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
+        tally = count_ratings(ratings, columns).tally
+        n = tally.counts().n if tally.facts["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
 
     def collect(self) -> CollectedLines:

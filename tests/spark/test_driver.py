@@ -17,12 +17,13 @@ import onebit_spark
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
 from onebit_spark.core.setup import form_of
 from onebit_spark.data import user_tables as user_data
-from onebit_spark.data.ratings import BIT, LABEL, USER, Columns, SizeEstimate, count_labels, may_be_refused
+from onebit_spark.data.files import ArrowTable
+from onebit_spark.data.ratings import ArrowRatings, Columns, SizeEstimate
 from onebit_spark.engines.spark import engine as spark_engine
 from onebit_spark.engines.spark import frames
-from onebit_spark.engines.spark.columns import unchecked_ratings
+from onebit_spark.engines.spark.columns import positive
 from onebit_spark.engines.spark.engine import load_ratings
-from onebit_spark.engines.spark.ratings import estimate_size, flag_bits
+from onebit_spark.engines.spark.ratings import check_ratings, estimate_size
 from onebit_spark.engines.spark.sessions import DriverLimits, is_connect
 from onebit_spark.settings import Terms
 from onebit_spark.spark.estimator import OneBitCompletion, fit_ratings
@@ -47,7 +48,7 @@ def whole(ratings):
 
 @pytest.mark.classic
 def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, whole, monkeypatch):
-    monkeypatch.setattr("onebit_spark.engines.spark.ratings.TABLE_BYTES", 3000)
+    monkeypatch.setattr("onebit_spark.data.ratings.TABLE_BYTES", 3000)
     monkeypatch.setattr("onebit_spark.engines.spark.sessions.as_bytes", lambda _: 12_000)
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(7)):
@@ -215,18 +216,23 @@ LABELS = {
     ],
 )
 def test_labels_are_counted_here_as_by_spark(spark, kind, threshold):
-    """Each label by itself: whether it is refused, and if not, what it is."""
+    """The labels that are there, all together; those of a refusal, and each positive one as in SQL."""
     columns, labels = Columns(threshold=threshold), LABELS[kind]
     lines = [(k, 0, value) for k, value in enumerate(labels)]
     df = spark.createDataFrame(lines, f"user int, item int, label {kind}").coalesce(1)
-    marked = df.select("user", flag_bits(df, columns).alias("marks")).orderBy("user").collect()
-    column = unchecked_ratings(df, columns).orderBy(USER).toArrow()[LABEL]
-    for k, line in enumerate(marked):
-        expected = {name: int(bool(line.marks & bit)) for name, bit in BIT.items()}
-        _, found = count_labels(column.slice(k, 1), threshold)
-        assert may_be_refused(columns, found) == may_be_refused(columns, expected), labels[k]
-        if not may_be_refused(columns, expected):
-            assert found == {"n": 1, **expected}, labels[k]
+    table = df.toArrow()
+    with pytest.raises(RequestError) as here:
+        ArrowRatings(ArrowTable.of(table), columns).kept()
+    with pytest.raises(RequestError) as there:
+        check_ratings(df, columns)
+    assert str(there.value) == str(here.value)
+    in_sql = df.select("user", positive(df, "label", threshold).alias("positive")).where("positive").collect()
+    for k in range(len(labels)):
+        try:
+            one = ArrowRatings(ArrowTable.of(table.slice(k, 1)), columns).kept()
+        except RequestError:
+            continue
+        assert bool(one.positive[0]) == (k in [line["user"] for line in in_sql]), labels[k]
 
 
 @pytest.mark.parametrize("what", ["the sample", pytest.param("the labels", marks=SLOW)])

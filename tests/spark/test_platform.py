@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 import onebit_spark.spark.estimator
 from onebit_spark.data.hashes import SALT, SALT_HASH, SPARK_SEED, hashed, weight_hashes
-from onebit_spark.data.ratings import HASH, Columns, read_batch
-from onebit_spark.engines.spark.columns import cell_hash, unchecked_ratings
+from onebit_spark.data.ratings import Columns, rating_tables
+from onebit_spark.engines.spark.columns import cell_hash, given_ratings
 from onebit_spark.engines.spark.frames import in_partitions, map_rows, schema_of, sql_type
 
 # ---- hashes ----------------------------------------------------------------------------------------------------------
@@ -28,18 +28,15 @@ def test_hashes_of_cells_are_those_of_spark(spark, kinds):
         for name, kind in zip(("user", "item"), kinds, strict=True)
     }
     df = spark.createDataFrame(pa.table({**columns, "label": pa.array(np.ones(200, np.int8))}))
-    plain = unchecked_ratings(df, Columns())
-    assert HASH not in plain.columns
     expected = df.select(cell_hash(df, Columns()).alias("h")).toArrow()["h"].to_numpy()
-    np.testing.assert_array_equal(read_batch(plain.toArrow(), None).hashes, expected)
+    (found,) = rating_tables(given_ratings(df, Columns()).toArrow().to_batches())
+    np.testing.assert_array_equal(found.plain["__onebit_hash"], expected)
 
 
 def test_hashes_of_weights_text_and_the_salt(spark):
     weights = np.exp(np.random.default_rng(1).normal(scale=5, size=300)).astype(np.float32)
     found = spark.createDataFrame(pa.table({"w": weights})).select(F.xxhash64("w").alias("h")).toArrow()["h"].to_numpy()
     np.testing.assert_array_equal(weight_hashes(weights), found)
-    text = spark.createDataFrame([("a", 1, 1)], "user string, item int, label int")
-    assert HASH in unchecked_ratings(text, Columns()).columns  # Spark hashes text
     numbers = pa.array([Decimal(10**37 + k) for k in range(-3, 4)] + [Decimal(-(10**29))], pa.decimal128(38, 0))
     found = spark.createDataFrame(pa.table({"d": numbers})).select(F.xxhash64("d").alias("h")).toArrow()["h"].to_numpy()
     np.testing.assert_array_equal(hashed(numbers, np.full(len(numbers), SPARK_SEED)).view(np.int64), found)

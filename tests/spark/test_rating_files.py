@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import functions as F
 from running import run_here
 
-from onebit_spark.data.ratings import HASH, Columns
+from onebit_spark.data.ratings import Columns
 from onebit_spark.engines.spark import ratings as spark_ratings
 from onebit_spark.engines.spark import survey
-from onebit_spark.engines.spark.columns import split_off, unchecked_ratings, with_weight
+from onebit_spark.engines.spark.columns import given_ratings, split_off, with_weight
 from onebit_spark.engines.spark.rating_files import rating_files
 from onebit_spark.spark.estimator import OneBitCompletion
 
@@ -65,7 +65,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def by_spark(monkeypatch):
     monkeypatch.setattr(spark_ratings, "rating_files", lambda *_: None)
-    monkeypatch.setattr(survey, "rating_files", lambda *_: None)
+    monkeypatch.setattr("onebit_spark.engines.spark.rating_files.rating_files", lambda *_: None)
 
 
 KINDS = {
@@ -80,9 +80,7 @@ KINDS = {
 
 
 def lines(table):
-    """Without the hash, which ``read_batch`` computes where it is missing."""
-    names = [name for name in table.column_names if name != HASH]
-    return sorted(table.select(names).to_pylist(), key=str), {name: table.schema.field(name).type for name in names}
+    return sorted(table.to_pylist(), key=str), table.schema
 
 
 @pytest.mark.parametrize("kind", some_slow(KINDS, "int and dictionary", "text label, wide text", "nulls"))
@@ -93,7 +91,7 @@ def test_the_same_ratings_as_by_spark(spark, folder, kind):
         ratings = split_off(ratings, columns, 0.3, 5)[0]
     found = pa.Table.from_batches(rating_files(ratings, columns).batches())
     assert (len(found) < N) == (kind != "nulls")
-    assert lines(found) == lines(unchecked_ratings(ratings, columns).toArrow())
+    assert lines(found) == lines(given_ratings(ratings, columns).toArrow())
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,9 @@ def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
 def test_executors_and_the_driver_read_the_files(spark, folder, monkeypatch):
     """No rating comes from Spark's reader, unless an id is of a type that depends on its settings."""
     monkeypatch.setattr(spark_ratings, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings"))
-    monkeypatch.setattr(survey, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
+    monkeypatch.setattr(
+        "onebit_spark.engines.spark.rating_files.map_rows", lambda *_: pytest.fail("Spark has read the ratings")
+    )
     ratings, dated = spark.read.parquet(folder), Columns(item="day")
     size = spark_ratings.estimate_size(ratings, Columns())
     assert spark_ratings.collect_ratings(ratings, Columns(), size, 10**9).counts.n == N

@@ -129,7 +129,7 @@ def test_fold_in_takes_the_column(ratings, model):
 def test_the_memory_of_the_driver_counts_them(ratings):
     form, n = form_of(FitConfig(rank=2)), 1_000_000
     plain, weighted = (estimate_size(ratings, Columns(weight=name)) for name in (None, "w"))
-    assert weighted.bytes_per_rating == plain.bytes_per_rating + 4 + 1 / 8  # and a bit that it is there
+    assert weighted.bytes_per_rating == plain.bytes_per_rating + 8 + 1 / 8  # and a bit that it is there
     limits = DriverLimits(2**40, 2**40, 2 * 30 * n + 2**28, local=True)
     assert isinstance(driver_exchange("auto", SizeEstimate(n, 0.0), 0, form, limits, None), Exchange)
     assert isinstance(driver_exchange("auto", SizeEstimate(n * 5, 0.0, weighted=True), 0, form, limits, None), str)

@@ -250,7 +250,7 @@ ratings = st.lists(
 def test_bundles_hold_the_ratings(lines, bundle):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "BUNDLE", bundle)
-        patch.setattr(packing, "TABLE_BYTES", 1)
+        patch.setattr("onebit_spark.data.ratings.TABLE_BYTES", 1)
         packed, found = list(Pack(None)(iter(raw_batches(lines, 3)))), []
         for part in read_bundles(iter(packed)):
             users, items = part.user_ids.to_pylist(), part.item_ids.to_pylist()
@@ -279,7 +279,7 @@ def test_bundles_hold_the_ratings(lines, bundle):
 def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     """At least those below the limit for all ratings of the task, whatever its bundles."""
     monkeypatch.setattr(packing, "BUNDLE", 100)
-    monkeypatch.setattr(packing, "TABLE_BYTES", 1)
+    monkeypatch.setattr("onebit_spark.data.ratings.TABLE_BYTES", 1)
     monkeypatch.setattr("onebit_spark.data.hashes.KEPT", 50)
     rng = np.random.default_rng(1)
     lines = [("a", int(item), True) for item in rng.integers(0, 10**6, 1000)]

@@ -264,6 +264,8 @@ def test_side_features(likes, caplog):
     assert more.score("u01", "i01") == model.score("u01", "i01")
     with pytest.raises(RequestError, match="the model was fitted with age, which is not there"):
         model.fold_in_features(pa.table({"user": ["new"]}))
+    with pytest.raises(RequestError, match="user features: 1 id with several lines, such as new: keep one each"):
+        model.fold_in_features(pa.table({"user": ["new", "new"], "age": [1.0, 2.0]}))
     with pytest.raises(RequestError, match="the model was fitted without item features"):
         model.fold_in_features(ages, "item")
     with pytest.raises(RequestError, match="2 ids with several lines, such as u00, u01"):

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from onebit_spark.data.hashes import SALT
 from onebit_spark.data.ratings import (
-    HASH,
+    INSIDE,
     INTEGRAL,
     ITEM,
     LABEL,
@@ -189,34 +189,13 @@ def rating_lines(df: DataFrame, columns: Columns) -> DataFrame:
     """(user, item, positive), and the weights if there are any, of ratings that were checked."""
     ids = (F.col(quoted(name)).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM)))
     label = positive(df, columns.label, columns.threshold).alias(LABEL)
-    return df.select(*ids, label, *_weight(columns))
+    weight = [] if columns.weight is None else [weight_number(columns.weight).alias(WEIGHT)]
+    return df.select(*ids, label, *weight)
 
 
-def unchecked_ratings(df: DataFrame, columns: Columns) -> DataFrame:
-    """The two ids, the label as a number, the cell's hash and the weight, if there is one: nothing is checked yet.
-
-    Where both ids are integers there is no hash: ``read_batch`` computes it.
-    """
-    integers = all(type_of(df, name).simpleString() in INTEGRAL for name in (columns.user, columns.item))
-    text = isinstance(type_of(df, columns.label), T.StringType | T.DecimalType)
-    return df.select(
-        *(_id(df, name).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM))),
-        (label_number(df, columns.label) if text else F.col(quoted(columns.label))).alias(LABEL),
-        *([] if integers else [cell_hash(df, columns).alias(HASH)]),
-        *_weight(columns),
-    )
-
-
-def _weight(columns: Columns) -> list[Column]:
-    return [] if columns.weight is None else [weight_number(columns.weight).alias(WEIGHT)]
-
-
-def _id(df: DataFrame, name: str) -> Column:
-    """The id; −0.0 is 0.0, as Spark's grouping and joins have it."""
-    value = F.col(quoted(name))
-    if isinstance(type_of(df, name), T.FloatType | T.DoubleType):
-        return F.when(value == 0, F.lit(0.0).cast(type_of(df, name))).otherwise(value)
-    return value
+def given_ratings(df: DataFrame, columns: Columns) -> DataFrame:
+    """The columns of ratings under the names of INSIDE, as they are: nothing is checked yet."""
+    return df.select(*(F.col(quoted(name)).alias(INSIDE[role]) for role, name in columns.roles.items()))
 
 
 def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) -> pa.Table:

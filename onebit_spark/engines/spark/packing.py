@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.data.hashes import limit_for
 from onebit_spark.data.id_index import hashes_of, sum_by_id
-from onebit_spark.data.ratings import ITEM, TABLE_BYTES, USER, Batches, RatingCollector, joined, read_batch
+from onebit_spark.data.ratings import ITEM, USER, Batches, RatingCollector, rating_tables, read_batch
 from onebit_spark.engines.spark.frames import binary_line, cell_array, ids_cell, read_ids, schema_of
 
 BUNDLE = 4_000_000  # ratings, about
@@ -46,10 +46,10 @@ class Pack:
 
     def __call__(self, batches: Batches) -> Batches:
         n, number, bundle = 0, self.first_bundle(), RatingCollector(limit_for(0))
-        for table in joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES):
-            n += len(table)
+        for table in rating_tables(batches):
+            n += len(table.plain)
             bundle.limit = limit_for(n)
-            bundle.add(table, read_batch(table, self.threshold))
+            bundle.add(table.plain, read_batch(table.plain, self.threshold))
             if bundle.facts["n"] >= BUNDLE:
                 yield _packed(number, bundle)
                 number, bundle = number + 1, RatingCollector(limit_for(n))

@@ -34,12 +34,11 @@ from onebit_spark.data.ratings import (
     Columns,
     Holdout,
     is_incomplete,
-    plain_numbers,
     without_zeros,
 )
 from onebit_spark.data.user_tables import as_spark, in_spark_type, spark_name
-from onebit_spark.engines.spark.columns import derivation, matching, quoted
-from onebit_spark.engines.spark.frames import parquet_files, schema_of
+from onebit_spark.engines.spark.columns import derivation, given_ratings, matching, quoted
+from onebit_spark.engines.spark.frames import map_rows, parquet_files, rows_session, schema_of, truncate_plan
 from onebit_spark.engines.spark.sessions import parallelism
 
 RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
@@ -59,7 +58,7 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class RatingFiles:
-    """The files of some ratings, read as ``unchecked_ratings`` has them."""
+    """The files of some ratings, read as ``given_ratings`` has them."""
 
     files: Mapping[str, int]  # path ─► length in bytes
     columns: Mapping[str, str]  # name inside ─► column of the files
@@ -134,11 +133,21 @@ class RatingFiles:
                 wanted = list(self.types)
                 for batch in part.iter_batches(ROWS_PER_BATCH, [number], columns=wanted, use_threads=threads):
                     values = {inside: in_spark_type(batch[name], inside) for inside, name in self.columns.items()}
-                    plain = plain_numbers(without_zeros(pa.table(values)))
+                    given = without_zeros(pa.table(values))
                     # Ratings without an id are refused.
-                    if self.holdout is not None and not any(map(is_incomplete, (plain[USER], plain[ITEM]))):
-                        plain = plain.filter(~self.holdout.drawn(plain))
-                    yield from plain.to_batches()
+                    if self.holdout is not None and not any(map(is_incomplete, (given[USER], given[ITEM]))):
+                        given = given.filter(~self.holdout.drawn(given))
+                    yield from given.to_batches()
+
+
+def map_ratings(df: DataFrame, columns: Columns, work: Callable[[Batches], Batches], schema: T.StructType) -> DataFrame:
+    """``work`` on the ratings of every task, read by Arrow if they are plain files, and by Spark otherwise."""
+    own = rows_session(df.sparkSession)
+    files = rating_files(df, columns)
+    lines = None if files is None else files.mapped(own, work, schema)
+    if lines is None:
+        lines = map_rows(truncate_plan(given_ratings(df, columns), own), work, schema)
+    return lines
 
 
 def rating_files(ratings: DataFrame, columns: Columns) -> RatingFiles | None:

@@ -26,34 +26,30 @@ from onebit_spark.data.ratings import (
     Batches,
     Columns,
     RatingCounts,
-    may_be_refused,
-    not_deterministic,
     of_both_classes,
 )
 from onebit_spark.data.user_tables import in_utc, one_array
-from onebit_spark.engines.spark.columns import check_columns, type_of, unchecked_ratings
+from onebit_spark.engines.spark.columns import check_columns, type_of
 from onebit_spark.engines.spark.frames import (
     binary_line,
     cached,
     cell_array,
     expect_long_lines,
     in_partitions,
-    map_rows,
-    rows_session,
     schema_of,
     truncate_plan,
     working_session,
 )
 from onebit_spark.engines.spark.packing import COUNTED, PACKED, SIDE_NUMBERS, SUMMARY, CountIds, Pack, sum_counts
-from onebit_spark.engines.spark.rating_files import rating_files
-from onebit_spark.engines.spark.ratings import check_ratings, checked_counts
+from onebit_spark.engines.spark.rating_files import map_ratings
+from onebit_spark.engines.spark.ratings import counts_of_facts
 from onebit_spark.engines.spark.sessions import described, driver_limits, parallelism
 
 
 @dataclass(frozen=True)
 class PackedRatings:
     bundles: DataFrame  # the lines of PACKED, in a session that reads one line at a time
-    # Sums over all bundles: ``n``, the flags of ``ratings.BIT``, HASH_PARTS, ``absent``, ``weight`` and
+    # Sums over all bundles: ``n``, the flags of ``ratings.FLAGS``, HASH_PARTS, ``absent``, ``weight`` and
     # ``summary_bytes``, the size of SUMMARY.
     facts: Counter[str]
     cached: DataFrame  # the same lines, where they are kept, in a session that sends many short rows to Python
@@ -61,11 +57,7 @@ class PackedRatings:
     @classmethod
     def of(cls, df: DataFrame, columns: Columns, release: ExitStack) -> PackedRatings:
         """Read the ratings once, by one job. The bundles remain on the executors' disks until ``release`` is closed."""
-        own, pack = rows_session(df.sparkSession), Pack(columns.threshold, first_bundle)
-        files = rating_files(df, columns)
-        lines = None if files is None else files.mapped(own, pack, PACKED)
-        if lines is None:
-            lines = map_rows(truncate_plan(unchecked_ratings(df, columns), own), pack, PACKED)
+        lines = map_ratings(df, columns, Pack(columns.threshold, first_bundle), PACKED)
         kept, facts = cached(lines, release, StorageLevel.DISK_ONLY), Counter[str]()
         for text in kept.select("facts").toArrow()["facts"].to_pylist():
             facts.update(json.loads(text))
@@ -152,10 +144,7 @@ def survey_ratings(df: DataFrame, columns: Columns, collect_ids: bool = True) ->
 def _surveyed(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitStack) -> RatingSurvey:
     packed = PackedRatings.of(df, columns, release)
     facts = packed.facts
-    if facts["absent"] or may_be_refused(columns, facts):
-        check_ratings(df, columns)
-        raise not_deterministic("ratings came that cannot be fitted, and are no longer there")
-    counts = of_both_classes(checked_counts(df, columns, facts), columns)
+    counts = of_both_classes(counts_of_facts(df, columns, facts), columns)
     weight = None if columns.weight is None else float(facts["weight"])
 
     def group() -> DataFrame:

@@ -1,45 +1,58 @@
 """FittedModel: a fitted model in this process. ``fit_arrays``, ``fit_table`` and ``load`` return it."""
 
-from __future__ import (annotations)
-from collections.abc import (Mapping, Sequence)
-from dataclasses import (dataclass, field, replace)
-from functools import (cached_property)
-from importlib.util import (find_spec)
-from numpy.typing import (ArrayLike, NDArray)
-from onebit_spark import (model_info)
-from onebit_spark.certify.certificates import (Certificate, IN_ARGUMENTS, OF_PREDICTIONS, UNKNOWN, calling_threshold, calls_unknown, certificate_document, ungrouped_certificates)
-from onebit_spark.certify.requests import (CertificateRequest, Document, Precisions)
-from onebit_spark.core.confidences import (Call, TOWARDS)
-from onebit_spark.core.hyper_posterior import (HyperPosterior)
-from onebit_spark.core.posterior import (DoubleArray, RowPosterior)
-from onebit_spark.core.solver import (Iteration)
-from onebit_spark.data.features import (warn_of_unknown_values)
-from onebit_spark.data.files import (ArrowTable)
-from onebit_spark.data.hashes import (CellSketch, merged_sketch, pair_hashes)
-from onebit_spark.data.locations import (MAP, MODEL, PAGE)
-from onebit_spark.data.ratings import (ArrowRatings, CollectedRatings, Columns, KeptRatings, checked_lines)
-from onebit_spark.data.user_tables import (arrow_table, label_problems, weight_problems)
-from onebit_spark.errors import (RequestError, refuse)
-from onebit_spark.model_folder import (read_model, replaced_folder, write_into, write_page, write_vectors)
-from onebit_spark.model_info import (ModelInfo, PARTNER)
-from onebit_spark.predict.factors import (Factors)
-from onebit_spark.predict.figures import (Figures, Flags, sampled)
-from onebit_spark.predict.judged import (JudgedModel, RatingsHere)
-from onebit_spark.predict.new_ratings import (fold_in, unrated_spreads, updated_rows, warn_dropped)
-from onebit_spark.predict.positions import (draw, locate, who_problems)
-from onebit_spark.predict.questions import (ask_next)
-from onebit_spark.predict.ranking import (NOTHING_SEEN, RatedPairs, rank)
-from onebit_spark.predict.sides import (Anchors, IdsLike, ModelSide, TableLike, asked_ids)
-from onebit_spark.predict.top_n import (Numbers, best_of, ranking_problems)
-from onebit_spark.report.map import (MOST_POINTS, REPORTED, coloured, page as map_page)
-from onebit_spark.report.page import (REPORT, page_of, report as report_page)
-from onebit_spark.settings import (FitConfig, Terms, Who)
-from typing import (NamedTuple)
-import logging
-import numpy as np
-import os
-import pyarrow as pa
+from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from onebit_spark import model_info
+from onebit_spark.certify.certificates import (
+    IN_ARGUMENTS,
+    OF_PREDICTIONS,
+    UNKNOWN,
+    Certificate,
+    calling_threshold,
+    calls_unknown,
+    certificate_document,
+    ungrouped_certificates,
+)
+from onebit_spark.certify.requests import CertificateRequest, Document, Precisions
+from onebit_spark.core.confidences import TOWARDS, Call
+from onebit_spark.core.hyper_posterior import HyperPosterior
+from onebit_spark.core.posterior import DoubleArray, RowPosterior
+from onebit_spark.core.solver import Iteration
+from onebit_spark.data.features import warn_of_unknown_values
+from onebit_spark.data.files import ArrowTable
+from onebit_spark.data.hashes import CellSketch, merged_sketch, pair_hashes
+from onebit_spark.data.locations import MAP, MODEL, PAGE
+from onebit_spark.data.ratings import ArrowRatings, CollectedRatings, Columns, KeptRatings, checked_lines
+from onebit_spark.data.user_tables import arrow_table, label_problems, weight_problems
+from onebit_spark.errors import RequestError, refuse
+from onebit_spark.model_folder import read_model, replaced_folder, write_into, write_page, write_vectors
+from onebit_spark.model_info import PARTNER, ModelInfo
+from onebit_spark.predict.factors import Factors
+from onebit_spark.predict.figures import Figures, Flags, sampled
+from onebit_spark.predict.judged import JudgedModel, RatingsHere
+from onebit_spark.predict.new_ratings import fold_in, unrated_spreads, updated_rows, warn_dropped
+from onebit_spark.predict.positions import draw, locate, who_problems
+from onebit_spark.predict.questions import ask_next
+from onebit_spark.predict.ranking import NOTHING_SEEN, RatedPairs, rank
+from onebit_spark.predict.sides import Anchors, IdsLike, ModelSide, TableLike, asked_ids
+from onebit_spark.predict.top_n import Numbers, best_of, ranking_problems
+from onebit_spark.report.map import MOST_POINTS, REPORTED, coloured
+from onebit_spark.report.map import page as map_page
+from onebit_spark.report.page import REPORT, page_of
+from onebit_spark.report.page import report as report_page
+from onebit_spark.settings import FitConfig, Terms, Who
 
 log = logging.getLogger("onebit_spark")
 

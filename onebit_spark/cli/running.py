@@ -5,21 +5,8 @@ A job runs in this process, unless something needs Spark. The choice is printed 
 Ctrl-C and SIGTERM end a job in order, with the exit code that shells expect.
 """
 
-from __future__ import (annotations)
-from collections.abc import (Callable, Iterator, Sequence)
-from contextlib import (contextmanager, suppress)
-from dataclasses import (dataclass, replace)
-from importlib import (import_module)
-from importlib.util import (find_spec)
-from itertools import (chain)
-from onebit_spark.cli import (requests)
-from onebit_spark.cli.flags import (as_flag, parse)
-from onebit_spark.engines.spark.failures import (reason_of)
-from onebit_spark.errors import (FitFailed, RequestError)
-from onebit_spark.settings import (FitConfig, Terms, available_memory)
-from pathlib import (Path)
-from types import (FrameType)
-from typing import (Any, Generic, NamedTuple, TYPE_CHECKING, TypeVar)
+from __future__ import annotations
+
 import logging
 import os
 import re
@@ -30,7 +17,21 @@ import tempfile
 import threading
 import traceback
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from onebit_spark.cli import requests
+from onebit_spark.cli.flags import as_flag, parse
+from onebit_spark.engines.spark.failures import reason_of
+from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.settings import FitConfig, Terms, available_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,33 +1,44 @@
 """SparkRuntime: the jobs on a Spark session."""
 
-from __future__ import (annotations)
-from collections.abc import (Callable, Iterator, Mapping, Sequence)
-from contextlib import (contextmanager, suppress)
-from dataclasses import (replace)
-from onebit_spark.certify.certificates import (Certificate)
-from onebit_spark.certify.requests import (CertificateRequest)
-from onebit_spark.cli.flags import (as_flag)
-from onebit_spark.cli.requests import (FILES, FitRequest, JobRequest, Target, is_csv, is_table_name)
-from onebit_spark.core.solver import (Iteration)
-from onebit_spark.data import (files as tables)
-from onebit_spark.data.locations import (Location, replace_folder, table_format)
-from onebit_spark.data.ratings import (Columns, RatingCounts, check_division, check_pairs, checked_lines, not_deterministic, total_of)
-from onebit_spark.engines.spark.columns import (matching, missing, quoted, split_off, with_weight)
-from onebit_spark.engines.spark.failures import (reason_of)
-from onebit_spark.engines.spark.ratings import (SplitCounts, check_split)
-from onebit_spark.errors import (RequestError)
-from onebit_spark.report.map import (groups_of)
-from onebit_spark.settings import (Who)
-from onebit_spark.spark import (scoring)
-from onebit_spark.spark.estimator import (fit_ratings)
-from onebit_spark.spark.model import (OneBitCompletionModel)
-from onebit_spark.spark.scoring import (SparkRatings)
-from pyspark.sql import (DataFrame, SparkSession, functions as F)
-from pyspark.sql.types import (StringType, StructField, StructType)
-from typing import (Any, NamedTuple)
-import pyarrow as pa
-import uuid
+from __future__ import annotations
 
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from onebit_spark.certify.certificates import Certificate
+from onebit_spark.certify.requests import CertificateRequest
+from onebit_spark.cli.flags import as_flag
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, is_csv, is_table_name
+from onebit_spark.core.solver import Iteration
+from onebit_spark.data import files as tables
+from onebit_spark.data.locations import Location, replace_folder, table_format
+from onebit_spark.data.ratings import (
+    Columns,
+    RatingCounts,
+    check_division,
+    check_pairs,
+    checked_lines,
+    not_deterministic,
+    total_of,
+)
+from onebit_spark.engines.spark.columns import matching, missing, quoted, split_off, with_weight
+from onebit_spark.engines.spark.failures import reason_of
+from onebit_spark.engines.spark.ratings import SplitCounts, check_split
+from onebit_spark.errors import RequestError
+from onebit_spark.report.map import groups_of
+from onebit_spark.settings import Who
+from onebit_spark.spark import scoring
+from onebit_spark.spark.estimator import fit_ratings
+from onebit_spark.spark.model import OneBitCompletionModel
+from onebit_spark.spark.scoring import SparkRatings
 
 CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 

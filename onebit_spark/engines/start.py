@@ -4,27 +4,51 @@
 each only when it is read: what a row needs of other tables of its side is computed with it.
 """
 
-from __future__ import (annotations)
-from abc import (abstractmethod)
-from collections.abc import (Mapping)
-from dataclasses import (dataclass, field)
-from functools import (partial)
-from numpy.typing import (NDArray)
-from onebit_spark.compiled import (jit)
-from onebit_spark.core.blocks import (Sums)
-from onebit_spark.core.losses import (Loss, OTHER, SIDES, Side)
-from onebit_spark.core.posterior import (FIT_VECTORS, FloatArray, Form, RowPosterior)
-from onebit_spark.core.row_sums import (add_signed_rows)
-from onebit_spark.core.setup import (form_of)
-from onebit_spark.core.spectral import (CountedRows, Factors, Normals, STARTS, TableSum, distinct_keys, gram, scaled_product, spectral_start)
-from onebit_spark.core.work import (BlockWork, Matrix, NO_SUMS, Own, PlacedBlock, Result, RowWork, Rows, numbers_of, posterior_of, square_matrix)
-from onebit_spark.engines.base import (PosteriorTable)
-from onebit_spark.engines.blocks import (Blocks, Table)
-from onebit_spark.engines.layout import (RowLayout, Sending)
-from onebit_spark.settings import (FitConfig)
-from typing import (Any, TypeVar)
-import numpy as np
+from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.compiled import jit
+from onebit_spark.core.blocks import Sums
+from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
+from onebit_spark.core.posterior import FIT_VECTORS, FloatArray, Form, RowPosterior
+from onebit_spark.core.row_sums import add_signed_rows
+from onebit_spark.core.setup import form_of
+from onebit_spark.core.spectral import (
+    STARTS,
+    CountedRows,
+    Factors,
+    Normals,
+    TableSum,
+    distinct_keys,
+    gram,
+    scaled_product,
+    spectral_start,
+)
+from onebit_spark.core.work import (
+    NO_SUMS,
+    BlockWork,
+    Matrix,
+    Own,
+    PlacedBlock,
+    Result,
+    Rows,
+    RowWork,
+    numbers_of,
+    posterior_of,
+    square_matrix,
+)
+from onebit_spark.engines.base import PosteriorTable
+from onebit_spark.engines.blocks import Blocks, Table
+from onebit_spark.engines.layout import RowLayout, Sending
+from onebit_spark.settings import FitConfig
 
 HELD_ROWS = 2**18  # rows of a table that are computed at a time, to bound memory
 GROWN_MARGIN = 0.003  # mean of y·u of new factors' scores; ten times more disturbs the old ones

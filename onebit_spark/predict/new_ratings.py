@@ -7,32 +7,34 @@ Both repeat the row update until the means stop changing. The scales γ do not c
 rating. So the cost depends only on the number of new ratings.
 """
 
-from __future__ import (annotations)
-from collections.abc import (Mapping)
-from dataclasses import (dataclass, replace)
-from numpy.typing import (NDArray)
-from onebit_spark.certify.certificates import (ungrouped_certificates)
-from onebit_spark.certify.requests import (Document)
-from onebit_spark.core.blocks import (RatingBlock)
-from onebit_spark.core.confidences import (TOWARDS)
-from onebit_spark.core.features import (newcomer_means)
-from onebit_spark.core.hyper_posterior import (Moments)
-from onebit_spark.core.loss import (OtherLines)
-from onebit_spark.core.losses import (HalfStep, Loss, OTHER, RowPrior, SIDES, Side)
-from onebit_spark.core.positions import (Axes)
-from onebit_spark.core.posterior import (FloatArray, RowPosterior)
-from onebit_spark.core.setup import (kappa_of, loss_of)
-from onebit_spark.core.work import (MeasureSpreads, PlacedBlock, numbers_of)
-from onebit_spark.errors import (counted)
-from onebit_spark.model_info import (IdLines, ModelInfo, PARTNER, SIDE_OF)
-from onebit_spark.predict.factors import (Factors)
-from onebit_spark.predict.sides import (ModelSide)
-from onebit_spark.predict.top_n import (Numbers)
-from onebit_spark.settings import (Who)
+from __future__ import annotations
+
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from onebit_spark.certify.certificates import ungrouped_certificates
+from onebit_spark.certify.requests import Document
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.confidences import TOWARDS
+from onebit_spark.core.features import newcomer_means
+from onebit_spark.core.hyper_posterior import Moments
+from onebit_spark.core.loss import OtherLines
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
+from onebit_spark.core.positions import Axes
+from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.setup import kappa_of, loss_of
+from onebit_spark.core.work import MeasureSpreads, PlacedBlock, numbers_of
+from onebit_spark.errors import counted
+from onebit_spark.model_info import PARTNER, SIDE_OF, IdLines, ModelInfo
+from onebit_spark.predict.factors import Factors
+from onebit_spark.predict.sides import ModelSide
+from onebit_spark.predict.top_n import Numbers
+from onebit_spark.settings import Who
 
 log = logging.getLogger("onebit_spark")
 

@@ -1,31 +1,43 @@
 """RatingBlock against a dictionary; ratings packed by tasks; what more than 2³¹ rows and ratings rest on."""
 
-from collections import (Counter, defaultdict)
-from functools import (partial)
-from hypothesis import (given, strategies as st)
-from onebit_spark import (FitFailed)
-from onebit_spark.core import (blocks)
-from onebit_spark.core.blocks import (RatingBlock)
-from onebit_spark.core.randomness import (Split)
-from onebit_spark.core.setup import (form_of)
-from onebit_spark.core.work import (PlacedBlock)
-from onebit_spark.data.limits import (MAX_COLUMNS)
-from onebit_spark.data.ratings import (ITEM, LABEL, USER)
-from onebit_spark.engines.layout import (RowLayout)
-from onebit_spark.engines.spark import (frames, packing)
-from onebit_spark.engines.spark.blocking import (Placement, _encode_numbers, ascending_cell, build, distinct, positions, read_ascending, routed, routes_of)
-from onebit_spark.engines.spark.frames import (binary_line, cell_array)
-from onebit_spark.engines.spark.packing import (CountIds, NO_WEIGHTS, Pack, read_bundles, sum_counts)
-from onebit_spark.engines.spark.rating_files import (RowGroup, even_tasks)
-from onebit_spark.engines.spark.runner import (RunWork)
-from onebit_spark.engines.start import (Multiply)
-from onebit_spark.settings import (FitConfig)
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pytest
-import subprocess
-import sys
+from hypothesis import given
+from hypothesis import strategies as st
 
+from onebit_spark import FitFailed
+from onebit_spark.core import blocks
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.randomness import Split
+from onebit_spark.core.setup import form_of
+from onebit_spark.core.work import PlacedBlock
+from onebit_spark.data.limits import MAX_COLUMNS
+from onebit_spark.data.ratings import ITEM, LABEL, USER
+from onebit_spark.engines.layout import RowLayout
+from onebit_spark.engines.spark import frames, packing
+from onebit_spark.engines.spark.blocking import (
+    Placement,
+    _encode_numbers,
+    ascending_cell,
+    build,
+    distinct,
+    positions,
+    read_ascending,
+    routed,
+    routes_of,
+)
+from onebit_spark.engines.spark.frames import binary_line, cell_array
+from onebit_spark.engines.spark.packing import NO_WEIGHTS, CountIds, Pack, read_bundles, sum_counts
+from onebit_spark.engines.spark.rating_files import RowGroup, even_tasks
+from onebit_spark.engines.spark.runner import RunWork
+from onebit_spark.engines.start import Multiply
+from onebit_spark.settings import FitConfig
 
 triples = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans()), max_size=60)
 shapes = st.tuples(st.integers(8, 11), st.integers(6, 9))  # a few rows and columns beyond the ratings

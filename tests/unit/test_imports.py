@@ -4,21 +4,22 @@ Every import counts, also one inside a function or under ``TYPE_CHECKING``. What
 ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
 """
 
-from onebit_spark.__main__ import (JOBS, main)
-from onebit_spark.cli import (progress as bars)
-from onebit_spark.demo import (agreement, comparison)
-from pathlib import (Path)
 import ast
 import io
 import json
-import onebit_spark
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import onebit_spark
+from onebit_spark.__main__ import JOBS, main
+from onebit_spark.cli import progress as bars
+from onebit_spark.demo import agreement, comparison
 
 PACKAGE = Path(onebit_spark.__file__).parent
 

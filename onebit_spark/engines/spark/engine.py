@@ -1,42 +1,84 @@
 """From a DataFrame of ratings to the engine of its exchange, on the driver or on the executors; factors of models."""
 
-from __future__ import (annotations)
-from collections.abc import (Collection, Iterator, Mapping)
-from contextlib import (AbstractContextManager, ExitStack, contextmanager)
-from functools import (partial)
-from numpy.typing import (NDArray)
-from onebit_spark.core.fit_state import (FitState)
-from onebit_spark.core.losses import (OTHER, SIDES, Side)
-from onebit_spark.core.posterior import (FloatArray, Form, RowPosterior)
-from onebit_spark.core.setup import (form_of)
-from onebit_spark.core.spectral import (CountedRows)
-from onebit_spark.core.work import (Own, numbers_of, posterior_of)
-from onebit_spark.data.id_index import (Ids)
-from onebit_spark.data.locations import (Location)
-from onebit_spark.data.ratings import (CollectedRatings, Columns, SizeEstimate, not_deterministic)
-from onebit_spark.engines.decide import (ClusterLimits, Exchange, decide, takes_slice)
-from onebit_spark.engines.layout import (RowLayout)
-from onebit_spark.engines.spark.blocking import (Blocking, CHUNKS, NumberedIds, RATINGS_PER_BLOCK, SidePlan, SideTable, Storage, WIDE, default_blocks, default_tasks, encoded, multiple_of, number_bundles, number_ids, placement_by_counts, placement_of)
-from onebit_spark.engines.spark.frames import (TemporaryFolders, expect_long_lines, sql_type, truncate_plan, working_session)
-from onebit_spark.engines.spark.packing import (BUNDLES)
-from onebit_spark.engines.spark.ratings import (collect_ratings, estimate_size)
-from onebit_spark.engines.spark.runner import (BATCH_BYTES, Broadcasts, SparkEngine, Table, Takes)
-from onebit_spark.engines.spark.sessions import (checkpoint_folder, described, driver_limits, is_connect, is_local, parallelism)
-from onebit_spark.engines.spark.survey import (RatingSurvey, survey_ratings)
-from onebit_spark.model_info import (DIRECTIONS, MEASURED, ModelInfo, align_factors, factor_columns, factor_table, plain_lists, read_factors, side_table)
-from onebit_spark.settings import (Execution, FitConfig)
-from pyspark import (Broadcast)
-from pyspark.sql import (DataFrame, SparkSession)
-from pyspark.sql.types import (LongType, StructField, StructType)
-from typing import (Any)
+from __future__ import annotations
+
 import atexit
 import logging
-import numpy as np
-import pyarrow as pa
 import shutil
 import tempfile
 import uuid
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark import Broadcast
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
+
+from onebit_spark.core.fit_state import FitState
+from onebit_spark.core.losses import OTHER, SIDES, Side
+from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
+from onebit_spark.core.setup import form_of
+from onebit_spark.core.spectral import CountedRows
+from onebit_spark.core.work import Own, numbers_of, posterior_of
+from onebit_spark.data.id_index import Ids
+from onebit_spark.data.locations import Location
+from onebit_spark.data.ratings import CollectedRatings, Columns, SizeEstimate, not_deterministic
+from onebit_spark.engines.decide import ClusterLimits, Exchange, decide, takes_slice
+from onebit_spark.engines.layout import RowLayout
+from onebit_spark.engines.spark.blocking import (
+    CHUNKS,
+    RATINGS_PER_BLOCK,
+    WIDE,
+    Blocking,
+    NumberedIds,
+    SidePlan,
+    SideTable,
+    Storage,
+    default_blocks,
+    default_tasks,
+    encoded,
+    multiple_of,
+    number_bundles,
+    number_ids,
+    placement_by_counts,
+    placement_of,
+)
+from onebit_spark.engines.spark.frames import (
+    TemporaryFolders,
+    expect_long_lines,
+    sql_type,
+    truncate_plan,
+    working_session,
+)
+from onebit_spark.engines.spark.packing import BUNDLES
+from onebit_spark.engines.spark.ratings import collect_ratings, estimate_size
+from onebit_spark.engines.spark.runner import BATCH_BYTES, Broadcasts, SparkEngine, Table, Takes
+from onebit_spark.engines.spark.sessions import (
+    checkpoint_folder,
+    described,
+    driver_limits,
+    is_connect,
+    is_local,
+    parallelism,
+)
+from onebit_spark.engines.spark.survey import RatingSurvey, survey_ratings
+from onebit_spark.model_info import (
+    DIRECTIONS,
+    MEASURED,
+    ModelInfo,
+    align_factors,
+    factor_columns,
+    factor_table,
+    plain_lists,
+    read_factors,
+    side_table,
+)
+from onebit_spark.settings import Execution, FitConfig
 
 log = logging.getLogger("onebit_spark")
 

@@ -66,4 +66,4 @@ def test_from_the_command(deepest, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["onebit-spark", "fit", *flags, *fixed])
     assert command() == 0
     assert deepest[-1] == "command"
-    assert len(deepest) <= FROM_COMMAND, deepest
+    assert len(deepest) <= FROM_COMMAND, " ".join(deepest)

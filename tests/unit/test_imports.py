@@ -39,17 +39,18 @@ MAY_IMPORT = {
     "predict": "model_info ratings data certify loop core errors",
     "model_folder": "predict model_info data core errors",
     "model": "model_folder predict report model_info data certify loop core errors",
-    "checkpoints": "engines.base sessions ratings data model_info loop core errors",
+    "checkpoints": "finish engines.base sessions ratings data model_info loop core errors",
     "finish": "engines.base ratings certify model_info loop core errors",
-    "fit": "finish checkpoints engines.base ratings data certify model_info loop core errors",
-    "in_process": ("fit model model_folder predict engines ratings data model_info certify loop core errors"),
+    "task": "finish checkpoints engines.base ratings data certify model_info loop core errors",
+    "fit": "task finish checkpoints engines.base ratings data certify model_info loop core errors",
+    "in_process": ("fit task model model_folder predict engines ratings data model_info certify loop core errors"),
     "spark": (
-        "in_process fit checkpoints model model_folder predict report engines sessions ratings data certify model_info "
-        "loop core errors"
+        "in_process fit task checkpoints model model_folder predict report engines sessions ratings data certify "
+        "model_info loop core errors"
     ),
     "cli": (
-        "__init__ spark in_process fit checkpoints model model_folder predict report engines sessions ratings data "
-        "certify model_info loop core errors"
+        "__init__ spark in_process fit task checkpoints model model_folder predict report engines sessions ratings "
+        "data certify model_info loop core errors"
     ),
     "demo": "cli spark simulate",
     "__init__": "spark model in_process certify loop core errors",  # the public face
@@ -74,7 +75,8 @@ ROOMS = {
 }
 WITHOUT_SPARK = (
     "core", "ratings", "engines.base", "loop", "certify", "report", "simulate",
-    "predict", "model", "model_info", "model_folder", "finish", "fit", "in_process", "errors", "mlflow", "sklearn",
+    "predict", "model", "model_info", "model_folder", "finish", "fit", "task", "in_process", "errors",
+    "mlflow", "sklearn",
 )  # fmt: skip
 SPARK = ("pyspark", "py4j")
 

@@ -9,28 +9,32 @@ type in which they are held (float32), the scales and the history in full. So a 
 result as one with the same checkpoints that was never interrupted.
 """
 
-from __future__ import annotations
-
+from __future__ import (annotations)
+from collections.abc import (Callable, Iterator, Mapping)
+from contextlib import (contextmanager, suppress)
+from dataclasses import (asdict, dataclass, replace)
+from functools import (partial)
+from onebit_spark.core.fit_state import (FitState)
+from onebit_spark.core.hyper_posterior import (HyperPosterior)
+from onebit_spark.core.losses import (Side)
+from onebit_spark.core.model_selection import (SelectedModel)
+from onebit_spark.core.posterior import (FIT_VECTORS, MODEL_VECTORS, RowPosterior)
+from onebit_spark.core.setup import (chooses_kappa, kappa_of)
+from onebit_spark.core.solver import (AfterIteration, Iteration, IterationPlan, Start)
+from onebit_spark.data.locations import (Location, MODEL, replace_folder)
+from onebit_spark.data.ratings import (RatingCounts)
+from onebit_spark.engines.base import (T)
+from onebit_spark.engines.spark.sessions import (described)
+from onebit_spark.errors import (FitFailed, RequestError)
+from onebit_spark.finish import (Fit, unfinished, unfinished_choice)
+from onebit_spark.model_info import (METADATA, ModelInfo, SIDE_OF, prior_row)
+from onebit_spark.settings import (AUTO, FORM_SETTINGS, FitConfig, Who, param_names)
+from typing import (Any, Generic, NamedTuple, Protocol, TYPE_CHECKING, TypeVar)
 import json
 import logging
 import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from onebit_spark.core.losses import Side
-from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
-from onebit_spark.core.setup import chooses_kappa, kappa_of
-from onebit_spark.core.solver import Iteration, IterationPlan, Start
-from onebit_spark.data.locations import MODEL, Location, replace_folder
-from onebit_spark.data.ratings import RatingCounts
-from onebit_spark.engines.base import T
-from onebit_spark.engines.spark.sessions import described
-from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.model_info import METADATA, SIDE_OF, ModelInfo, prior_row
-from onebit_spark.settings import AUTO, FORM_SETTINGS, FitConfig, Who, param_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -230,3 +234,34 @@ def subject_of(
         "likelihood_weight": AUTO if chooses_kappa(config) else kappa_of(config),
         **{f"fingerprint of the {who} features": value for who, value in (features or {}).items()},
     }
+
+
+@dataclass(frozen=True)
+class Keeper(Generic[M, T]):
+    """Stores an unfinished fit after every level of the choice, and then every few iterations."""
+
+    folder: CheckpointFolder[M] | None  # None: it stores nothing
+    interval: int  # iterations
+    make: Callable[[Fit[T]], M]
+
+    def after_level(self, choice: SelectedModel[T]) -> None:
+        if self.folder is not None:
+            self._write(self.folder, unfinished_choice(choice))
+
+    def after_iterations_of(self, choice: SelectedModel[T]) -> AfterIteration[T] | None:
+        folder = self.folder
+        if folder is None:
+            return None
+
+        def after_iteration(
+            state: FitState[T],
+            scales: HyperPosterior,
+            history: list[Iteration],
+        ) -> None:
+            if len(history) % self.interval == 0:
+                self._write(folder, unfinished(state, choice, scales, history))
+
+        return after_iteration
+
+    def _write(self, folder: CheckpointFolder[M], fit: Fit[T]) -> None:
+        folder.write(fit.history, partial(self.make, fit))

@@ -45,12 +45,13 @@ from onebit_spark.data.user_tables import checked_arrays, spark_name
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import ThreadEngine
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.fit import FitTask, ModelParts, fit_model
+from onebit_spark.fit import fit_model
 from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import local_path, write_into
 from onebit_spark.model_info import SIDE_OF, ModelInfo
 from onebit_spark.predict.sides import ModelSide
 from onebit_spark.settings import Execution, FitConfig, Labels, Problem, Terms, Who, device_problems, is_integer
+from onebit_spark.task import FitTask, ModelParts
 
 log = logging.getLogger("onebit_spark")
 
@@ -376,7 +377,7 @@ def driver_state(
 
 
 class LocalModels:
-    """Models in this process: see ``fit.ModelStore``."""
+    """Models in this process: see ``task.ModelStore``."""
 
     spark = None
     setting_names: Mapping[str, str] | None = {}  # as in Python

@@ -27,12 +27,13 @@ from onebit_spark.data.ratings import CollectedRatings, Columns, SizeEstimate
 from onebit_spark.engines.spark.columns import check_columns, collected_features, type_of, with_weight
 from onebit_spark.engines.spark.engine import adopt_factors, factor_schema, factors_of, load_ratings, open_state
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.fit import FitTask, ModelParts, fit_model
+from onebit_spark.fit import fit_model
 from onebit_spark.in_process import driver_state
 from onebit_spark.model_info import DIRECTIONS, MEASURED, METADATA, SIDE_OF, ModelInfo
 from onebit_spark.settings import Execution, FitConfig, Labels, Terms, Who, device_problems, param_names
 from onebit_spark.spark.model import OneBitCompletionModel, read_parquet, write_model
 from onebit_spark.spark.params import FitParams, read_params
+from onebit_spark.task import FitTask, ModelParts
 
 log = logging.getLogger("onebit_spark")
 
@@ -272,7 +273,7 @@ def fit_ratings(
 
 
 class SparkModels:
-    """Models on Spark: see ``fit.ModelStore``. That of a finished fit outlives the engine."""
+    """Models on Spark: see ``task.ModelStore``. That of a finished fit outlives the engine."""
 
     setting_names: Mapping[str, str] | None = None  # the Params
 

@@ -4,22 +4,21 @@ Every import counts, also one inside a function or under ``TYPE_CHECKING``. What
 ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
 """
 
+from onebit_spark.__main__ import (JOBS, main)
+from onebit_spark.cli import (progress as bars)
+from onebit_spark.demo import (agreement, comparison)
+from pathlib import (Path)
 import ast
 import io
 import json
-import re
-import subprocess
-import sys
-from pathlib import Path
-
+import onebit_spark
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import re
+import subprocess
+import sys
 
-import onebit_spark
-from onebit_spark.__main__ import JOBS, main
-from onebit_spark.cli import progress as bars
-from onebit_spark.demo import agreement, comparison
 
 PACKAGE = Path(onebit_spark.__file__).parent
 
@@ -45,19 +44,20 @@ MAY_IMPORT = {
     "predict": "report model_info ratings data certify loop core settings compiled limits errors",
     "model_folder": "predict certify model_info data core settings errors",
     "model": "model_folder predict report model_info ratings data certify loop core settings errors",
-    "checkpoints": "engines.base sessions ratings data model_info loop core settings errors",
+    "checkpoints": "finish engines.base sessions ratings data model_info loop core settings errors",
     "finish": "records engines.base ratings data certify model_info loop core settings errors",
     "compile": "finish engines certify loop core settings compiled",
-    "fit": "compile finish checkpoints engines.base ratings data certify model_info loop core settings errors",
+    "task": "finish checkpoints engines.base ratings data certify model_info loop core settings errors",
+    "fit": "task compile finish checkpoints engines.base ratings data certify model_info loop core settings errors",
     "in_process": (
-        "fit model model_folder predict engines ratings data model_info certify loop core settings limits errors"
+        "fit task model model_folder predict engines ratings data model_info certify loop core settings limits errors"
     ),
     "spark": (
-        "in_process fit checkpoints model model_folder predict report engines sessions ratings data certify model_info "
+        "in_process fit task checkpoints model model_folder predict report engines sessions ratings data certify model_info "
         "loop core settings compiled limits errors"
     ),
     "cli": (
-        "__init__ spark in_process fit checkpoints model model_folder predict report engines sessions ratings data "
+        "__init__ spark in_process fit task checkpoints model model_folder predict report engines sessions ratings data "
         "certify model_info loop core settings compiled limits errors"
     ),
     "demo": "cli spark simulate settings",
@@ -79,7 +79,8 @@ ROOMS = {
 }
 WITHOUT_SPARK = (
     "core", "ratings", "engines.base", "loop", "certify", "report", "simulate",
-    "predict", "model", "model_info", "model_folder", "finish", "fit", "in_process", "errors", "mlflow", "sklearn",
+    "predict", "model", "model_info", "model_folder", "finish", "fit", "task", "in_process", "errors",
+    "mlflow", "sklearn",
 )  # fmt: skip
 SPARK = ("pyspark", "py4j")
 MODULE = re.compile(r"onebit_spark(\.[a-z_0-9]+)+")

@@ -25,11 +25,12 @@ from onebit_spark.data.files import ArrowTable
 from onebit_spark.data.hashes import CellSketch, cell_hashes, coin_drawn
 from onebit_spark.data.ratings import ArrowRatings, Columns
 from onebit_spark.engines.threads import ThreadEngine
-from onebit_spark.fit import FitTask, fit_model
+from onebit_spark.fit import fit_model
 from onebit_spark.in_process import LocalModels, driver_state
 from onebit_spark.model_info import feature_effects
 from onebit_spark.predict.sides import asked_ids
 from onebit_spark.settings import Execution
+from onebit_spark.task import FitTask
 
 QUICK = FitConfig(rank=2, max_iter=6, tol=0.0, likelihood_weight=1.0)
 

@@ -23,6 +23,9 @@ from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.errors import RequestError
 from onebit_spark.settings import available_cores, no_device
 
+Array = Any  # an array of the device: CuPy has no types
+Kernel = Callable[..., None]
+
 INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
 OPTIONS = ("-std=c++17",)
 COMPILERS = ThreadPoolExecutor(8)  # threads suffice: the compiler does not hold the interpreter lock
@@ -75,13 +78,13 @@ def cache_bytes() -> int:
     return int(cupy().cuda.Device().attributes["L2CacheSize"])
 
 
-def kernel(source: str, name: str, macros: Mapping[str, int], shared_bytes: int = 0) -> Any:
+def kernel(source: str, name: str, macros: Mapping[str, int], shared_bytes: int = 0) -> Kernel:
     """A kernel of a .cu file of this folder, compiled with these macros. CuPy caches what it has compiled on disk."""
     return _function(source, name, tuple(sorted(macros.items())), shared_bytes)
 
 
 @cache
-def _function(source: str, name: str, macros: tuple[tuple[str, int], ...], shared_bytes: int) -> Any:
+def _function(source: str, name: str, macros: tuple[tuple[str, int], ...], shared_bytes: int) -> Kernel:
     function = _compiling(source, macros).result().get_function(name)
     if shared_bytes > 48 * 1024:
         function.max_dynamic_shared_size_bytes = shared_bytes
@@ -127,12 +130,12 @@ THREADS = 256  # threads of a block
 NULL = np.intp(0)  # a null pointer
 
 
-def or_null(array: Any) -> Any:
+def or_null(array: Array) -> Array:
     """An array as an argument of a kernel; a null pointer for None."""
     return NULL if array is None else array
 
 
-def launch(function: Any, n: int, *arguments: Any) -> None:
+def launch(function: Kernel, n: int, *arguments: object) -> None:
     """Run a kernel with one thread for each of n numbers."""
     function((max(1, -(-n // THREADS)),), (THREADS,), arguments)
 
@@ -145,7 +148,7 @@ MOST_THREADS = 8
 _local = threading.local()
 
 
-def upload(array: NDArray[Any]) -> Any:
+def upload(array: NDArray[Any]) -> Array:
     array = np.ascontiguousarray(array)
     out = cupy().empty(array.shape, array.dtype)
     _wait()  # a queued kernel may still read this memory, if it was freed a moment ago
@@ -160,7 +163,7 @@ def upload(array: NDArray[Any]) -> Any:
     return out
 
 
-def download(array: Any) -> NDArray[Any]:
+def download(array: Array) -> NDArray[Any]:
     array = cupy().ascontiguousarray(array)
     _wait()
     out = np.empty(array.shape, array.dtype)
@@ -180,7 +183,7 @@ def _wait() -> None:
     cupy().cuda.get_current_stream().synchronize()
 
 
-def with_arrays(posterior: RowPosterior, move: Callable[[Any], Any]) -> RowPosterior:
+def with_arrays(posterior: RowPosterior, move: Callable[[Array], Array]) -> RowPosterior:
     """The posterior with all its arrays moved, to the device or from it."""
     implicit = None if posterior.implicit is None else move(posterior.implicit)
     return replace(posterior, location=move(posterior.location), scale=move(posterior.scale), implicit=implicit)

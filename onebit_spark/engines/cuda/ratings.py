@@ -20,37 +20,48 @@ from onebit_spark.core.randomness import UNITS, Split
 from onebit_spark.core.spectral import CountedRows
 from onebit_spark.data.limits import MAX_COLUMNS
 from onebit_spark.data.user_tables import checked_arrays
-from onebit_spark.engines.cuda.device import NULL, check_memory, cupy, download, kernel, launch, or_null, upload
+from onebit_spark.engines.cuda.device import (
+    NULL,
+    Array,
+    Kernel,
+    check_memory,
+    cupy,
+    download,
+    kernel,
+    launch,
+    or_null,
+    upload,
+)
 from onebit_spark.engines.cuda.shapes import MANY_TASKS, RATING_MACROS, TASK
 
 
 class Cuts(NamedTuple):
     """The ratings in tasks of equal length, whatever rows they are of."""
 
-    first_rows: Any  # the row of the first rating of each task
-    many: Any  # rows with more than MANY_TASKS tasks of ratings: a block of threads joins their parts
+    first_rows: Array  # the row of the first rating of each task
+    many: Array  # rows with more than MANY_TASKS tasks of ratings: a block of threads joins their parts
 
 
 class RowWeights(NamedTuple):
     """Sums over the ratings of each row, float64, and a count, int32."""
 
-    weights: Any  # the sum of the weights of all ratings
-    positives: Any  # the sum of the weights of positive ratings
-    root: Any  # D^{−½}: 1/√weights, 0 without ratings
-    distinct: Any  # number of different columns
+    weights: Array  # the sum of the weights of all ratings
+    positives: Array  # the sum of the weights of positive ratings
+    root: Array  # D^{−½}: 1/√weights, 0 without ratings
+    distinct: Array  # number of different columns
 
 
 @dataclass(frozen=True)
 class DeviceRatings:
     """A ``RatingBlock`` on the device. The upper bit of a code marks a rating of the same cell as the one before."""
 
-    pointers: Any  # int64
-    codes: Any  # uint32: repeated << 31 | column << 1 | positive
+    pointers: Array  # int64
+    codes: Array  # uint32: repeated << 31 | column << 1 | positive
     n_columns: int
-    weights: Any = None  # float32
+    weights: Array = None  # float32
 
     @classmethod
-    def of_keys(cls, keys: Any, shape: tuple[int, int], weights: Any) -> DeviceRatings:
+    def of_keys(cls, keys: Array, shape: tuple[int, int], weights: Array) -> DeviceRatings:
         """From ratings in any order: row << 32 | column << 1 | positive. The keys are sorted in place."""
         n, cp = len(keys), cupy()
         if weights is None:
@@ -82,7 +93,7 @@ class DeviceRatings:
         return Cuts(first_rows, upload(many))
 
     @property
-    def places(self) -> tuple[Any, Any, np.int32, np.int64]:
+    def places(self) -> tuple[Array, Array, np.int32, np.int64]:
         """``Ratings`` of ``random.cuh``, which finds the row of a rating."""
         first_rows = self.cuts.first_rows
         return self.pointers, first_rows, np.int32(len(first_rows)), np.int64(self.n_rows)
@@ -113,7 +124,7 @@ class DeviceRatings:
         return float(self.row_weights.weights.sum())
 
     @property
-    def distinct(self) -> Any:
+    def distinct(self) -> Array:
         return self.row_weights.distinct
 
     @property
@@ -132,7 +143,7 @@ class DeviceRatings:
     def _unweighted(self) -> RowWeights:
         return self.row_weights if self.weights is None else self._summed(None)
 
-    def _summed(self, weights: Any) -> RowWeights:
+    def _summed(self, weights: Array) -> RowWeights:
         m, cp = self.n_rows, cupy()
         sums = RowWeights(cp.empty(m), cp.empty(m), cp.empty(m), cp.empty(m, np.int32))
         launch(_rating_kernel("count_rows"), 32 * m, self.pointers, self.codes, or_null(weights), *sums, np.int64(m))
@@ -162,11 +173,11 @@ class DeviceRatings:
         return DeviceRatings(pointers, codes, self.n_columns, weights)
 
 
-def _rating_kernel(name: str) -> Any:
+def _rating_kernel(name: str) -> Kernel:
     return kernel("ratings", name, RATING_MACROS)
 
 
-def count_marked(marked: Any) -> int:
+def count_marked(marked: Array) -> int:
     """The number of bytes of an array that are not 0."""
     counts = cupy().zeros(1, np.uint64)
     launch(_rating_kernel("count_marked"), marked.size, marked, counts, np.int64(marked.size))
@@ -183,7 +194,7 @@ def count_distinct(ratings: DeviceRatings) -> int:
     return int(counts.get()[0])
 
 
-def keyed_normals(ratings: DeviceRatings, width: int, seed: int, deviation: float, numbered: bool) -> Any:
+def keyed_normals(ratings: DeviceRatings, width: int, seed: int, deviation: float, numbered: bool) -> Array:
     """Normals of every row, from a hash of its weights or of its number; 0 without ratings (``core.spectral``)."""
     out, keys = cupy().empty((ratings.n_rows, width)), (NULL, NULL) if numbered else ratings.row_weights[:2]
     launch(
@@ -196,11 +207,13 @@ def keyed_normals(ratings: DeviceRatings, width: int, seed: int, deviation: floa
 Orientations = dict[Side, DeviceRatings]
 
 
-def orientations(rows: Any, columns: Any, positive: Any, shape: tuple[int, int], weights: Any = None) -> Orientations:
+def orientations(
+    rows: Array, columns: Array, positive: Array, shape: tuple[int, int], weights: Array | None = None
+) -> Orientations:
     """Both orientations of ratings in any order: int32, int32, uint8 and float32 arrays of the device."""
     across, down = shape
 
-    def sorted_by(first: Any, second: Any, extent: tuple[int, int]) -> DeviceRatings:
+    def sorted_by(first: Array, second: Array, extent: tuple[int, int]) -> DeviceRatings:
         keys, n = cupy().empty(len(first), np.uint64), len(first)
         launch(_rating_kernel("fill_keys"), n, first, second, positive, keys, np.int64(n))
         return DeviceRatings.of_keys(keys, extent, weights)
@@ -243,7 +256,7 @@ def device_ratings(
 
 def _sent(
     rows: NDArray[Any], cols: NDArray[Any], labels: NDArray[Any], shape: Sequence[int] | None, form: Form
-) -> tuple[Any, Any, Any, tuple[int, int]] | None:
+) -> tuple[Array, Array, Array, tuple[int, int]] | None:
     """Rows, columns, labels as bytes, and the shape; None if anything about them is wrong or unusual."""
     kinds = rows.dtype.kind in "iu" and cols.dtype.kind in "iu" and labels.dtype.kind in "biu"
     if not kinds or not rows.shape == cols.shape == labels.shape or rows.ndim != 1 or not len(rows):

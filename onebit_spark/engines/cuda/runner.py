@@ -60,6 +60,7 @@ from onebit_spark.engines.base import Engine, Numbers, S
 from onebit_spark.engines.cuda.device import (
     NULL,
     THREADS,
+    Array,
     bytes_needed,
     cache_bytes,
     check_memory,
@@ -123,7 +124,7 @@ class CudaEngine:
         self.weighted = ratings["rows"].weights is not None
         self.total_weight = ratings["rows"].total_weight
         self._prepared: set[Form] = set()
-        self._features: dict[Side, tuple[FloatArray, Any]] = {}  # side features, here and there
+        self._features: dict[Side, tuple[FloatArray, Array]] = {}  # side features, here and there
         self._left_out: tuple[Split, DeviceRatings] | None = None
         # sums of the next half step, where the data term has needed them
         self._ahead: RatingSums | None = None
@@ -228,7 +229,7 @@ class CudaEngine:
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
         self._prepare(form_of(config))
         signs = DeviceSigns(self.ratings, self.ratings)
-        tables: tuple[Any, Any] = STARTS[config.start](signs, config.factors, config.seed)
+        tables: tuple[Array, Array] = STARTS[config.start](signs, config.factors, config.seed)
         return {side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)}
 
     def grow(
@@ -244,7 +245,7 @@ class CudaEngine:
             residuals[side] = replace(ratings, weights=weights)
         matrix = DeviceSigns(self.ratings, residuals)
         more = config.factors - tables["rows"].rank
-        factors: tuple[Any, Any] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
+        factors: tuple[Array, Array] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
         return {
             side: _with_factors(tables[side], each, loss.start_std) for side, each in zip(SIDES, factors, strict=True)
         }
@@ -285,7 +286,7 @@ class CudaEngine:
             for ratings in self.ratings.values():
                 prepare_half_step(ratings, form)
 
-    def _feature_table(self, side: Side, features: FloatArray | None) -> Any:
+    def _feature_table(self, side: Side, features: FloatArray | None) -> Array:
         """The side features on the device, sent once."""
         if features is None:
             return None
@@ -342,7 +343,7 @@ class CudaEngine:
             case CoefGram():
                 total = gram_of_coef(ratings, table).ravel()
             case ColumnNorms():
-                mean: Any = table.mean.astype(np.float64)
+                mean: Array = table.mean.astype(np.float64)
                 total = np.diag((mean.T @ mean).get()).copy()
             case _:  # these use only functions and indices that CuPy has too
                 numbers = cupy().arange(ratings.n_rows)
@@ -385,7 +386,7 @@ def _is_engine(engine: CudaEngine) -> Engine[RowPosterior]:
     return engine  # mypy holds the class to the Protocol
 
 
-def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior, explained: Any) -> RowPosterior:
+def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior, explained: Array) -> RowPosterior:
     """The posterior with the prior in rows without ratings (``core.work.FillUnrated``)."""
     filled, shape, deviation = posterior.copy(), Shape.of(posterior.form), prior.precision[0] ** -0.5
     line = deviation
@@ -472,7 +473,7 @@ def weight_unit(total: float) -> float:
     return 2.0 ** (int(np.frexp(total)[1]) - TOTAL_BITS)
 
 
-def residual_weights(ratings: DeviceRatings, rows: RowPosterior, others: RowPosterior) -> Any:
+def residual_weights(ratings: DeviceRatings, rows: RowPosterior, others: RowPosterior) -> Array:
     """w_l σ(−y_l u_l) of every rating, u_l the mean of its score."""
     shape, out = Shape.of(rows.form), cupy().empty(ratings.n, np.float32)
     launch(
@@ -485,7 +486,7 @@ def residual_weights(ratings: DeviceRatings, rows: RowPosterior, others: RowPost
 # ---- the start of a fit, and of new factors ------------------------------------------------------
 
 
-def _with_factors(rows: RowPosterior, factors: Any, deviation: float) -> RowPosterior:
+def _with_factors(rows: RowPosterior, factors: Array, deviation: float) -> RowPosterior:
     """``RowPosterior.with_factors`` on the device."""
     cp, old, new = cupy(), rows.dimension, rows.dimension + factors.shape[1]
     width = new if rows.kind == "spread" else packed_size(new)
@@ -506,7 +507,7 @@ def _with_factors(rows: RowPosterior, factors: Any, deviation: float) -> RowPost
     return RowPosterior(location, scale, rows.kind, rows.has_intercept, implicit)
 
 
-def _posterior(factors: Any, config: FitConfig, loss: Loss) -> RowPosterior:
+def _posterior(factors: Array, config: FitConfig, loss: Loss) -> RowPosterior:
     """A posterior with intercepts at 0 and the same standard deviation for all coordinates."""
     cp, rows, size, fixed = cupy(), len(factors), config.dimension, int(config.intercepts)
     location = cp.zeros((rows, size), np.float32)
@@ -541,15 +542,15 @@ class DeviceSigns:
     def distinct_keys(self, side: Side, enough: int) -> int:
         return count_distinct(self.ratings[side])
 
-    def draw(self, side: Side, normals: Normals) -> Any:
+    def draw(self, side: Side, normals: Normals) -> Array:
         numbered = isinstance(normals, Numbered)
         std = normals.std if isinstance(normals, Numbered) else 1.0
         return keyed_normals(self.ratings[side], normals.width, normals.seed, std, numbered)
 
-    def add(self, side: Side, table: Any, other: Any) -> Any:
+    def add(self, side: Side, table: Array, other: Array) -> Array:
         return table + other
 
-    def factors(self, side: Side, factors: Factors, table: Any) -> Any:
+    def factors(self, side: Side, factors: Factors, table: Array) -> Array:
         ratings = self.ratings[side]
         scaled = _scaled(ratings, table, factors.right)
         if not factors.fillers:
@@ -557,14 +558,14 @@ class DeviceSigns:
         noise = keyed_normals(ratings, factors.fillers, factors.seed + 1, factors.noise, False)
         return cupy().hstack([scaled, noise])
 
-    def product(self, side: Side, table: Any, right: Table) -> Any:
+    def product(self, side: Side, table: Array, right: Table) -> Array:
         line = LineShape.of_columns(right.shape[1])
         sent = cupy().zeros((len(table) + 1, line.width), np.float32)
         sent[:-1, : right.shape[1]] = _scaled(self.ratings[OTHER[side]], table, right)
         sums = rating_sums(self.weighted[side], line, None, sent, mode=MODE_PRODUCT)
         return sums[:, : right.shape[1]] * self.ratings[side].row_weights.root[:, None]
 
-    def total(self, side: Side, measure: TableSum, table: Any) -> NDArray[np.float64]:
+    def total(self, side: Side, measure: TableSum, table: Array) -> NDArray[np.float64]:
         if measure is gram:
             return np.asarray((table.T @ table).get())
         assert isinstance(measure, CubeSums | SquareSum)
@@ -574,7 +575,7 @@ class DeviceSigns:
         return np.asarray(cupy().vdot(factors, factors).get())
 
 
-def _scaled(ratings: DeviceRatings, table: Any, right: Table) -> Any:
+def _scaled(ratings: DeviceRatings, table: Array, right: Table) -> Array:
     return ratings.row_weights.root[:, None] * (table @ cupy().asarray(right))
 
 
@@ -614,12 +615,12 @@ def prepare_ratings() -> None:
 class DevicePrior:
     """The prior that all rows share, plus what side features add to the means."""
 
-    mean: Any  # (D,) float64
-    precision: Any  # (D, D) float64
-    explained: Any = None  # (rows, D) float32, added to the means
+    mean: Array  # (D,) float64
+    precision: Array  # (D, D) float64
+    explained: Array = None  # (rows, D) float32, added to the means
 
     @classmethod
-    def of(cls, step: HalfStep, features: Any) -> DevicePrior:
+    def of(cls, step: HalfStep, features: Array) -> DevicePrior:
         """The prior of a step. ``features`` are the side features of all rows."""
         precision = np.diag(step.prior.precision[0])
         if step.prior.coupling is not None:
@@ -632,11 +633,11 @@ class DevicePrior:
         return cls(shared[0], shared[1:], explained)
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> tuple[Array, ...]:
         """The prior as the kernels take it."""
         return self.mean, self.precision, or_null(self.explained)
 
-    def means(self, implicit_means: Any, fixed: int) -> Any:
+    def means(self, implicit_means: Array, fixed: int) -> Array:
         """The prior means of all rows, with what side features and implicit features add to them."""
         if implicit_means is None:
             return self.mean if self.explained is None else self.mean + self.explained
@@ -654,8 +655,8 @@ class RatingSums(NamedTuple):
     rows: RowPosterior
     others: RowPosterior
     kappa: float
-    sums: Any
-    data: Any  # κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] of every task
+    sums: Array
+    data: Array  # κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] of every task
 
     @classmethod
     def of(
@@ -677,7 +678,7 @@ class RatingSums(NamedTuple):
 
 def updated(
     ratings: DeviceRatings, step: HalfStep, sums: RatingSums, prior: DevicePrior
-) -> tuple[RowPosterior, Any, Any]:
+) -> tuple[RowPosterior, Array, Array]:
     """The rows after a half step, their prior means by implicit features, and two sums (``solve.cu``).
 
     ``scale`` and ``implicit`` of the old rows change in place; their ``location`` does not.
@@ -700,7 +701,7 @@ def updated(
 # ---- lines and sums ------------------------------------------------------------------------------
 
 
-def other_lines(shape: Shape, others: RowPosterior) -> Any:
+def other_lines(shape: Shape, others: RowPosterior) -> Array:
     """What a rating reads of the other side's row, and one more line of zeros."""
     n, width = others.n_rows, shape.line.width
     out = cupy().empty((n + 1, width), np.float32)
@@ -709,7 +710,7 @@ def other_lines(shape: Shape, others: RowPosterior) -> Any:
     return out
 
 
-def row_lines(shape: Shape, rows: RowPosterior) -> Any:
+def row_lines(shape: Shape, rows: RowPosterior) -> Array:
     """The factors of the other side's moments in E[u²]."""
     out = cupy().empty((rows.n_rows, shape.row_width), np.float32)
     fill = kernel("lines", "fill_rows", shape.row_macros)
@@ -717,7 +718,7 @@ def row_lines(shape: Shape, rows: RowPosterior) -> Any:
     return out
 
 
-def mean_lines(shape: Shape, rows: RowPosterior) -> Any:
+def mean_lines(shape: Shape, rows: RowPosterior) -> Array:
     """E[x] of the row x = [1, L, b] (or [L, 0]), in the places of E[z] among the moments with signed sums."""
     line, fixed = shape.line, shape.fixed
     first = shape.packed - (line.moments - line.signed) * line.group
@@ -729,9 +730,9 @@ def mean_lines(shape: Shape, rows: RowPosterior) -> Any:
 
 
 def rating_sums(
-    ratings: DeviceRatings, line: LineShape, of_rows: Any, of_others: Any, kappa: float = 1.0,
-    mode: int = MODE_LOGISTIC, data: Any = None,
-) -> Any:  # fmt: skip
+    ratings: DeviceRatings, line: LineShape, of_rows: Array, of_others: Array, kappa: float = 1.0,
+    mode: int = MODE_LOGISTIC, data: Array = None,
+) -> Array:  # fmt: skip
     """Sums over the ratings of every row (``sums.cu``). In rows without ratings only products are set, to 0."""
     cp, cuts = cupy(), ratings.cuts
     macros = sum_macros(line, ratings, mode)
@@ -788,8 +789,8 @@ def move_implicit(posterior: RowPosterior, by: ImplicitMove) -> None:
 
 
 def side_statistics(
-    ratings: DeviceRatings, old: Any, new: RowPosterior, prior: DevicePrior, implicit_means: Any, scalars: Any,
-    want_data: bool, features: Any,
+    ratings: DeviceRatings, old: Array, new: RowPosterior, prior: DevicePrior, implicit_means: Array, scalars: Array,
+    want_data: bool, features: Array,
 ) -> SideStatistics:  # fmt: skip
     """``SideStatistics`` of updated rows, in one transfer.
 
@@ -869,7 +870,7 @@ def numbers_of(shape: Shape, job: int) -> int:
     return width * width
 
 
-def fold(table: Any, out: Any) -> None:
+def fold(table: Array, out: Array) -> None:
     """The sum of every line of a table."""
     lines, count = table.shape
     threads = THREADS if count <= THREADS * 8 else MANY_THREADS
@@ -877,9 +878,9 @@ def fold(table: Any, out: Any) -> None:
 
 
 def _parts(
-    ratings: DeviceRatings, shape: Shape, old: Any, rows: RowPosterior, explained: Any, implicit_means: Any,
+    ratings: DeviceRatings, shape: Shape, old: Array, rows: RowPosterior, explained: Array, implicit_means: Array,
     chosen: range,
-) -> Any:  # fmt: skip
+) -> Array:  # fmt: skip
     """The sums of these jobs: a line for each sum, a column for each share of the rows."""
     blocks = min(TOTAL_BLOCKS, -(-ratings.n_rows // LEAST_ROWS))
     out = cupy().empty((sum(numbers_of(shape, job) for job in chosen), blocks))

@@ -1,7 +1,7 @@
 """The jobs: fit, predict, positions, evaluate. Each reads its input, calls the package once, and writes.
 
-requests (flags of each job) ◄ running (the runtime of a job, failures, signals, exit codes)
-fit_job, model_jobs (predict, positions, evaluate): on any runtime; progress (lines, bars and times)
+flags (argparse from declared settings) ◄ requests (the flags of each job) ◄ running (runtime, signals, exit codes)
+fit_job, model_jobs (predict, positions, evaluate): on any runtime; progress (lines, bars and times); sentences
 local_runtime (this process), spark_runtime (a session)
 
 A wrong argument is answered before numpy, Arrow or Spark is imported. So the modules of the jobs are imported later.

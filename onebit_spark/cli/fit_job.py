@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark import __version__
-from onebit_spark.certify.certificates import PRECISION, SELECTIVE, SKEWED, headlines
 from onebit_spark.certify.freshness import KEPT_OUT
 from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.checkpoints import clear_checkpoints, complete_checkpoints
@@ -23,14 +22,13 @@ from onebit_spark.cli.flags import as_flag, command_of
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, Target
 from onebit_spark.cli.running import failures_after
-from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
+from onebit_spark.cli.sentences import fit_summary
 from onebit_spark.data import locations as files
 from onebit_spark.data.locations import Location, OutputKind
 from onebit_spark.data.ratings import INTEGRAL, Columns
-from onebit_spark.errors import RequestError, counted
-from onebit_spark.model_info import ModelInfo
+from onebit_spark.errors import RequestError
 from onebit_spark.report.map import coloured
-from onebit_spark.report.page import REPORT, rare_class
+from onebit_spark.report.page import REPORT
 from onebit_spark.settings import Who
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 
 Runtime = Any  # a LocalRuntime or a SparkRuntime
 InputTable = Any  # an ArrowTable or a DataFrame
-MOST_STATEMENTS = 40  # certificates of groups that are printed
 KINDS = {"model": files.MODEL, "figures": files.METRICS, "map": files.MAP}
 
 
@@ -118,11 +115,13 @@ def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clo
     if held_out is not None:
         with clock("certifying"):
             wanted = CertificateRequest(request.terms, request.max_error, request.certify_by, request.min_precision)
-            model = runtime.certified(model, runtime.certify(model, held_out, wanted, KEPT_OUT)[1])
+            judged = runtime.judge_held_out(model, ratings, wanted.by)
+            certificates = model.certify_on(judged, wanted, KEPT_OUT)[1]
+            model = model.replace_certificates(certificates)
     with clock("measuring"):
         source = "training ratings" if held_out is None else "held-out ratings"
         if request.calibrate and held_out is not None:
-            model = runtime.calibrated(model, held_out)
+            model = model.calibrate_on(runtime.judge_held_out(model, ratings))
             source = "the held-out ratings that calibrated it"
         return runtime.diagnosed(model, ratings, source) if request.report else model
 
@@ -233,69 +232,3 @@ def print_summary(lines: Iterable[str], clock: Clock | None, quiet: bool, places
     for name, path in places.items():
         if path:
             print(path if quiet else f"{name}: {path}", flush=True)
-
-
-def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str]:
-    share, (users, items) = info.n_positive / info.n_ratings, info.rated
-    who = f"{counted(users, 'user')} on {counted(items, 'item')}"
-    yield f"Fitted {counted(info.n_ratings, 'rating')} of {who}, {share:.1%} positive."
-    for side, features in (info.side_features or {}).items():
-        newcomers = counted(features["newcomers"], side)
-        yield f"Side features of the {side}s: {len(features['coding']):,}. They predict {newcomers} without ratings."
-    if info.repeats["repeated"]:
-        cells, more = counted(info.repeats["repeated_cells"], "cell"), counted(info.repeats["repeated"], "rating")
-        yield (
-            f"Rated more than once: {cells}, {more} beyond the first; every rating counts. With both labels: "
-            f"{info.repeats['conflicting']:,}."
-        )
-    if info.total_weight is not None:
-        yield (
-            f"Weighted by the column {info.columns['weight']!r}: the weights sum to {info.total_weight:,.6g}. "
-            "Certificates count every rating once; theorem1 does not hold with weights and is left out."
-        )
-    last = f"{counted(info.iterations, 'iteration')}: {info.reason}"
-    if info.converged:
-        yield f"Converged after {last}."
-    elif info.parameters["tol"] == 0:
-        yield f"Stopped after {last}, as requested by tol = 0."
-    else:
-        yield f"Not converged after {last}. The predictions can be used; a larger --max-iter may improve them."
-    rank = info.parameters["rank"]
-    if info.effective_rank < rank:
-        advice = f"{rank - info.effective_rank} not needed"
-    elif not chose_rank(info.choice):
-        advice = "a larger --rank may predict better; --rank auto tries it"
-    elif rank < info.config.max_rank:
-        advice = "more factors did not lower the loss of the held-back tenth"
-    else:
-        advice = "--max-rank allows no more"
-    yield f"Effective rank {info.effective_rank} of {rank}: {advice}."
-    if info.choice:
-        yield from sentences(info.choice)
-        yield from (f"    {line}" for line in trial_table(info.choice))
-    seen = info.diagnostics or {}
-    if min(share, 1 - share) < SKEWED and "average_precision" in seen:
-        positives, negatives = (sum(seen["calls"][name]) for name in ("positive", "negative"))
-        figure, meaning = rare_class(seen, positives / (positives + negatives))
-        yield f"On {seen['source']}: {figure} {meaning}."
-    certified = headlines(certificate)
-    for item in certified:
-        yield f"Certificate ({item['name']}): {item['statement']}"
-    if not certified:
-        used = ["implicit features"] if info.config.implicit_features else []
-        used += [f"side features of the {who}s" for who in info.side_features or ()]
-        yield (
-            f"No certificate, because the prior depends on {' and '.join(used)}: --holdout 0.1 keeps some ratings out "
-            "of the fit and certifies the model on them."
-        )
-    further = (item for item in certificate["certificates"] if item not in certified)
-    yield from further_statements(further, "in the model's certificate.json")
-
-
-def further_statements(certificates: Iterable[Mapping[str, Any]], where: str) -> Iterator[str]:
-    """The first of the certificates beside the headline; ``where`` says where the others are."""
-    further = [item for item in certificates if item["name"] in (SELECTIVE, PRECISION) or item.get("group")]
-    for item in further[:MOST_STATEMENTS]:
-        yield f"Certificate ({item['name']}): {item['statement']}"
-    if len(further) > MOST_STATEMENTS:
-        yield f"… and {len(further) - MOST_STATEMENTS} more certificates of groups, {where}."

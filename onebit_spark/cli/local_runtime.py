@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from onebit_spark.certify.certificates import Certificate
 from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, is_csv
@@ -171,24 +170,9 @@ class LocalRuntime:
         refuse(request.problems(model.info))
         return judged
 
-    def measure(self, model: FittedModel, on: RatingsHere) -> dict[str, Any]:
-        return model.evaluate_on(on)
-
-    def ranking(self, model: FittedModel, on: RatingsHere, n: int, seen: RatingsHere | None) -> dict[str, Any]:
-        return model.rank_on(on, n, seen)
-
-    def certify(
-        self, model: FittedModel, on: RatingsHere | KeptRatings, request: CertificateRequest,
-        freshness: Mapping[str, Any] | None = None,
-    ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
-        judged = model.judge_kept(on) if isinstance(on, KeptRatings) else on
-        return model.certify_on(judged, request, freshness)
-
-    def certified(self, model: FittedModel, certificates: Sequence[Certificate]) -> FittedModel:
-        return model.with_certificates(certificates)
-
-    def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
-        return model.calibrate_on(model.judge_kept(on))
+    def judge_held_out(self, model: FittedModel, ratings: LocalRatings, by: str | None = None) -> RatingsHere:
+        assert ratings.held_out is not None
+        return model.judge_kept(ratings.held_out)
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
         """The model with the figures of its report: of the held-out ratings, or else of the fitted ones."""
@@ -237,9 +221,6 @@ class LocalRuntime:
     ) -> None:  # fmt: skip
         table = model.positions(who, dimensions, anchors)
         _write(iter([table.rename_columns({who: model.info.columns[who]})]), target)
-
-    def drawing(self, model: FittedModel, anchors: Mapping[Any, int]) -> dict[str, Any]:
-        return model.draw(anchors)
 
     def groups(self, features: ArrowTable, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
         """The words that colour a map, of the users on it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,13 +12,13 @@ from onebit_spark.cli import fit_job
 from onebit_spark.cli.fit_job import Runtime, print_summary
 from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest, PositionsRequest, PredictRequest, Target
+from onebit_spark.cli.sentences import evaluation_summary
 from onebit_spark.data.locations import Location
 from onebit_spark.data.ratings import NoRatings
 from onebit_spark.errors import RequestError, counted
 from onebit_spark.predict.ranking import NOTHING_SEEN
 from onebit_spark.predict.sides import arrow_type, asked_ids
 from onebit_spark.report.map import COLOURS, page
-from onebit_spark.report.page import rare_class
 from onebit_spark.settings import Who
 
 
@@ -63,7 +62,7 @@ def positions(runtime: Runtime, request: PositionsRequest) -> None:
         anchors = dict(zip(ids.to_pylist(), map(int, request.signs.values()), strict=True))
         features = fit_job.read_features(runtime, request, {"user": model.info.columns["user"]})
     with clock("positions"):
-        drawn = runtime.drawing(model, anchors) if request.map else {}
+        drawn = model.draw(anchors) if request.map else {}
         if features:
             drawn = fit_job.with_colours(runtime, drawn, features, model.info.columns["user"])
             if not drawn["groups"]:
@@ -97,13 +96,13 @@ def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
                 raise RequestError(NOTHING_SEEN.format(f"--exclude-seen {request.exclude_seen}")) from None
     with clock("evaluating"):
         if request.certify:
-            figures, certificates = runtime.certify(model, ratings, wanted)
+            figures, certificates = model.certify_on(ratings, wanted)
             figures["certificate"] = certificates[0].as_dict()
             figures["certificates"] = [item.as_dict() for item in certificates]
         else:
-            figures = runtime.measure(model, ratings)
+            figures = model.evaluate_on(ratings)
         if request.ranking is not None:
-            figures["ranking"] = runtime.ranking(model, ratings, request.ranking, seen)
+            figures["ranking"] = model.rank_on(ratings, request.ranking, seen)
     if request.output:
         text = json.dumps(figures, indent=2, allow_nan=False) + "\n"
         Location(runtime.session, request.output).write_text(text)
@@ -121,44 +120,3 @@ def _judged_by(
     table = runtime.table(request, name, needed, weight)
     fit_job.check_id_types(runtime, request, name, table, {columns[who]: types[who] for who in ("user", "item")})
     return runtime.judged_by(model, table, request.threshold, wanted)
-
-
-def evaluation_summary(figures: dict[str, Any], more: str) -> Iterator[str]:
-    """``more`` says where all certificates are, if not all are printed."""
-    if figures.get("warning"):
-        yield f"Warning: {figures['warning']}."
-    yield f"{counted(figures['n'], 'rating')}, {figures['n_positive'] / figures['n']:.1%} positive"
-    for side, words in (("user", "of a user"), ("item", "on an item")):
-        if figures[f"n_unknown_{side}"]:
-            yield f"  {figures[f'n_unknown_{side}']:,} of them {words} that the model has never seen"
-    low, high = figures["error_low"], figures["error_high"]
-    yield f"error      {figures['error']:.4f}   95% interval {low:.4f} to {high:.4f}"
-    yield f"  (always predicting the majority of the training data: {figures['majority_error']:.4f})"
-    if figures["auc"] is None:
-        yield "auc        none: only one class is present"
-    else:
-        off = f"within {figures['auc_error']:.0e}, from a histogram" if figures["auc_error"] else "exact"
-        yield f"auc        {figures['auc']:.4f}   {off}"
-    figure, meaning = rare_class(figures, figures["n_positive"] / figures["n"])
-    yield f"precision  {figure}   {meaning}"
-    for name in ("log_loss", "brier", "hinge_loss"):
-        yield f"{name:<10} {figures[name]:.4f}"
-    yield f"calibration error {figures['calibration_error']:.4f}: mean distance of probabilities from frequencies"
-    if "ranking" in figures:
-        yield from ranking_summary(figures["ranking"])
-    if "certificate" in figures:
-        yield figures["certificate"]["statement"]
-        yield from fit_job.further_statements(figures["certificates"], more)
-
-
-def ranking_summary(figures: dict[str, Any]) -> Iterator[str]:
-    of = counted(figures["n_users"], "user")
-    yield f"lists of {counted(figures['n'], 'item')}, over {of} with positive ratings"
-    if figures["n_unknown_user"]:
-        yield f"  {counted(figures['n_unknown_user'], 'user')} that the model has never seen left out"
-    for name in ("model", "popularity"):
-        if name in figures:
-            told = ", ".join(f"{figure} {value:.4f}" for figure, value in figures[name].items())
-            yield f"{name:<10} {told}"
-    if "popularity" not in figures:
-        yield "  the lists may have fitted items: give the fitted ratings as --exclude-seen"

@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from onebit_spark.certify.certificates import Certificate
 from onebit_spark.certify.requests import CertificateRequest
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, Target, is_csv, is_table_name
@@ -209,26 +208,11 @@ class SparkRuntime:
         scoring.check_request(model.factors, table, request)
         return model.judge(table, threshold, request.by)
 
-    def measure(self, model: OneBitCompletionModel, on: SparkRatings) -> dict[str, Any]:
-        return model.evaluate_on(on)
-
-    def ranking(
-        self, model: OneBitCompletionModel, on: SparkRatings, n: int, seen: SparkRatings | None
-    ) -> dict[str, Any]:
-        return model.rank_on(on, n, seen)
-
-    def certify(
-        self, model: OneBitCompletionModel, on: SparkRatings | HeldOut, request: CertificateRequest,
-        freshness: Mapping[str, Any] | None = None,
-    ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
-        judged = on.judged_by(model, request.by) if isinstance(on, HeldOut) else on
-        return model.certify_on(judged, request, freshness)
-
-    def certified(self, model: OneBitCompletionModel, certificates: Sequence[Certificate]) -> OneBitCompletionModel:
-        return model.withCertificates(certificates)
-
-    def calibrated(self, model: OneBitCompletionModel, on: HeldOut) -> OneBitCompletionModel:
-        return model.calibrate_on(on.judged_by(model))
+    def judge_held_out(
+        self, model: OneBitCompletionModel, ratings: DividedFrame, by: str | None = None
+    ) -> SparkRatings:  # fmt: skip
+        assert ratings.held_out is not None
+        return ratings.held_out.judged_by(model, by)
 
     def diagnosed(self, model: OneBitCompletionModel, ratings: DividedFrame, source: str) -> OneBitCompletionModel:
         if ratings.held_out is None:
@@ -264,9 +248,6 @@ class SparkRuntime:
         self, model: OneBitCompletionModel, who: Who, dimensions: int | None, anchors: Mapping[Any, int], target: Target
     ) -> None:  # fmt: skip
         self._write(model.positions(who, dimensions, anchors), target)
-
-    def drawing(self, model: OneBitCompletionModel, anchors: Mapping[Any, int]) -> dict[str, Any]:
-        return model.draw(anchors)
 
     def groups(self, features: DataFrame, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
         """The words that colour a map, of the users on it."""

@@ -268,7 +268,7 @@ def test_bad_input_is_refused_in_one_line(request, folders, runtime, name):
     request.getfixturevalue("spark" if runtime == "spark" else "outside_spark")
     folder, (command, parts) = folders(runtime), CASES[name]
     for model, fit in MODELS.items():
-        if f"--model {{}}/{model} " in f"{command} " and not (folder / model).exists():
+        if f"{{}}/{model} " in f"{command} " and not (folder / model).exists():
             code, _, err = run_job(fit, folder, runtime)
             assert code == 0, err
     code, out, err = run_job(command, folder, runtime)

@@ -15,7 +15,7 @@ from fitting import assert_same_bits, simulated
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays, fit_table
 from onebit_spark.certify import bounds
 from onebit_spark.certify.draw_certificates import prior_cost
-from onebit_spark.cli.fit_job import fit_summary
+from onebit_spark.cli.sentences import fit_summary
 from onebit_spark.core import model_selection
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.hyper_posterior import HyperPosterior, Moments

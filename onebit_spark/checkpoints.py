@@ -9,32 +9,33 @@ type in which they are held (float32), the scales and the history in full. So a 
 result as one with the same checkpoints that was never interrupted.
 """
 
-from __future__ import (annotations)
-from collections.abc import (Callable, Iterator, Mapping)
-from contextlib import (contextmanager, suppress)
-from dataclasses import (asdict, dataclass, replace)
-from functools import (partial)
-from onebit_spark.core.fit_state import (FitState)
-from onebit_spark.core.hyper_posterior import (HyperPosterior)
-from onebit_spark.core.losses import (Side)
-from onebit_spark.core.model_selection import (SelectedModel)
-from onebit_spark.core.posterior import (FIT_VECTORS, MODEL_VECTORS, RowPosterior)
-from onebit_spark.core.setup import (chooses_kappa, kappa_of)
-from onebit_spark.core.solver import (AfterIteration, Iteration, IterationPlan, Start)
-from onebit_spark.data.locations import (Location, MODEL, replace_folder)
-from onebit_spark.data.ratings import (RatingCounts)
-from onebit_spark.engines.base import (T)
-from onebit_spark.engines.spark.sessions import (described)
-from onebit_spark.errors import (FitFailed, RequestError)
-from onebit_spark.finish import (Fit, unfinished, unfinished_choice)
-from onebit_spark.model_info import (METADATA, ModelInfo, SIDE_OF, prior_row)
-from onebit_spark.settings import (AUTO, FORM_SETTINGS, FitConfig, Who, param_names)
-from typing import (Any, Generic, NamedTuple, Protocol, TYPE_CHECKING, TypeVar)
+from __future__ import annotations
+
 import json
 import logging
 import math
 import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from onebit_spark.core.fit_state import FitState
+from onebit_spark.core.hyper_posterior import HyperPosterior
+from onebit_spark.core.losses import Side
+from onebit_spark.core.model_selection import SelectedModel
+from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
+from onebit_spark.core.setup import chooses_kappa, kappa_of
+from onebit_spark.core.solver import AfterIteration, Iteration, IterationPlan, Start
+from onebit_spark.data.locations import MODEL, Location, replace_folder
+from onebit_spark.data.ratings import RatingCounts
+from onebit_spark.engines.base import T
+from onebit_spark.engines.spark.sessions import described
+from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.finish import Fit, unfinished, unfinished_choice
+from onebit_spark.model_info import METADATA, SIDE_OF, ModelInfo, prior_row
+from onebit_spark.settings import AUTO, FORM_SETTINGS, FitConfig, Who, param_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,21 +4,22 @@ Every import counts, also one inside a function or under ``TYPE_CHECKING``. What
 ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
 """
 
-from onebit_spark.__main__ import (JOBS, main)
-from onebit_spark.cli import (progress as bars)
-from onebit_spark.demo import (agreement, comparison)
-from pathlib import (Path)
 import ast
 import io
 import json
-import onebit_spark
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import onebit_spark
+from onebit_spark.__main__ import JOBS, main
+from onebit_spark.cli import progress as bars
+from onebit_spark.demo import agreement, comparison
 
 PACKAGE = Path(onebit_spark.__file__).parent
 
@@ -53,12 +54,12 @@ MAY_IMPORT = {
         "fit task model model_folder predict engines ratings data model_info certify loop core settings limits errors"
     ),
     "spark": (
-        "in_process fit task checkpoints model model_folder predict report engines sessions ratings data certify model_info "
-        "loop core settings compiled limits errors"
+        "in_process fit task checkpoints model model_folder predict report engines sessions ratings data certify "
+        "model_info loop core settings compiled limits errors"
     ),
     "cli": (
-        "__init__ spark in_process fit task checkpoints model model_folder predict report engines sessions ratings data "
-        "certify model_info loop core settings compiled limits errors"
+        "__init__ spark in_process fit task checkpoints model model_folder predict report engines sessions ratings "
+        "data certify model_info loop core settings compiled limits errors"
     ),
     "demo": "cli spark simulate settings",
     "__init__": "spark model in_process certify loop core settings errors",  # the public face

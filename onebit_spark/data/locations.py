@@ -266,7 +266,8 @@ class OutputKind:
     def is_own(self, output: Location) -> bool:
         if self.is_file:
             return re.search(self.mark, output.text()) is not None
-        return output.text(MARKER) == self.name
+        marked = output.text(MARKER) == self.name
+        return marked and table_format(output._spark, output.uri) is None  # nobody has made a lake's table of it
 
     def write_marker(self, folder: Location) -> None:
         (folder / MARKER).write_text(self.name)

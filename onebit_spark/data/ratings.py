@@ -599,7 +599,7 @@ def plain_numbers(given: pa.Table) -> pa.Table:
     if is_text(label.type):
         columns[LABEL] = text_to_numbers(label, booleans=True)
     elif pa.types.is_decimal(label.type):
-        columns[LABEL] = label.cast(pa.float64())
+        columns[LABEL] = as_doubles(label)
     if WEIGHT in columns:
         columns[WEIGHT] = _weights(given[WEIGHT])
     if GROUP in columns and pa.types.is_floating(given[GROUP].type):
@@ -612,8 +612,14 @@ def plain_numbers(given: pa.Table) -> pa.Table:
 
 def _weights(given: pa.ChunkedArray) -> pa.ChunkedArray:
     """The weights as 32-bit floats. Text that is no number becomes null, and 1e39 infinite."""
-    numbers = text_to_numbers(given) if is_text(given.type) else given.cast(pa.float64())
+    numbers = text_to_numbers(given) if is_text(given.type) else as_doubles(given)
     return numbers.cast(pa.float32(), safe=False)
+
+
+def as_doubles(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The nearest doubles. Arrow's own cast of a decimal rounds twice: 3.30 would be above 3.3."""
+    exact = numbers.cast(pa.string()) if pa.types.is_decimal(numbers.type) else numbers
+    return exact.cast(pa.float64(), safe=False)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -685,7 +691,7 @@ class TallyState(TypedDict):
 def _defects_of(table: RatingTable) -> dict[str, Mask]:
     given, plain = table.given, table.plain
     label = plain[LABEL].cast(pa.int8()) if pa.types.is_boolean(plain[LABEL].type) else plain[LABEL]
-    number = label.cast(pa.float64())
+    number = label.cast(pa.float64(), safe=False)
     text = np.asarray(pc.and_(number.is_null(), given[LABEL].is_valid()))  # there, but no number
     absent = null_or_nan(number)
     defects = {

@@ -24,7 +24,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from onebit_spark.cli import requests
@@ -69,24 +69,20 @@ class Job(Generic[Request]):
         ``runtime`` is where it runs if the request names none. ``ship_package``: the workers lack this package.
         """
         job = replace(self, name=name or self.name, packages=self.packages + (PACKAGE,) * ship_package)
-        return exit_code(lambda interrupts: job._run(argv, runtime, interrupts))
-
-    def _run(self, argv: Sequence[str] | None, default: str, interrupts: Interrupts) -> None:
-        request = parse(self.request, self.name, argv)
-        logging.basicConfig(format="%(message)s")
-        log.setLevel(logging.WARNING if request.quiet else logging.INFO)
-        for talkative in ("py4j", "matplotlib"):
-            logging.getLogger(talkative).setLevel(logging.ERROR)
-        chosen = choose(request, default)
-        if chosen.name == LOCAL or default != SPARK:
-            log.info("runtime: %s (%s)", *chosen)
-        if self.warm_up is not None:
-            in_background(self.warm_up, request, chosen.name)
-        with self._runtime(request, chosen) as place:
-            spark = place.session
-            interrupts.install(None if spark is None else lambda: _silence(spark))
-            with interrupts.with_advice(lambda: self.advice(place, request)), explained_failures():
-                self.work()(place, request)
+        with Interrupts() as interrupts:
+            request = parse(job.request, job.name, argv)
+            log_plainly(logging.WARNING if request.quiet else logging.INFO)
+            chosen = choose(request, runtime)
+            if chosen.name == LOCAL or runtime != SPARK:
+                log.info("runtime: %s (%s)", *chosen)
+            if job.warm_up is not None:
+                in_background(job.warm_up, request, chosen.name)
+            with job._runtime(request, chosen) as place:
+                spark = place.session
+                interrupts.install(None if spark is None else lambda: _silence(spark))
+                with interrupts.with_advice(lambda: job.advice(place, request)), explained_failures():
+                    job.work()(place, request)
+        return interrupts.code
 
     @contextmanager
     def _runtime(self, request: Request, chosen: Chosen) -> Iterator[Any]:
@@ -104,6 +100,13 @@ class Job(Generic[Request]):
             from onebit_spark.cli.spark_runtime import SparkRuntime
 
             yield SparkRuntime(spark)
+
+
+def log_plainly(level: int) -> None:
+    logging.basicConfig(format="%(message)s")
+    log.setLevel(level)
+    for talkative in ("py4j", "matplotlib"):
+        logging.getLogger(talkative).setLevel(logging.ERROR)
 
 
 def in_background(task: Callable[..., None], *arguments: Any) -> None:
@@ -352,9 +355,13 @@ SILENCE_SECONDS = 2.0  # the longest wait for a busy or dead JVM
 
 
 class Interrupts:
-    """SIGINT and SIGTERM raise KeyboardInterrupt in the body; a second signal ends the process at once."""
+    """SIGINT and SIGTERM raise KeyboardInterrupt in the body; a second signal ends the process at once.
+
+    The exit code says how the body ended, and a last line on stderr, if it did not succeed, why.
+    """
 
     def __init__(self) -> None:
+        self.code = DONE
         self.received: int | None = None
         self._before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
         self._hook = sys.unraisablehook
@@ -366,6 +373,34 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread() and self.received is None:
             for number in SIGNALS:
                 signal.signal(number, self._interrupt)
+
+    def __enter__(self) -> Interrupts:
+        self.install()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, Exception | KeyboardInterrupt):
+            print(" ".join(self._last_line(error).split()), file=sys.stderr, flush=True)
+        self.restore()
+        return not isinstance(error, SystemExit)  # of --help
+
+    def _last_line(self, error: Exception | KeyboardInterrupt) -> str:
+        if self.received is not None or isinstance(error, KeyboardInterrupt):
+            self.code = 128 + (self.received or signal.SIGINT)
+            return f"interrupted. {error if isinstance(error, KeyboardInterrupt) else ''}"
+        if isinstance(error, RequestError):
+            self.code = REFUSED
+            return f"error: {error}"
+        self.code = FAILED
+        if isinstance(error, FitFailed):
+            return f"error: {error}"
+        print_traceback()
+        return f"error: {reason_of(error)}"
 
     def restore(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -410,28 +445,6 @@ class Interrupts:
             with suppress(Exception):
                 words = advice()
             raise KeyboardInterrupt(words) from error
-
-
-def exit_code(run: Callable[[Interrupts], None]) -> int:
-    """Run a job. The exit code says how it ended, and a last line on stderr, if it did not succeed, why."""
-    interrupts = Interrupts()
-    interrupts.install()
-    try:
-        run(interrupts)
-        return DONE
-    except (Exception, KeyboardInterrupt) as error:
-        code, line = FAILED, f"error: {reason_of(error)}"
-        if interrupts.received is not None or isinstance(error, KeyboardInterrupt):
-            code = 128 + (interrupts.received or signal.SIGINT)
-            line = f"interrupted. {error if isinstance(error, KeyboardInterrupt) else ''}"
-        elif isinstance(error, RequestError | FitFailed):
-            code, line = REFUSED if isinstance(error, RequestError) else FAILED, f"error: {error}"
-        else:
-            print_traceback()
-        print(" ".join(line.split()), file=sys.stderr, flush=True)
-        return code
-    finally:
-        interrupts.restore()
 
 
 # ---- the jobs --------------------------------------------------------------------------------------------------------

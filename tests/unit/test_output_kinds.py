@@ -48,6 +48,10 @@ CASES = {
     "a report": (f"<!DOCTYPE html><head>{files.PAGE_MARK}9 ratings</title>", {"PAGE"}),
     "ratings": ({"part-0.parquet": RATED, "_SUCCESS": ""}, set()),
     "a Delta table of predictions": ({"part-0.parquet": PREDICTED, "_delta_log/0.json": "{}"}, set()),
+    "predictions that became a Delta table": (
+        marked("PREDICTIONS", **{"part-0.parquet": PREDICTED, "_delta_log/0.json": "{}"}),
+        set(),
+    ),
     "a foreign users and items": ({"users/part-0.parquet": "", "items/part-0.parquet": ""}, set()),
 }
 

@@ -65,7 +65,7 @@ test-all: lint docs suite-all test-connect
 # On a machine that has not run the suite yet, its processes would compile the kernels. Here each is compiled once, on both
 # cores.
 kernels: setup
-	@$(BIN)/python tests/kernels.py
+	@$(BIN)/python tests/support/kernels.py
 
 suite: kernels
 	$(RUN) $(PYTEST)
@@ -138,7 +138,7 @@ dist:
 	$(DIST) -m pip install --quiet build twine 'readme_renderer[md]'
 	$(DIST) -m build --outdir dist . >/dev/null
 	$(DIST) -m twine check --strict dist/*
-	$(DIST) tests/dist.py $(DIST_PYTHONS)
+	$(DIST) tests/support/dist.py $(DIST_PYTHONS)
 	cp dist/onebit_spark-*.whl dist/onebit_spark.zip
 
 clean:

@@ -5,7 +5,7 @@
 In every split, 85% of the ratings are fitted with the default settings or a given rank, and 10% certify each request
 separately at δ = .05. The last 5% show precision and recall on ratings that were neither fitted nor used to certify.
 The figures are medians over the splits, with the smallest and the largest in brackets. How often certified precisions
-are violated where the truth is known: ``python tests/unit/knownrisk.py precision``.
+are violated where the truth is known: ``python tests/support/knownrisk.py precision``.
 """
 
 from __future__ import annotations

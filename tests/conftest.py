@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
-from jvm import SHORT_LIVED
+from support.jvm import SHORT_LIVED
 
 HERE = Path(__file__).parent
 CONNECT = os.environ.get("ONEBIT_TEST_SESSION") == "connect"  # make test-connect
@@ -81,7 +81,7 @@ def spark(tmp_path_factory):
             "spark.ui.enabled": "false",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",  # where large results of tasks are fetched from
-            "spark.python.daemon.module": "workerdaemon",
+            "spark.python.daemon.module": "support.workerdaemon",
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parent / "benchmarks"))),
         }
     start = SparkSession.builder.remote if CONNECT else SparkSession.builder.master

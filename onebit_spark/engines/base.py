@@ -6,7 +6,7 @@
     SparkEngine     Table, held or stored                  the executors, in one job or two per step
 
 ``core.fit_state`` keeps the tables of a fit and calls these methods. mypy holds the three classes
-to the Protocol, and so does one contract test (``tests/engine_contract.py``).
+to the Protocol, and so does one contract test (``tests/support/engine_contract.py``).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from standalone import Cluster, without_pythonpath
+from support.standalone import Cluster, without_pythonpath
 
 ROOT = Path(__file__).parents[2]
 

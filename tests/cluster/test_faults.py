@@ -4,9 +4,9 @@ import signal
 from functools import partial
 
 import pytest
-from eventlog import BLOCKING, CERTIFICATE, CHECKPOINT, COLUMNS_STEP, PART, ROWS_STEP, START, SURVEY, WRITING
-from faultyfit import ITERATIONS, ClusterFit, assert_same_fit, quiet_fit, write_ratings
-from standalone import descendants, send, wait_for
+from support.eventlog import BLOCKING, CERTIFICATE, CHECKPOINT, COLUMNS_STEP, PART, ROWS_STEP, START, SURVEY, WRITING
+from support.faultyfit import ITERATIONS, ClusterFit, assert_same_fit, quiet_fit, write_ratings
+from support.standalone import descendants, send, wait_for
 
 pytestmark = pytest.mark.cluster
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from faultyfit import ClusterFit, assert_same_fit, quiet_fit, write_ratings
+from support.faultyfit import ClusterFit, assert_same_fit, quiet_fit, write_ratings
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.simulate import simulate

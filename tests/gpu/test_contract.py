@@ -1,7 +1,7 @@
-"""The contract of engines on a GPU: see ``tests/engine_contract.py``."""
+"""The contract of engines on a GPU: see ``tests/support/engine_contract.py``."""
 
 import pytest
-from engine_contract import (  # noqa: F401
+from support.engine_contract import (  # noqa: F401
     FORMS,
     Both,
     test_growth,

@@ -8,7 +8,7 @@ import math
 
 import pyarrow.parquet as pq
 import pytest
-from running import NO_HEADER, TABLES, run_job, table, write
+from support.running import NO_HEADER, TABLES, run_job, table, write
 
 BAD_TABLES = {
     "null_ids": table(user=("a", None, None, "b"), item=("x", "y", None, "y")),

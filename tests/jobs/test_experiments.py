@@ -7,7 +7,7 @@ import pytest
 from paper import experiments, reproduction_page
 from paper.methods import METHODS
 from paper.tasks import on_workers, run_tasks
-from running import run_here
+from support.running import run_here
 
 from onebit_spark.data.locations import Location
 from onebit_spark.simulate import simulate

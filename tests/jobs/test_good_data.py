@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import save_small_model
-from running import NO_HEADER, TABLES, run_here, run_job, table, write
+from support.modelfolders import save_small_model
+from support.running import NO_HEADER, TABLES, run_here, run_job, table, write
 
 import onebit_spark
 

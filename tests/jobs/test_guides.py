@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from guides import GUIDES, ROOT, assert_prints, snippets
 from pyspark.ml.recommendation import ALS
-from running import run_here, write
+from support.guides import GUIDES, ROOT, assert_prints, snippets
+from support.running import run_here, write
 
 from onebit_spark import simulate
 

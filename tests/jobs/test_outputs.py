@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import save_small_model
-from running import FAST, TABLES, run_here, write
+from support.modelfolders import save_small_model
+from support.running import FAST, TABLES, run_here, write
 
 from onebit_spark import load
 from onebit_spark.data.locations import PREDICTIONS, Location

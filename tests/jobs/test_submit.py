@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from running import ROOT, TABLES, run, run_here, started, submit, wait_for, write
+from support.running import ROOT, TABLES, run, run_here, started, submit, wait_for, write
 
 import onebit_spark
 from onebit_spark import OneBitCompletionModel

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 import pytest
-from modelfolders import info_of, model_of
 from powerlaw import power_law_ratings
+from support.modelfolders import info_of, model_of
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import model_selection

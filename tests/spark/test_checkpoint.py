@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from modelfolders import save_small_model
+from support.modelfolders import save_small_model
+from support.sparkfits import Interrupted, interrupt_after
 
 from onebit_spark import RequestError
 from onebit_spark.checkpoints import HISTORY, CheckpointFolder, clear_checkpoints
@@ -15,18 +16,6 @@ from onebit_spark.spark.estimator import OneBitCompletion, SparkModels
 from onebit_spark.spark.model import OneBitCompletionModel
 
 LEVELS = ("_first_trial", "after")  # where a search is interrupted: a method of it, or after it
-
-
-class Interrupted(Exception):
-    pass
-
-
-def interrupt_after(number):
-    def stop(iteration):
-        if iteration.number == number:
-            raise Interrupted
-
-    return stop
 
 
 def estimator(folder, **params):

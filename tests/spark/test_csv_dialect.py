@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from csvdialect import DIALECT, written
+from support.csvdialect import DIALECT, written
 
 from onebit_spark import RequestError
 from onebit_spark.cli.flags import parse

@@ -5,13 +5,13 @@ import warnings
 from datetime import date
 from decimal import Decimal
 
-import idtypes
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import functions as F
+from support import idtypes
 
 import onebit_spark
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError

@@ -1,9 +1,9 @@
-"""The contract of engines (``tests/engine_contract.py``) for Spark: tables that the driver holds, and stored ones."""
+"""The contract of engines (``support.engine_contract``) for Spark: tables that the driver holds, and stored ones."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from engine_contract import (  # noqa: F401
+from support.engine_contract import (  # noqa: F401
     FORMS,
     Both,
     made,

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
-from test_checkpoint import Interrupted, interrupt_after
+from support.sparkfits import Interrupted, assert_same_bits, estimator, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, Terms, fit_arrays
 from onebit_spark.core import model_selection
@@ -27,11 +27,9 @@ from onebit_spark.engines.spark.engine import executor_state
 from onebit_spark.engines.spark.sessions import is_connect
 from onebit_spark.engines.spark.survey import survey_ratings
 from onebit_spark.engines.threads import local_state
-from onebit_spark.spark.estimator import OneBitCompletion
 
 EXCHANGES = ("driver", "broadcast", "mixed", "shuffle")
 SHAPE = (70, 40)
-BLOCKS = {"numUserBlocks": 3, "numItemBlocks": 2}
 SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest score, after 15 iterations
 PARAMS = {
     "intercepts": "fitIntercept", "max_iter": "maxIter", "max_rank": "maxRank", "implicit_features": "implicitFeatures",
@@ -84,11 +82,6 @@ def tables(spark, features):
     )
     items = pa.table({"item": np.arange(SHAPE[1] + 1), "year": features["cols"][:, 0]})
     return [spark.createDataFrame(table).orderBy(F.rand(1)) for table in (users, items)]
-
-
-def estimator(exchange, **settings):
-    params = {"rank": 3, "likelihoodWeight": 1.0, "maxIter": 2, "tol": 0.0, **BLOCKS}
-    return OneBitCompletion(exchange=exchange, **{**params, **settings})
 
 
 def split_case(case):
@@ -167,15 +160,6 @@ def assert_same_fit(model, fit, exact=False):
 def all_scores(sides, intercepts):
     rows, cols = sides["rows"], sides["cols"]
     return rows[:, :1] + cols[:, 0] + rows[:, 1:] @ cols[:, 1:].T if intercepts else rows @ cols.T
-
-
-def assert_same_bits(one, other):
-    assert one.info.objective_history == other.info.objective_history
-    assert one.certificate == other.certificate
-    assert one.info.thresholds == other.info.thresholds
-    for found, expected in ((one.users, other.users), (one.items, other.items)):
-        assert found.schema.simpleString() == expected.schema.simpleString()
-        assert found.toArrow().sort_by("id") == expected.toArrow().sort_by("id")
 
 
 @pytest.fixture

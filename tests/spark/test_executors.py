@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
-from test_exchanges import assert_same_bits, estimator
+from support.sparkfits import assert_same_bits, estimator
 
 from onebit_spark import FitFailed, RequestError, fit_arrays
 from onebit_spark.compiled import cache_folder

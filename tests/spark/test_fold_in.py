@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from modelfolders import info_of, model_of
 from pyspark.sql import functions as F
+from support.modelfolders import info_of, model_of
 
 from onebit_spark import FitConfig, OneBitCompletion, RequestError, fit_arrays
 from onebit_spark.model_info import MEASURED, factor_table

@@ -1,11 +1,11 @@
 """A model in a registry of MLflow, as a UDF of Spark."""
 
-import idtypes
 import numpy as np
 import pyarrow as pa
 import pytest
-from modelfolders import save_small_model
 from pyspark.sql import functions as F
+from support import idtypes
+from support.modelfolders import save_small_model
 
 from onebit_spark import FitConfig, fit_table
 from onebit_spark.spark.model import OneBitCompletionModel

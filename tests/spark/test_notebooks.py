@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from guides import ROOT, assert_prints, snippets
+from support.guides import ROOT, assert_prints, snippets
 
 NOTEBOOKS = Path(__file__).parents[2] / "docs" / "notebooks"
 

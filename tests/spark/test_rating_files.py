@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
-from running import run_here
+from support.running import run_here
 
 from onebit_spark.data.ratings import Columns
 from onebit_spark.engines.spark import ratings as spark_ratings

@@ -5,20 +5,12 @@ import pyarrow as pa
 import pytest
 from pyspark.ml.evaluation import RankingEvaluator
 from pyspark.sql import functions as F
+from support.sparkfits import ALL_ITEMS, ALL_USERS, table_of
 
 from onebit_spark import RequestError
 from onebit_spark.core.losses import LOSSES
 
-ALL_USERS, ALL_ITEMS = (index.ravel() for index in np.indices((28, 18)))
 HINGE, LOGISTIC = {"loss": "hinge", "intercepts": False}, {"loss": "logistic"}
-
-
-def table_of(recommended, who, other):
-    """{id: [(partner, rating, std, probability), …]}, the best first."""
-    return {
-        line[who]: [(one[other], one["rating"], one["std"], one["probability"]) for one in line["recommendations"]]
-        for line in recommended.toArrow().to_pylist()
-    }
 
 
 def expected(fit, n, by="user", z=None, without=()):

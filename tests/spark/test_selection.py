@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_recommend import ALL_ITEMS, ALL_USERS, table_of
+from support.sparkfits import ALL_ITEMS, ALL_USERS, table_of
 
 from onebit_spark import RequestError, Terms
 from onebit_spark.certify.certificates import ungrouped_certificates

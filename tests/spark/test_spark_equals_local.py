@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import nearest_by_inner_product, text_ids
-from running import run_here
+from support.modelfolders import nearest_by_inner_product, text_ids
+from support.running import run_here
 
 import onebit_spark
 from onebit_spark import FitConfig, OneBitCompletion, Terms, fit_arrays, fit_table

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
-from test_checkpoint import Interrupted, interrupt_after
+from support.sparkfits import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, RequestError
 from onebit_spark.core.setup import form_of

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 import pytest
-from modelfolders import info_of, text_ids, write_folder
+from support.modelfolders import info_of, text_ids, write_folder
 
 import onebit_spark
 from onebit_spark import FitConfig, fit_arrays

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from csvdialect import DIALECT, LIKED, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.csvdialect import DIALECT, LIKED, written
 
 from onebit_spark.data import ratings as rating_input
 from onebit_spark.data.files import (

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from fitting import simulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
+from support.fitting import simulated
 
 from onebit_spark import FitConfig
 from onebit_spark.core.blocks import RatingBlock

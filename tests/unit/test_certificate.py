@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from knownrisk import answering, calling, calling_summary, cold_fit, experiment, later, summary, warm_fit
 from scipy.stats import binom
+from support.knownrisk import answering, calling, calling_summary, cold_fit, experiment, later, summary, warm_fit
 
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.certify import bounds
@@ -130,7 +130,7 @@ def allowed(repeats):
     [("logistic", 10), *(pytest.param(loss, 400, marks=pytest.mark.slow) for loss in ("hinge", "logistic"))],
 )
 def test_certificates_hold(few_draws, loss, repeats):
-    """At δ = .2 no certificate is violated more often than chance allows. Recipe: tests/unit/knownrisk.py."""
+    """At δ = .2 no certificate is violated more often than chance allows. Recipe: tests/support/knownrisk.py."""
     config = FitConfig(loss=loss, rank=2, max_iter=8, implicit_features=False)
     violated = summary(experiment(config, 1000, 0.1, repeats, Terms(delta=DELTA)))
     assert {"catoni", "seeger"} <= set(violated)

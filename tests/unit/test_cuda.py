@@ -1,9 +1,9 @@
 """Whole fits on a GPU, with the kernels on the CPU (``cudaoncpu``). Single steps: ``test_engine_contract.py``."""
 
-import cudaoncpu
 import numpy as np
 import pytest
-from engine_contract import COLUMNS, ROWS, N, made
+from support import cudaoncpu
+from support.engine_contract import COLUMNS, ROWS, N, made
 
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock

@@ -7,7 +7,7 @@ import tomllib
 
 import pages
 import pytest
-from guides import GUIDES, ROOT, snippets
+from support.guides import GUIDES, ROOT, snippets
 
 import onebit_spark
 from onebit_spark.cli.flags import parse
@@ -86,7 +86,7 @@ def named(snippet):
 
 def test_every_snippet_is_classified():
     unknown = [f"{named(each)}: {each.text}" for each in SNIPPETS if each.kind == "unknown"]
-    assert not unknown, "tests/guides.py says what to run: add them there"
+    assert not unknown, "tests/support/guides.py says what to run: add them there"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=named)

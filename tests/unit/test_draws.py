@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from fitting import random_posterior
 from scipy import stats
-from test_kernels import make_posterior
+from support.fitting import random_posterior
+from support.variants import make_posterior
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.blocks import RatingBlock

@@ -1,8 +1,8 @@
-"""The contract of engines (``tests/engine_contract.py``): threads, and a GPU with its kernels on the CPU."""
+"""The contract of engines (``tests/support/engine_contract.py``): threads, and a GPU with its kernels on the CPU."""
 
-import cudaoncpu
 import pytest
-from engine_contract import (  # noqa: F401
+from support import cudaoncpu
+from support.engine_contract import (  # noqa: F401
     FORMS,
     Both,
     made,

@@ -5,10 +5,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from fitting import MONOTONE, assert_same_bits, data_named, simulated
 from powerlaw import power_law_ratings
-from test_kernels import VARIANTS, half_of, name
-from test_objective import config_of
+from support.fitting import MONOTONE, assert_same_bits, data_named, simulated
+from support.variants import VARIANTS, config_of, half_of, name
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.core.losses import LOSSES

@@ -2,15 +2,12 @@
 
 from dataclasses import replace
 
-import bruteforce
 import numpy as np
 import pytest
-import readable
-from fitting import MONOTONE, image, simulated
 from scipy.optimize import minimize, minimize_scalar
-from test_kernels import VARIANTS, half_of, make_posterior, name
-from test_objective import config_of
-from test_statistics import statistics
+from support import bruteforce, readable
+from support.fitting import MONOTONE, image, simulated
+from support.variants import VARIANTS, config_of, half_of, make_posterior, name, statistics
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import gauge

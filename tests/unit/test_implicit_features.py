@@ -5,11 +5,10 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from fitting import MONOTONE, simulated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_kernels import half_of, name
-from test_objective import config_of
+from support.fitting import MONOTONE, simulated
+from support.variants import config_of, half_of, name
 
 from onebit_spark import NotConverged, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock

@@ -336,3 +336,16 @@ def test_two_models_are_compared_line_by_line(tmp_path):
     assert text.startswith("The two models are the same to the last bit.")
     assert "it took 31 s,\nand without Spark 4 s." in text
     assert "DIFFER" in comparison(tmp_path / "one", tmp_path / "other", 1, 1)
+
+
+def test_tests_share_helpers_and_nothing_else():
+    """What several tests need is in tests/support/; no test module imports another."""
+    tests = Path(__file__).parents[1]
+    borrowed = set()
+    for path in tests.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            borrowed |= {f"{path.name}: {name}" for name in modules if name.split(".")[-1].startswith("test_")}
+    assert not borrowed

@@ -4,15 +4,14 @@ Losses come from the registry, their variants from the options that each declare
 registered, and fails until it has a twin in ``TWINS``.
 """
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
-from itertools import product
-from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
-import readable
-from readable import tau
+from support import readable
+from support.readable import tau
+from support.variants import VARIANTS, half_of, half_step, key, make_posterior, make_prior, name
 
 from onebit_spark.core.batched_solve import (
     LANES,
@@ -23,33 +22,15 @@ from onebit_spark.core.batched_solve import (
     sweep_arrays,
 )
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses import LOSSES, HalfStep, RowPrior
+from onebit_spark.core.losses import LOSSES, RowPrior
 from onebit_spark.core.losses.hinge import floors
 from onebit_spark.core.losses.logistic import softplus_sum, tau_weights
 from onebit_spark.core.posterior import RowPosterior
 
-RATINGS_PER_ROW = 30.0
 ROW_LENGTHS = (0, 1, 3, 255, 256, 257, 700)  # 256 is a kernel's chunk; 700 are three, the last one partly filled
 COLUMNS = 40  # so a row of 255 ratings rates every column several times
-RANK = 5  # sums go by fours: 5, and 7 with the intercepts, leave a remainder
 
 
-def variants():
-    """Every registered loss under every combination of its declared options."""
-    for loss in LOSSES.values():
-        hints = get_type_hints(loss)
-        names = [field.name for field in fields(loss)]
-        for options in product(*(get_args(hints[name]) for name in names)):
-            yield loss(**dict(zip(names, options, strict=True)))
-
-
-def half_of(*axes):
-    """Combinations of two values per axis. Half of them show each value, of three axes each pair; the rest is slow."""
-    marks = [[], [pytest.mark.slow]]  # the digits of a number are the places of the values
-    return [pytest.param(*values, marks=marks[n.bit_count() % 2]) for n, values in enumerate(product(*axes))]
-
-
-VARIANTS = list(variants())
 MOVES = [(loss, move) for loss in VARIANTS for move in loss.plan() if move.side == "rows"]
 
 
@@ -76,14 +57,6 @@ TWINS = {
 }
 
 
-def name(loss):
-    return "-".join(key(loss))
-
-
-def key(loss):
-    return (loss.name, *(getattr(loss, field.name) for field in fields(loss)))
-
-
 def move_name(pair):
     loss, move = pair
     return name(loss) + "-means" * move.means + "-spreads" * move.covariances
@@ -95,29 +68,6 @@ def make_block(rng, weighted=False):
     positive, shape = rng.random(len(rows)) < 0.6, (len(ROW_LENGTHS), COLUMNS)
     weights = rng.uniform(0.01, 3.0, len(rows)).astype(np.float32) if weighted else None
     return RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
-
-
-def make_posterior(rng, rows, kind, intercepts, dtype):
-    dimension = RANK + intercepts
-    location = rng.normal(scale=0.7, size=(rows, dimension)).astype(dtype)
-    if kind == "spread":
-        return RowPosterior(location, rng.uniform(0.05, 0.5, (rows, dimension)).astype(dtype), kind, intercepts)
-    root = rng.normal(scale=0.3, size=(rows, dimension, dimension))
-    covariance = root @ root.transpose(0, 2, 1) + 0.02 * np.eye(dimension)
-    i, j = np.tril_indices(dimension)
-    return RowPosterior(location, np.ascontiguousarray(covariance[:, i, j], dtype), kind, intercepts)
-
-
-def make_prior(rng, rows, dimension, mean_lines, precision_lines):
-    """mean_lines and precision_lines: "one" line for all, or one "per row"; or the precision is a "matrix"."""
-    lines = {"one": 1, "per row": rows, "matrix": 1}
-    mean = rng.normal(scale=0.5, size=(lines[mean_lines], dimension))
-    precision = rng.uniform(0.3, 4.0, (lines[precision_lines], dimension))
-    if precision_lines != "matrix":
-        return RowPrior(mean, precision)
-    root = rng.normal(size=(dimension, dimension))
-    whole = root @ root.T + np.diag(precision[0])
-    return RowPrior(mean, np.diag(whole)[None, :].copy(), coupling=whole - np.diag(np.diag(whole)))
 
 
 def row_problem(block, i, partners, prior, kappa):
@@ -137,20 +87,6 @@ def row_problem(block, i, partners, prior, kappa):
         kappa=kappa,
         rating_weights=None if block.weights is None else block.weights[here],
         coupling=prior.coupling,
-    )
-
-
-def half_step(side, kappa, prior, move, want_data=True, relaxation=1.0):
-    return HalfStep(
-        side=side,
-        iteration=4,
-        kappa=kappa,
-        prior=prior,
-        ratings_per_row=RATINGS_PER_ROW,
-        move_means=move.means,
-        move_covariances=move.covariances,
-        want_data=want_data,
-        relaxation=relaxation,
     )
 
 

@@ -10,7 +10,7 @@ from itertools import groupby, product
 import numpy as np
 import pyarrow as pa
 import pytest
-from fitting import assert_same_bits, simulated
+from support.fitting import assert_same_bits, simulated
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays, fit_table
 from onebit_spark.certify import bounds

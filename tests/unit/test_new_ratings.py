@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from modelfolders import info_of
+from support.modelfolders import info_of
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.blocks import RatingBlock

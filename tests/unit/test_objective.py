@@ -1,10 +1,10 @@
 """The objective that the solver reports is the paper's, and it is the bound that it claims to be."""
 
-import bruteforce
 import numpy as np
 import pytest
 from scipy import stats
-from test_kernels import VARIANTS, half_step, make_posterior, make_prior, name
+from support import bruteforce
+from support.variants import PLAIN, VARIANTS, config_of, half_step, make_posterior, make_prior, name
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
@@ -22,16 +22,6 @@ def ratings(n=150, seed=0):
     rows = np.concatenate([np.arange(14), rng.integers(14, size=n - 14)])
     cols = np.concatenate([np.arange(14) % 11, rng.integers(11, size=n - 14)])
     return rows, cols, np.where(rng.random(n) < 0.6, 1, -1)
-
-
-# The model of the paper with intercepts; implicit features have tests of their own.
-PLAIN = {"rank": 3, "tol": 0, "precision": "float64", "implicit_features": False}
-
-
-def config_of(loss, **options):
-    """The configuration whose loss is ``loss``, a variant of a registered one."""
-    extra = {"solver": loss.solver} if loss.name == "hinge" else {"covariance": loss.structure}
-    return FitConfig(loss=loss.name, **extra, **PLAIN | options)
 
 
 @pytest.mark.parametrize("intercepts", [False, True])

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from fitting import image
 from scipy.special import entr, expit
+from support.fitting import image
 
 from onebit_spark import FitConfig, RequestError, fit_arrays, fit_table, load
 from onebit_spark.__main__ import main

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from modelfolders import nearest_by_inner_product
+from support.modelfolders import nearest_by_inner_product
 
 import onebit_spark
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays, model_folder

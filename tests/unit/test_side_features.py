@@ -6,9 +6,8 @@ import warnings
 import numpy as np
 import pyarrow as pa
 import pytest
-from fitting import MONOTONE, simulated
-from test_kernels import half_of, name
-from test_objective import config_of
+from support.fitting import MONOTONE, simulated
+from support.variants import config_of, half_of, name
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock

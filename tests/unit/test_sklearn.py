@@ -5,10 +5,10 @@ import pickle
 import re
 from functools import partial
 
-import idtypes
 import numpy as np
 import pyarrow as pa
 import pytest
+from support import idtypes
 
 pytest.importorskip("sklearn")
 

@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from fitting import image
-from test_kernels import make_posterior
+from support.fitting import image
+from support.variants import make_posterior, statistics
 
 from onebit_spark.core.losses import RowPrior, RowSums
 from onebit_spark.core.posterior import RowMap
@@ -16,12 +16,6 @@ def moved(rng, rows, intercepts, kind="spread"):
     """A posterior, and the means that it had before its update."""
     posterior = make_posterior(rng, rows, kind, intercepts, np.float64)
     return posterior.location + rng.normal(scale=0.2, size=posterior.location.shape), posterior
-
-
-def statistics(old, posterior, prior=None, active=None):
-    prior = prior or RowPrior(np.zeros((1, posterior.dimension)), np.ones((1, posterior.dimension)))
-    active = np.ones(posterior.n_rows, bool) if active is None else active
-    return SideStatistics.of_rows(old, posterior, prior, active, RowSums(1.5, 2.5))
 
 
 def matrix(rows, cols, intercepts):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 
-import idtypes
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from support import idtypes
 
 import onebit_spark
 from onebit_spark import FitConfig, FitFailed, FittedModel, RequestError, Terms, fit_arrays, fit_table, in_process

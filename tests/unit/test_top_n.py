@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from fitting import random_posterior
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fitting import random_posterior
 
 from onebit_spark.core.posterior import Form
 from onebit_spark.core.scores import compute_scores, compute_variances

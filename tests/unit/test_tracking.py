@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-import idtypes
 import pandas as pd
 import pyarrow as pa
 import pytest
-from modelfolders import save_small_model
+from support import idtypes
+from support.modelfolders import save_small_model
 
 import onebit_spark
 from onebit_spark import FitConfig, RequestError, fit_table

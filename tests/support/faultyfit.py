@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from eventlog import EventLog, event_log_settings
-from jvm import QUICK
 from powerlaw import power_law_ratings
-from standalone import WORKERS, send, unfinished_tasks, wait_for
 
 import onebit_spark
 from onebit_spark import FitConfig, Terms, fit_table
+from support.eventlog import EventLog, event_log_settings
+from support.jvm import QUICK
+from support.standalone import WORKERS, send, unfinished_tasks, wait_for
 
 ROOT = Path(__file__).parents[2]
 

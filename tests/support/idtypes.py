@@ -12,7 +12,7 @@ import pytest
 
 from onebit_spark.data.user_tables import as_spark, spark_name
 
-GUIDE = Path(__file__).parents[1] / "docs" / "local.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "local.md"
 N = 8  # different ids of a type
 PLACES = range(N)
 TEXT = [f"ü{place}" for place in PLACES]

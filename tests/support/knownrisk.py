@@ -1,7 +1,7 @@
 """Many small fits on data whose true risk is known: how often is each certificate wrong, and how loose is it?
 
-    python tests/unit/knownrisk.py                   # prints the tables, 400 fits each
-    python tests/unit/knownrisk.py precision [SEED [REPEATS [WORLD]]] [--save]      # of precisions; 1000 fits each
+    python tests/support/knownrisk.py                   # prints the tables, 400 fits each
+    python tests/support/knownrisk.py precision [SEED [REPEATS [WORLD]]] [--save]      # of precisions; 1000 fits each
 
 A sign matrix of rank 2, 40 × 30 and half positive unless said otherwise. Ratings are drawn *with* replacement: row and
 column independently, popular ones far more often than others, so that many cells are rated several times and some rows

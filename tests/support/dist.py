@@ -1,6 +1,6 @@
 """What `make dist` publishes: its contents, README as PyPI renders it, and README's example in an empty environment.
 
-python tests/dist.py python3.11 python3.12 …      # after `python -m build`, with `readme_renderer[md]` installed
+python tests/support/dist.py python3.11 python3.12 …   # after `python -m build`, with `readme_renderer[md]` installed
 """
 
 import email
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from readme_renderer import markdown
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MEGABYTE = 1e6
 FILES = {".py", ".typed", ".cu", ".cuh", ".properties", ".html", ".js"}
 BESIDE = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "pyproject.toml", "PKG-INFO"}

@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-import cudasanitized
 import numpy as np
 
 from onebit_spark import settings as core_config
 from onebit_spark.engines.cuda import device, ratings, runner, shapes
 from onebit_spark.engines.cuda.device import text_of
+from support import cudasanitized
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 SANITIZER = os.environ.get("ONEBIT_SANITIZER")  # a tool of compute-sanitizer: then the kernels run on a GPU

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from jvm import QUICK
+
+from support.jvm import QUICK
 
 SPARK_HOME = Path(pyspark.__file__).parent
 WORKERS = ("127.0.0.1", "127.0.0.2")  # an address each: Spark speculates only on another host

@@ -3,10 +3,10 @@
 from functools import cache
 
 import numpy as np
-from test_kernels import VARIANTS
 
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.simulate import simulate
+from support.variants import VARIANTS
 
 MONOTONE = [loss for loss in VARIANTS if getattr(loss, "solver", "mm") != "gradient"]
 

@@ -1,11 +1,12 @@
-"""Accuracy and seconds beside Spark MLlib's ALS, in one session, on a 90/10 split of a real data set.
+"""Accuracy and seconds beside Spark MLlib's ALS, in one session, on a 90/10 split of a real data
+set.
 
     python benchmarks/als.py [--data ml-1m|senate|assistments|congress] [--repeats 5] [--master 'local[*]']
     python benchmarks/als.py --no-ours --save      # ALS alone; its figures into results.json, for pages.py
 
-Both start from the same cached DataFrame and end with counted factors; both are warm (one untimed fit each before);
-seconds are medians. ALS: rank 10, 10 iterations, labels ±1, the better of regParam .05 and .1; its sign is its
-prediction, and the majority class where it has none.
+Both start from the same cached DataFrame and end with counted factors; both are warm (one untimed
+fit each before); seconds are medians. ALS: rank 10, 10 iterations, labels ±1, the better of
+regParam .05 and .1; its sign is its prediction, and the majority class where it has none.
 """
 
 from __future__ import annotations
@@ -68,17 +69,23 @@ def counted(model: object) -> None:
     model.itemFactors.count()  # type: ignore[attr-defined]
 
 
-def als_figures(train: DataFrame, test: DataFrame, reg: float, majority: float) -> tuple[float, float]:
+def als_figures(
+    train: DataFrame, test: DataFrame, reg: float, majority: float
+) -> tuple[float, float]:
     """Accuracy and AUC."""
     model = ALS(rank=10, maxIter=10, regParam=reg, ratingCol="label", seed=0).fit(train)
     found = model.transform(test).select("prediction", "label").toArrow()
     scores, labels = (found[name].to_numpy() for name in ("prediction", "label"))
     scores = np.nan_to_num(scores)
-    return float(np.mean(np.where(scores == 0, majority, np.sign(scores)) == labels)), auc(labels, scores)
+    return float(np.mean(np.where(scores == 0, majority, np.sign(scores)) == labels)), auc(
+        labels, scores
+    )
 
 
 def our_accuracy(model: OneBitCompletionModel, test: DataFrame) -> float:
-    right = model.transform(test).select(F.avg((F.col("prediction") == F.col("label")).cast("double")))
+    right = model.transform(test).select(
+        F.avg((F.col("prediction") == F.col("label")).cast("double"))
+    )
     return float(right.first()[0])  # type: ignore[index]
 
 
@@ -94,7 +101,9 @@ def by_iteration(train: Ratings, test: Ratings, upto: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", choices=DATA, default="ml-1m")
-    parser.add_argument("--repeats", type=int, default=5, help="0: ALS alone and no seconds, on a busy machine")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="0: ALS alone and no seconds, on a busy machine"
+    )
     parser.add_argument("--master", default="local[*]")
     parser.add_argument("--no-ours", action="store_true", help="measure ALS alone")
     parser.add_argument("--save", action="store_true", help="into results.json")
@@ -103,11 +112,14 @@ def main() -> None:
     spark = local_session(options.master)
     print(provenance())
     train, test = split(DATA[options.data](), 0.1, seed=0)
-    training, testing = frame(spark, train), frame(spark, test)
+    training = frame(spark, train)
+    testing = frame(spark, test)
     majority = 1.0 if np.mean(train.labels) >= 0 else -1.0
     print(f"# {options.data}: {len(train.rows):,} ratings to fit, {len(test.rows):,} to test")
 
-    (accuracy, area), reg = max((als_figures(training, testing, reg, majority), reg) for reg in (0.05, 0.1))
+    (accuracy, area), reg = max(
+        (als_figures(training, testing, reg, majority), reg) for reg in (0.05, 0.1)
+    )
     als = ALS(rank=10, maxIter=10, regParam=reg, ratingCol="label", seed=0)
     found = {"correct": accuracy, "auc": area}
     if options.repeats:
@@ -122,8 +134,14 @@ def main() -> None:
     default = OneBitCompletion()
     seconds = timed(lambda: counted(default.fit(training)), options.repeats)
     right = our_accuracy(default.fit(training), testing)
-    print(f"OneBitCompletion with its defaults:          {right:.4f} correct, {seconds:.2f} s", flush=True)
-    print(f"ratio of seconds {seconds / als_seconds:.2f}, difference of accuracy {right - accuracy:+.4f}")
+    print(
+        f"OneBitCompletion with its defaults:          {right:.4f} correct, {seconds:.2f} s",
+        flush=True,
+    )
+    print(
+        f"ratio of seconds {seconds / als_seconds:.2f}, difference of accuracy "
+        f"{right - accuracy:+.4f}"
+    )
     if options.save:
         save("als", options.data, "default", {"correct": right, "seconds": seconds})
 
@@ -131,12 +149,20 @@ def main() -> None:
     seconds = timed(lambda: counted(ours.fit(training)), options.repeats)
     model = ours.fit(training)
     right = our_accuracy(model, testing)
-    print(f"OneBitCompletion, 6 iterations:              {right:.4f} correct, {seconds:.2f} s", flush=True)
+    print(
+        f"OneBitCompletion, 6 iterations:              {right:.4f} correct, {seconds:.2f} s",
+        flush=True,
+    )
     if options.save:
         save("als", options.data, "six", {"correct": right, "seconds": seconds})
-    print(f"ratio of seconds {seconds / als_seconds:.2f}, difference of accuracy {right - accuracy:+.4f}")
+    print(
+        f"ratio of seconds {seconds / als_seconds:.2f}, difference of accuracy "
+        f"{right - accuracy:+.4f}"
+    )
     phases = ", ".join(f"{name} {value:.2f}" for name, value in model.summary.seconds.items())
-    iterations = model.summary.seconds["fit"] - sum(model.summary.seconds[name] for name in ("choosing", "start"))
+    iterations = model.summary.seconds["fit"] - sum(
+        model.summary.seconds[name] for name in ("choosing", "start")
+    )
     print(f"seconds by phase: {phases}; per half step {iterations / 12:.3f}")
 
     accuracies = by_iteration(train, test, 8)
@@ -146,11 +172,17 @@ def main() -> None:
     if passed is not None:
         quick = OneBitCompletion(rank=10, maxIter=passed)
         to_pass = timed(lambda: counted(quick.fit(training)), options.repeats)
-        print(f"OneBitCompletion, {passed} iterations: {to_pass:.2f} s, {to_pass / als_seconds:.2f} of ALS's seconds")
+        print(
+            f"OneBitCompletion, {passed} iterations: {to_pass:.2f} s, {to_pass / als_seconds:.2f} "
+            "of ALS's seconds"
+        )
     converged = OneBitCompletion(rank=10).fit(training)
     summary = converged.summary
     right = our_accuracy(converged, testing)
-    print(f"OneBitCompletion at its end ({summary.totalIterations} iterations, {summary.reason}): {right:.4f} correct")
+    print(
+        f"OneBitCompletion at its end ({summary.totalIterations} iterations, {summary.reason}): "
+        f"{right:.4f} correct"
+    )
     print(f"difference of accuracy {right - accuracy:+.4f}")
     spark.stop()
 

@@ -2,8 +2,8 @@
 
     python benchmarks/certificate.py [--data movielens-100k movielens-1m senate]     # ONEBIT_DATA: folder of the data
 
-Every line is one fit on 90% of the ratings (95,000 of MovieLens-100K), δ = .05: the Gibbs risk on the ratings of the
-fit, KL/n, the bounds, and the error of the mean predictor on the rest.
+Every line is one fit on 90% of the ratings (95,000 of MovieLens-100K), δ = .05: the Gibbs risk on
+the ratings of the fit, KL/n, the bounds, and the error of the mean predictor on the rest.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ from record import provenance
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.certify.bounds import holdout
 
-DATA = {"movielens-100k": (movielens_100k, 5000), "movielens-1m": (movielens_1m, 0.1), "senate": (senate, 0.1)}
+DATA = {
+    "movielens-100k": (movielens_100k, 5000),
+    "movielens-1m": (movielens_1m, 0.1),
+    "senate": (senate, 0.1),
+}
 
-# The first lines of the MovieLens sets are settings of a prototype; the others were chosen by hand for the bound.
+# The first lines of the MovieLens sets are settings of a prototype; the others were chosen by hand
+# for the bound.
 SMALL = {"alpha": 1.0, "beta": 0.01, "intercepts": False}
 SETTINGS: dict[str, list[dict[str, object]]] = {
     "movielens-100k": [
@@ -51,13 +56,16 @@ def measure(train: Ratings, test: Ratings, config: FitConfig) -> str:
     bounds = "  ".join(f"{name} {item.bound:.4f}" for name, item in found.items())
     return (
         f"Gibbs {last.inputs['gibbs_risk']:.4f}  KL/n {last.inputs['kl'] / last.n:.5f}  {bounds}  "
-        f"test error {wrong / len(test.rows):.4f} (holdout bound {holdout(wrong, len(test.rows), 0.05):.4f})  "
+        f"test error {wrong / len(test.rows):.4f} (holdout bound "
+        f"{holdout(wrong, len(test.rows), 0.05):.4f})  "
         f"{time.perf_counter() - began:.0f} s"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     print(provenance())
     for name in parser.parse_args().data:

@@ -1,6 +1,9 @@
-"""Iterations and seconds until a fit is as good as done: plain, with the gauge, with over-relaxation, with both.
+"""Iterations and seconds until a fit is as good as done:
 
-    python benchmarks/convergence.py [--sets MovieLens-100K A2 …] [--losses logistic hinge] [--fits plain both]
+plain, with the gauge, with over-relaxation, with both.
+
+    python benchmarks/convergence.py [--sets MovieLens-100K A2 …] [--losses logistic hinge] [--fits
+    plain both]
                                      [--iterations 200] [--features] [--curves FILE]
 
 A tenth of the ratings is held out. The marks:
@@ -9,9 +12,9 @@ A tenth of the ratings is held out. The marks:
     held out    the held-out loss (log loss, or the hinge) within .0005 of the lowest, which is often passed on the way
     settled     from then on within .0005 of where the fit with the lowest objective ends
 
-In each cell: iterations, and seconds of these iterations (without start). A dash: not reached. Then objective and
-held-out loss where the default stopping rule ends the fit, and after the last iteration; and the lowest held-out loss.
-ONEBIT_DATA: folder of the data sets, default ./data.
+In each cell: iterations, and seconds of these iterations (without start). A dash: not reached. Then
+objective and held-out loss where the default stopping rule ends the fit, and after the last
+iteration; and the lowest held-out loss. ONEBIT_DATA: folder of the data sets, default ./data.
 """
 
 from __future__ import annotations
@@ -73,7 +76,9 @@ class Curve:
     held_out: list[float] = field(default_factory=list)
     history: list[Iteration] = field(default_factory=list)
 
-    def __call__(self, state: FitState[RowPosterior], hierarchy: HyperPosterior, history: list[Iteration]) -> None:
+    def __call__(
+        self, state: FitState[RowPosterior], hierarchy: HyperPosterior, history: list[Iteration]
+    ) -> None:
         rows, cols = (state.posterior(side, hierarchy.row_prior(side)) for side in SIDES)
         pairs = rows.take(self.test.rows), cols.take(self.test.cols)
         losses = LOSSES[self.loss].held_out(
@@ -118,7 +123,9 @@ def curve(ratings: Ratings, config: FitConfig, gauge: bool, relaxed: bool) -> Cu
     return found
 
 
-def compare(name: str, loss: str, fits: list[str], iterations: int, features: bool, log: Path | None) -> None:
+def compare(
+    name: str, loss: str, fits: list[str], iterations: int, features: bool, log: Path | None
+) -> None:
     config = FitConfig(loss=loss, rank=10, max_iter=iterations, tol=0, implicit_features=features)
     curves = {label: curve(SETS[name](), config, *VARIANTS[label]) for label in fits}
     lowest = min(min(found.objective) for found in curves.values())
@@ -126,16 +133,33 @@ def compare(name: str, loss: str, fits: list[str], iterations: int, features: bo
     end = min(curves.values(), key=lambda found: found.objective[-1]).held_out[-1]
     for label, found in curves.items():
         if log is not None:
-            kept = {"objective": found.objective, "held_out": found.held_out, "change": found.change}
+            kept = {
+                "objective": found.objective,
+                "held_out": found.held_out,
+                "change": found.change,
+            }
             with log.open("a") as file:
                 file.write(json.dumps({"set": name, "loss": loss, "fit": label, **kept}) + "\n")
         objective = found.reached(found.objective, lowest + OBJECTIVE_MARK * abs(lowest))
         held_out = found.reached(found.held_out, least + HELD_OUT_MARK)
         settled = found.reached(found.worst_from_here(end), HELD_OUT_MARK)
         stop = found.stopped(FitConfig().tol)
-        ends = [value for n in (stop, iterations) for value in (found.objective[n - 1], found.held_out[n - 1])]
+        ends = [
+            value
+            for n in (stop, iterations)
+            for value in (found.objective[n - 1], found.held_out[n - 1])
+        ]
         print(
-            ROW.format(name, loss, label, objective, held_out, settled, stop, *NUMBERS.format(*ends, least).split()),
+            ROW.format(
+                name,
+                loss,
+                label,
+                objective,
+                held_out,
+                settled,
+                stop,
+                *NUMBERS.format(*ends, least).split(),
+            ),
             flush=True,
         )
 
@@ -146,8 +170,12 @@ def main() -> None:
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=["logistic", "hinge"])
     parser.add_argument("--fits", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--iterations", type=int, default=200)
-    parser.add_argument("--features", action="store_true", help="with implicit features, which need no centring")
-    parser.add_argument("--curves", type=Path, help="append all curves to this file, a line of JSON each")
+    parser.add_argument(
+        "--features", action="store_true", help="with implicit features, which need no centring"
+    )
+    parser.add_argument(
+        "--curves", type=Path, help="append all curves to this file, a line of JSON each"
+    )
     options = parser.parse_args()
     print(provenance())
     ends = ["objective", "held out", "at the end", "held out", "lowest"]

@@ -1,4 +1,7 @@
-"""The real data sets of the benchmarks, read from $ONEBIT_DATA (default ./data); none of them is redistributed."""
+"""The real data sets of the benchmarks, read from $ONEBIT_DATA (default ./data);
+
+none of them is redistributed.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +50,26 @@ def senate() -> Ratings:
 
 
 def congress() -> Ratings:
-    """Roll calls of both chambers of the US Congress, 1989 to 2026 (unitedstates/congress); 1 = yea."""
+    """Roll calls of both chambers of the US Congress, 1989 to 2026 (unitedstates/congress);
+
+    1 = yea.
+    """
     table = pq.read_table(folder() / "congress" / "votes.parquet")
-    member, rollcall = (table[name].combine_chunks().dictionary_encode().indices for name in ("member", "rollcall"))
+    member, rollcall = (
+        table[name].combine_chunks().dictionary_encode().indices for name in ("member", "rollcall")
+    )
     return _indexed(member.to_numpy(), rollcall.to_numpy(), table["vote"].to_numpy() > 0)
 
 
 def assistments() -> Ratings:
-    """ASSISTments 2017 (Patikorn, Heffernan et al.): the first answer of a student to a problem; 1 = right."""
+    """ASSISTments 2017 (Patikorn, Heffernan et al.):
+
+    the first answer of a student to a problem; 1 = right.
+    """
     table = pq.read_table(folder() / "assist2017" / "answers.parquet")
-    student, problem, correct = (table[name].to_numpy() for name in ("student", "problem", "correct"))
+    student, problem, correct = (
+        table[name].to_numpy() for name in ("student", "problem", "correct")
+    )
     return _indexed(student, problem, correct > 0)
 
 
@@ -68,6 +81,8 @@ def split(ratings: Ratings, held_out: float, seed: int) -> tuple[Ratings, Rating
     return ratings.take(order[cut:]), ratings.take(order[:cut])
 
 
-def _indexed(users: NDArray[np.generic], items: NDArray[np.generic], positive: NDArray[np.bool_]) -> Ratings:
+def _indexed(
+    users: NDArray[np.generic], items: NDArray[np.generic], positive: NDArray[np.bool_]
+) -> Ratings:
     rows, cols = (np.unique(ids, return_inverse=True)[1] for ids in (users, items))
     return Ratings(rows, cols, np.where(positive, 1, -1).astype(np.int8))

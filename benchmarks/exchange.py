@@ -1,11 +1,13 @@
-"""Both exchanges side by side: the driver's memory as the factor table grows, and the bytes that a half step shuffles.
+"""Both exchanges side by side:
+
+the driver's memory as the factor table grows, and the bytes that a half step shuffles.
 
     python benchmarks/exchange.py [--rows 100000 1000000 10000000] [--exchanges broadcast shuffle]
 
-Three ratings per row, as many columns as rows/10, rank 10, hinge, two iterations from the random start, then the model
-is saved. The master is local-cluster: executors are separate processes, so the driver's memory can be measured apart
-from theirs. Every fit has its own process. The lower limit of a half step: each block gets every factor row that it
-refers to, once.
+Three ratings per row, as many columns as rows/10, rank 10, hinge, two iterations from the random
+start, then the model is saved. The master is local-cluster: executors are separate processes, so
+the driver's memory can be measured apart from theirs. Every fit has its own process. The lower
+limit of a half step: each block gets every factor row that it refers to, once.
 """
 
 from __future__ import annotations
@@ -52,10 +54,25 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             write_ratings(rows, Path(folder))
             for exchange in options.exchanges:
-                command = [sys.executable, *sys.argv, "--measure", folder, "--rows", str(rows), "--exchanges", exchange]
+                command = [
+                    sys.executable,
+                    *sys.argv,
+                    "--measure",
+                    folder,
+                    "--rows",
+                    str(rows),
+                    "--exchanges",
+                    exchange,
+                ]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-                told = json.loads(done.stdout.splitlines()[-1])["told"] if done.returncode == 0 else "failed"
-                print(f"{rows:>11,} rows, {rows // 10:>9,} columns, {exchange:<9} {told}", flush=True)
+                told = (
+                    json.loads(done.stdout.splitlines()[-1])["told"]
+                    if done.returncode == 0
+                    else "failed"
+                )
+                print(
+                    f"{rows:>11,} rows, {rows // 10:>9,} columns, {exchange:<9} {told}", flush=True
+                )
 
 
 def measure(options: argparse.Namespace) -> dict[str, str]:
@@ -73,7 +90,12 @@ def measure(options: argparse.Namespace) -> dict[str, str]:
 
     with tempfile.TemporaryDirectory() as work, MemoryWatch() as memory:
         estimator = OneBitCompletion(
-            rank=10, loss="hinge", maxIter=2, tol=0.0, exchange=options.exchanges[0], checkpointDir=work
+            rank=10,
+            loss="hinge",
+            maxIter=2,
+            tol=0.0,
+            exchange=options.exchanges[0],
+            checkpointDir=work,
         ).setProgress(note)
         began = time.perf_counter()
         model = estimator.fit(spark.read.parquet(options.measure))
@@ -83,14 +105,17 @@ def measure(options: argparse.Namespace) -> dict[str, str]:
     table = (model.info.n_users + model.info.n_items) * form.row_bytes
     driver = memory.peaks["driver's Python"], memory.peaks["JVM"]
     told = (
-        f"table {table / 2**20:7,.0f} MB; driver: Python {driver[0]:6,.0f} MB, JVM {driver[1]:6,.0f} MB; "
+        f"table {table / 2**20:7,.0f} MB; driver: Python {driver[0]:6,.0f} MB, JVM "
+        f"{driver[1]:6,.0f} MB; "
         f"{seconds:5.0f} s"
     )
     if options.exchanges[0] == "shuffle":
         blocks = estimator_blocks(spark, model)
         least = referenced(options.measure, blocks) * form.row_bytes
         sent = shuffled[1] - shuffled[0]
-        told += f"; an iteration shuffles {sent / 2**20:,.0f} MB, lower limit {least / 2**20:,.0f} MB"
+        told += (
+            f"; an iteration shuffles {sent / 2**20:,.0f} MB, lower limit {least / 2**20:,.0f} MB"
+        )
     spark.stop()
     return {"told": told}
 
@@ -98,8 +123,11 @@ def measure(options: argparse.Namespace) -> dict[str, str]:
 def estimator_blocks(spark: SparkSession, model: Any) -> tuple[int, int]:
     from onebit_spark.engines.spark.engine import blocks_by_size
 
-    info, cores = model.info, spark.sparkContext.defaultParallelism
-    users, items, form = info.n_users, info.n_items, form_of(info.config)
+    info = model.info
+    cores = spark.sparkContext.defaultParallelism
+    users = info.n_users
+    items = info.n_items
+    form = form_of(info.config)
     return (
         blocks_by_size(info.n_ratings, users, items, form, cores),
         blocks_by_size(info.n_ratings, items, users, form, cores),
@@ -107,9 +135,14 @@ def estimator_blocks(spark: SparkSession, model: Any) -> tuple[int, int]:
 
 
 def referenced(folder: str, blocks: tuple[int, int]) -> int:
-    """Σ over blocks of both sides of the factor rows that a block refers to: what one iteration must send."""
+    """Σ over blocks of both sides of the factor rows that a block refers to:
+
+    what one iteration must send.
+    """
     table = pq.read_table(folder)
-    users, items = (np.unique(table[name].to_numpy(), return_inverse=True)[1] for name in ("user", "item"))
+    users, items = (
+        np.unique(table[name].to_numpy(), return_inverse=True)[1] for name in ("user", "item")
+    )
     total = 0
     for own, other, n_blocks in ((users, items, blocks[0]), (items, users, blocks[1])):
         block = Placement(n_blocks, np.empty(0, np.int64), np.empty(0, np.int32)).of(own)
@@ -132,10 +165,15 @@ def write_ratings(rows: int, path: Path) -> None:
     rng = np.random.default_rng(1)
     parts = 8
     for part in range(parts):
-        user = np.repeat(np.arange(part * rows // parts, (part + 1) * rows // parts, dtype=np.int32), RATINGS_PER_ROW)
+        user = np.repeat(
+            np.arange(part * rows // parts, (part + 1) * rows // parts, dtype=np.int32),
+            RATINGS_PER_ROW,
+        )
         item = rng.integers(0, rows // 10, len(user), dtype=np.int32)
         label = rng.choice(np.array([-1, 1], np.int8), len(user))
-        pq.write_table(pa.table({"user": user, "item": item, "label": label}), path / f"{part}.parquet")
+        pq.write_table(
+            pa.table({"user": user, "item": item, "label": label}), path / f"{part}.parquet"
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Seconds of an iteration by part, in process on one core, of this tree and of another one.
 
-    python benchmarks/iteration.py [--rank 10 32 64] [--data movielens-1m sparse] [--ratings 1000000]
+    python benchmarks/iteration.py [--rank 10 32 64] [--data movielens-1m sparse] [--ratings
+    1000000]
                                    [--before PATH] [--repeats 3] [--iterations 4]
 
-``sparse`` is a power law over .3·n × .3·n cells: about three ratings per row. Rank 64 of a million such ratings needs
-10 GB. ``--before`` is a checkout of another commit: both trees take turns, each run in a process of its own. Figures
-are the least processor times over iterations and repeats.
+``sparse`` is a power law over .3·n × .3·n cells: about three ratings per row. Rank 64 of a million
+such ratings needs 10 GB. ``--before`` is a checkout of another commit: both trees take turns, each
+run in a process of its own. Figures are the least processor times over iterations and repeats.
 """
 
 from __future__ import annotations
@@ -67,14 +68,18 @@ def timed(function: Callable[..., Any], part: str, spent: Seconds) -> Callable[.
 
 
 def measured(ratings: Ratings, rank: int, iterations: int) -> Seconds:
-    """The parts of the fastest iteration after the first, each by itself, and the objective at the end."""
+    """The parts of the fastest iteration after the first, each by itself, and the objective at the
+    end.
+    """
     spent: Seconds = defaultdict(float)
     for part, functions in PARTS.items():
         for owner, name in functions:
             if name not in vars(owner):
                 continue
             bound = isinstance(vars(owner)[name], classmethod)
-            wrapped = timed(vars(owner)[name].__func__ if bound else getattr(owner, name), part, spent)
+            wrapped = timed(
+                vars(owner)[name].__func__ if bound else getattr(owner, name), part, spent
+            )
             setattr(owner, name, classmethod(wrapped) if bound else wrapped)
     shape = int(ratings.rows.max()) + 1, int(ratings.cols.max()) + 1
     block = RatingBlock.from_coordinates(ratings.rows, ratings.cols, ratings.labels > 0, shape)
@@ -83,7 +88,10 @@ def measured(ratings: Ratings, rank: int, iterations: int) -> Seconds:
     with local_state(block, threads=1).running() as state:
         outcome = solve(state, config, lambda _: marks.append({**spent, "all": time.thread_time()}))
     names = [*PARTS, "all"]
-    least = {name: min(now.get(name, 0.0) - last.get(name, 0.0) for last, now in pairwise(marks)) for name in names}
+    least = {
+        name: min(now.get(name, 0.0) - last.get(name, 0.0) for last, now in pairwise(marks))
+        for name in names
+    }
     return {**least, "objective": outcome.history[-1].objective}
 
 
@@ -91,7 +99,11 @@ def in_a_process(tree: Path, data: str, rank: int, options: argparse.Namespace) 
     command = [sys.executable, str(HERE), "--once", "--data", data, "--rank", str(rank)]
     command += ["--ratings", str(options.ratings), "--iterations", str(options.iterations)]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, text=True, check=True
+        command,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return dict(json.loads(done.stdout))
 
@@ -122,8 +134,15 @@ def main() -> None:
         print(json.dumps(measured(ratings, options.rank[0], options.iterations)))
         return
     print(provenance())
-    trees = {"before": options.before, "now": HERE.parents[1]} if options.before else {"now": HERE.parents[1]}
-    print(f"{'data':14}{'rank':>5}  {'tree':7}{''.join(f'{part:>14}' for part in [*PARTS, 'all'])}{'objective':>18}")
+    trees = (
+        {"before": options.before, "now": HERE.parents[1]}
+        if options.before
+        else {"now": HERE.parents[1]}
+    )
+    print(
+        f"{'data':14}{'rank':>5}  "
+        f"{'tree':7}{''.join(f'{part:>14}' for part in [*PARTS, 'all'])}{'objective':>18}"
+    )
     for data in options.data:
         for rank in options.rank:
             compared(data, rank, trees, options)

@@ -1,13 +1,17 @@
-"""Nanoseconds per rating and half step of the row kernels, compared with the time of the arithmetic alone.
+"""Nanoseconds per rating and half step of the row kernels, compared with the time of the arithmetic
+alone.
 
-    python benchmarks/kernels.py [--tables rank rows large sparse scaling] [--rank 8 10 16 32 64] [--threads 1 2]
+    python benchmarks/kernels.py [--tables rank rows large sparse scaling] [--rank 8 10 16 32 64]
+    [--threads 1 2]
                                  [--no-implicit-features] [--no-intercepts]
 
-``rank``: 10⁶ ratings at several ranks. ``rows``: a row by its number of ratings. ``large``: 2·10⁷ ratings, whose tables
-do not fit a cache. ``sparse``: about three ratings per row. ``scaling``: from 10⁵ to 3·10⁷ ratings.
+``rank``: 10⁶ ratings at several ranks. ``rows``: a row by its number of ratings. ``large``: 2·10⁷
+ratings, whose tables do not fit a cache. ``sparse``: about three ratings per row. ``scaling``: from
+10⁵ to 3·10⁷ ratings.
 
-The floor is the multiply-adds that the formulas need, at two float64 per cycle of a plain multiply-add loop measured in
-the same run. A half step is the mean of an L step and an R step, which also returns the objective's data term.
+The floor is the multiply-adds that the formulas need, at two float64 per cycle of a plain
+multiply-add loop measured in the same run. A half step is the mean of an L step and an R step,
+which also returns the objective's data term.
 """
 
 from __future__ import annotations
@@ -40,7 +44,9 @@ LOSSES = {
 
 
 def multiply_adds(loss: str, size: int) -> float:
-    """Multiply-adds of one rating in the mean half step, with D̃ = ``size`` augmented coordinates."""
+    """Multiply-adds of one rating in the mean half step, with D̃ = ``size`` augmented
+    coordinates.
+    """
     packed = size * (size + 1) / 2
     return {
         "hinge": packed + 5 * size,  # Gram; two scores, right side, two spread sums
@@ -62,7 +68,8 @@ def _multiply_add(a, b, repeats):  # type: ignore[no-untyped-def]
 
 
 def nanoseconds_per_multiply_add() -> float:
-    a, b = np.ones(1024), np.ones(1024)
+    a = np.ones(1024)
+    b = np.ones(1024)
     _multiply_add(a, b, 10)
     times = []
     for _ in range(5):
@@ -80,41 +87,61 @@ class Seconds(NamedTuple):
 
 
 def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: int) -> Seconds:
-    """How long the two half steps of an iteration take; of one thread its processor time, for busy machines."""
+    """How long the two half steps of an iteration take;
+
+    of one thread its processor time, for busy machines.
+    """
     clock = time.thread_time if threads == 1 else time.perf_counter
     loss = loss_of(config)
     with local_state(ratings, threads).running() as state:
         state.start(config, loss)
-        scales = HyperPosterior(factor_prior(config, 1), intercept_prior(config), np.ones(config.factors))
+        scales = HyperPosterior(
+            factor_prior(config, 1), intercept_prior(config), np.ones(config.factors)
+        )
 
         def once(side: Side) -> float:
             prior = scales.row_prior(side)
             began = clock()
-            state.half_step(loss, HalfStep(side, 5, kappa_of(config), prior, 1.0, want_data=side == "cols"))
+            state.half_step(
+                loss, HalfStep(side, 5, kappa_of(config), prior, 1.0, want_data=side == "cols")
+            )
             return clock() - began
 
         times = [(once("rows"), once("cols")) for _ in range(repeats + 1)]
     return Seconds(*(statistics.median(side) for side in zip(*times[1:], strict=True)))
 
 
-def half_step_nanoseconds(ratings: RatingBlock, config: FitConfig, threads: int, repeats: int) -> float:
+def half_step_nanoseconds(
+    ratings: RatingBlock, config: FitConfig, threads: int, repeats: int
+) -> float:
     """The mean half step, per rating."""
     return sum(half_steps(ratings, config, threads, repeats)) / (2 * ratings.n_ratings) * 1e9
 
 
 def row_microseconds(config: FitConfig, length: int, repeats: int) -> float:
-    """The update of a row with ``length`` ratings, on one core: the least over repeats, by many such rows.
+    """The update of a row with ``length`` ratings, on one core:
 
-    The mean of an update with and one without the data term, as in the two half steps of an iteration.
+    the least over repeats, by many such rows.
+
+    The mean of an update with and one without the data term, as in the two half steps of an
+    iteration.
     """
-    n_rows, n_cols = max(300_000 // max(length, 15), 100), 1000
+    n_rows = max(300_000 // max(length, 15), 100)
+    n_cols = 1000
     rng = np.random.default_rng(1)
-    rows, cols = np.repeat(np.arange(n_rows), length), rng.integers(n_cols, size=n_rows * length)
-    ratings = RatingBlock.from_coordinates(rows, cols, rng.random(len(rows)) < 0.6, (n_rows, n_cols))
-    loss, dimension = loss_of(config), config.dimension
+    rows = np.repeat(np.arange(n_rows), length)
+    cols = rng.integers(n_cols, size=n_rows * length)
+    ratings = RatingBlock.from_coordinates(
+        rows, cols, rng.random(len(rows)) < 0.6, (n_rows, n_cols)
+    )
+    loss = loss_of(config)
+    dimension = config.dimension
     before, other = (
         RowPosterior.isotropic(
-            rng.normal(scale=0.5, size=(n, dimension)).astype(np.float32), 0.3, loss.kind, config.intercepts
+            rng.normal(scale=0.5, size=(n, dimension)).astype(np.float32),
+            0.3,
+            loss.kind,
+            config.intercepts,
         )
         for n in (n_rows, n_cols)
     )
@@ -148,7 +175,10 @@ def by_rank(ranks: list[int], threads: list[int], repeats: int, intercepts: bool
             chosen = replace(config, rank=rank, intercepts=intercepts)
             for n in threads:
                 ns = half_step_nanoseconds(ratings, chosen, n, repeats)
-                print(f"{name:20}{rank:5}{n:8}{ns:11.1f}{floor / n:8.1f}{ns * n / floor:7.1f}", flush=True)
+                print(
+                    f"{name:20}{rank:5}{n:8}{ns:11.1f}{floor / n:8.1f}{ns * n / floor:7.1f}",
+                    flush=True,
+                )
 
 
 def by_size(repeats: int) -> None:
@@ -166,12 +196,15 @@ def by_length(rank: int, repeats: int) -> None:
     lengths = (1, 3, 10, 30, 100, 1000)
     print(f"{'loss':20}" + "".join(f"{length:9,}" for length in lengths))
     for name, config in LOSSES.items():
-        times = (row_microseconds(replace(config, rank=rank), length, repeats) for length in lengths)
+        times = (
+            row_microseconds(replace(config, rank=rank), length, repeats) for length in lengths
+        )
         print(f"{name:20}" + "".join(f"{us:9.2f}" for us in times), flush=True)
 
 
 def beyond_the_cache(n_ratings: int, repeats: int) -> None:
-    n_rows, n_cols = n_ratings // 50, n_ratings // 500
+    n_rows = n_ratings // 50
+    n_cols = n_ratings // 500
     print(f"# {n_rows:,} × {n_cols:,}, {n_ratings:,} ratings, rank 10, one core; ns per rating")
     print(f"{'loss':20}{'L step':>9}{'R step':>9}{'mean':>9}")
     ratings = block(n_rows, n_cols, n_ratings)
@@ -189,7 +222,9 @@ def very_sparse(repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", nargs="+", choices=TABLES, default=["rank", "rows"], metavar="NAME")
+    parser.add_argument(
+        "--tables", nargs="+", choices=TABLES, default=["rank", "rows"], metavar="NAME"
+    )
     parser.add_argument("--rank", type=int, nargs="+", default=[8, 10, 16, 32, 64])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)

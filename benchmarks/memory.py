@@ -57,7 +57,9 @@ def descendants(root: int) -> list[tuple[int, str, float]]:
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
         except OSError:
             continue
     found = []

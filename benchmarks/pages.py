@@ -1,4 +1,5 @@
-"""Writes the measured figures of benchmarks/results.json into README and the guides, so that no two pages disagree.
+"""Writes the measured figures of benchmarks/results.json into README and the guides, so that no two
+pages disagree.
 
     python benchmarks/peers.py --data congress --save      # a benchmark with --save puts its figures into the file
     python benchmarks/pages.py                             # then this puts them where comments name them
@@ -90,49 +91,74 @@ def others(found: Results) -> Iterable[str]:
         als = found["als"].get(data, {})
         sets[data] = methods | ({"MLlib ALS": als["ALS"]} if "ALS" in als else {})
     lines = [figures for methods in sets.values() for figures in methods.values()]
-    columns = {name: told for name, told in columns.items() if any(name in figures for figures in lines)}
+    columns = {
+        name: told for name, told in columns.items() if any(name in figures for figures in lines)
+    }
     yield f"| data | | {' | '.join(columns.values())} |"
     yield "| --- |" + " --- |" * (len(columns) + 1)
     for data, methods in sets.items():
         label = NAMES[data]
         for method, figures in sorted(methods.items(), key=lambda line: -line[1]["correct"]):
-            yield f"| {label} | {method} | " + " | ".join(shown(figures, name) for name in columns) + " |"
+            yield (
+                f"| {label} | {method} | "
+                + " | ".join(shown(figures, name) for name in columns)
+                + " |"
+            )
             label = ""
 
 
 def precisions(found: Results) -> Iterable[str]:
     """What precision.py measured, medians over the splits."""
-    yield "| data | certified | positives found | at least, certified | fresh positives found | precision there |"
+    yield (
+        "| data | certified | positives found | at least, certified | fresh positives found | "
+        "precision there |"
+    )
     yield "| --- | --- | --- | --- | --- | --- |"
     for data, requests in found["precision"].items():
         label = NAMES[data]
         for request, figures in requests.items():
-            columns = " | ".join(shown(figures, name) for name in ("found", "certified", "fresh", "precision"))
-            yield f"| {label} | {request.lstrip('0')} | {columns if figures['found'] else 'not met | | | '} |"
+            columns = " | ".join(
+                shown(figures, name) for name in ("found", "certified", "fresh", "precision")
+            )
+            yield (
+                f"| {label} | {request.lstrip('0')} | "
+                f"{columns if figures['found'] else 'not met | | | '} |"
+            )
             label = ""
 
 
 def coverage(found: Results) -> Iterable[str]:
-    """In how many repeats a certified precision, or a limit of the share that is found, is violated."""
+    """In how many repeats a certified precision, or a limit of the share that is found, is
+    violated.
+    """
     sets = ("one request", "two requests", "both classes", "groups", "peeking", "observed")
     faults = "fault: own test of each threshold | fault: no test"
     yield f"| world, repeats | met | {' | '.join(sets[:4])} | {faults} |"
     yield "| --- | --- |" + " --- |" * len(sets)
     for world, tried in found["coverage"].items():
-        one, violated = tried["one request"], " | ".join(percent(tried[name]["violated"]) for name in sets)
+        one = tried["one request"]
+        violated = " | ".join(percent(tried[name]["violated"]) for name in sets)
         yield f"| {world}, {one.get('repeats', 1000):,} | {percent(one['met'])} | {violated} |"
 
 
 def positions(found: Results) -> Iterable[str]:
-    """How often intervals of positions contain the truth: with the spreads of the fit, and with their own."""
+    """How often intervals of positions contain the truth:
+
+    with the spreads of the fit, and with their own.
+    """
     columns = ("factors", "kappa", "before", "covered", "ratio", "draws")
-    yield "| persons × questions, asked | dimensions | factors | κ | with the fit's std | covered | error/std | draws |"
+    yield (
+        "| persons × questions, asked | dimensions | factors | κ | with the fit's std | "
+        "covered | error/std | draws |"
+    )
     yield "| --- | --- |" + " --- |" * len(columns)
     yield from lines_of(found["positions"], columns)
 
 
 def spread(found: Results) -> Iterable[str]:
-    """How often score ± 1.96·std contains the true score, with the spreads of the fit and with those of positions."""
+    """How often score ± 1.96·std contains the true score, with the spreads of the fit and with
+    those of positions.
+    """
     yield "| K | κ | score ± 1.96·std | with the logistic's own curvature | error/std | then |"
     yield "| --- | --- | --- | --- | --- | --- |"
     yield from lines_of(found["spread"], ("before", "covered", "ratio_before", "ratio"))
@@ -150,7 +176,11 @@ def lines_of(found: Results, columns: Iterable[str]) -> Iterable[str]:
     for data, methods in found.items():
         label = data
         for method, figures in methods.items():
-            yield f"| {label} | {method} | " + " | ".join(shown(figures, name) for name in columns) + " |"
+            yield (
+                f"| {label} | {method} | "
+                + " | ".join(shown(figures, name) for name in columns)
+                + " |"
+            )
             label = ""
 
 
@@ -162,7 +192,11 @@ def selection(found: Results) -> Iterable[str]:
     for data, ranks in found["selection"].items():
         label = NAMES[data]
         for rank, figures in ranks.items():
-            yield f"| {label} | {rank} | " + " | ".join(shown(figures, name) for name in columns) + " |"
+            yield (
+                f"| {label} | {rank} | "
+                + " | ".join(shown(figures, name) for name in columns)
+                + " |"
+            )
             label = ""
 
 
@@ -173,8 +207,15 @@ def accuracies(found: Results) -> Iterable[str]:
     for data, models in found["accuracy"].items():
         for model, of in models.items():
             held_out = f"{of['held_out']:,}" if of["held_out"] >= 1 else f"{of['held_out']:.0%}"
-            label = f"{NAMES[data]} ({held_out}; {of['splits']} splits)" if model == next(iter(models)) else ""
-            figures = f"{share(of['correct'])} ± {share(of['sd'])} | {shown(of, 'auc')} | {shown(of, 'log_loss')}"
+            label = (
+                f"{NAMES[data]} ({held_out}; {of['splits']} splits)"
+                if model == next(iter(models))
+                else ""
+            )
+            figures = (
+                f"{share(of['correct'])} ± {share(of['sd'])} | {shown(of, 'auc')} | "
+                f"{shown(of, 'log_loss')}"
+            )
             yield f"| {label} | {model} | {figures} | {of['weights']} | {of['ranks']} |"
 
 
@@ -185,7 +226,11 @@ def lists(found: Results) -> Iterable[str]:
     yield f"| | {' | '.join(names)} |"
     yield "| --- |" + " --- |" * len(names)
     for method, of in methods.items():
-        yield f"| {method} | " + " | ".join(f"{share(of[name])} ± {share(of[f'{name} sd'])}" for name in names) + " |"
+        yield (
+            f"| {method} | "
+            + " | ".join(f"{share(of[name])} ± {share(of[f'{name} sd'])}" for name in names)
+            + " |"
+        )
 
 
 def newcomers(found: Results) -> Iterable[str]:
@@ -195,10 +240,17 @@ def newcomers(found: Results) -> Iterable[str]:
     yield "| --- |" + " --- |" * (1 + len(numbers))
     for data, kinds in found["newcomers"].items():
         for features, of in kinds.items():
-            parts = ([of[f"{n} {figure}"] for figure in ("error", "log loss", "AUC")] for n in numbers)
-            cells = (" / ".join(f"{value:.3f}".removeprefix("0") for value in part) for part in parts)
+            parts = (
+                [of[f"{n} {figure}"] for figure in ("error", "log loss", "AUC")] for n in numbers
+            )
+            cells = (
+                " / ".join(f"{value:.3f}".removeprefix("0") for value in part) for part in parts
+            )
             label = data if features == next(iter(kinds)) else ""
-            yield f"| {label} | {'yes' if features == 'side features' else 'no'} | {' | '.join(cells)} |"
+            yield (
+                f"| {label} | {'yes' if features == 'side features' else 'no'} | "
+                f"{' | '.join(cells)} |"
+            )
 
 
 TABLES: dict[str, Callable[[Results], Iterable[str]]] = {

@@ -1,23 +1,25 @@
-"""Accuracy and seconds beside LIBMF, LightFM, implicit and myFM, from a CSV file to factors, on a 90/10 split.
+"""Accuracy and seconds beside LIBMF, LightFM, implicit and myFM, from a CSV file to factors, on a
+90/10 split.
 
     pip install '.[peers]'
     python benchmarks/peers.py [--data ml-100k ml-1m senate assistments congress] [--repeats 5]
     python benchmarks/peers.py --methods LIBMF myFM --settings "20 epochs" "200 samples"     # some of them
     python benchmarks/peers.py --save                    # puts the figures into results.json, for pages.py
 
-All are given the same file, read it in the same way and use all cores. Of a peer, the setting that is best *on the test
-ratings* is shown, which is generous to it. Ours has one setting. The AUC is that of the same setting. "passed after":
-the fewest iterations after which ours is more accurate than the peer, and what they take, reading included. A peer that
-is not installed is left out.
+All are given the same file, read it in the same way and use all cores. Of a peer, the setting that
+is best *on the test ratings* is shown, which is generous to it. Ours has one setting. The AUC is
+that of the same setting. "passed after": the fewest iterations after which ours is more accurate
+than the peer, and what they take, reading included. A peer that is not installed is left out.
 
-LIBMF (Chin et al., 2015): logistic and squared hinge loss, k 10 and 32, 20 and 50 epochs, L2 penalty .04 and
-.1 (its L1 default switches the logistic loss off). LightFM (Kula, 2015; as ``lightfm-next``, which installs on current
-Pythons): logistic loss, 10 and 32 components, 20 and 50 epochs. implicit (Frederickson): its ALS, dislikes as negative
-preferences, 10 and 32 factors, 15 and 30 iterations, the sign of the score or of the score − ½. myFM (Ohtsuki): a
-Bayesian factorisation machine with a probit link, by Gibbs sampling; users, items, and who rated what, scaled by the
-root of the number of ratings; rank 10, 200 and 500 samples, the last nine tenths of them kept. It and ours give
-probabilities, so their log loss on the test ratings is shown as well. Seconds are medians; a fit that takes minutes is
-timed once.
+LIBMF (Chin et al., 2015): logistic and squared hinge loss, k 10 and 32, 20 and 50 epochs, L2
+penalty .04 and .1 (its L1 default switches the logistic loss off). LightFM (Kula, 2015; as
+``lightfm-next``, which installs on current Pythons): logistic loss, 10 and 32 components, 20 and 50
+epochs. implicit (Frederickson): its ALS, dislikes as negative preferences, 10 and 32 factors, 15
+and 30 iterations, the sign of the score or of the score − ½. myFM (Ohtsuki): a Bayesian
+factorisation machine with a probit link, by Gibbs sampling; users, items, and who rated what,
+scaled by the root of the number of ratings; rank 10, 200 and 500 samples, the last nine tenths of
+them kept. It and ours give probabilities, so their log loss on the test ratings is shown as well.
+Seconds are medians; a fit that takes minutes is timed once.
 """
 
 from __future__ import annotations
@@ -69,21 +71,29 @@ def read(path: Path) -> Ratings:
 
 def libmf(loss: str, k: int, epochs: int, penalty: float) -> Fit:
     quiet = contextlib.redirect_stdout(io.StringIO())
-    with quiet, patch.object(sys, "argv", sys.argv[:1]):  # it would take our first argument for its library
+    with (
+        quiet,
+        patch.object(sys, "argv", sys.argv[:1]),
+    ):  # it would take our first argument for its library
         from libmf import mf
     kind = {"logistic": mf.P_LR_MFC, "squared hinge": mf.P_L2_MFC}[loss]
     penalties = {"lambda_p1": 0.0, "lambda_q1": 0.0, "lambda_p2": penalty, "lambda_q2": penalty}
 
     def fit(path: Path, shape: tuple[int, int]) -> Scores:
         ratings = read(path)
-        model = mf.MF(fun=kind, k=k, nr_iters=epochs, nr_threads=available_cores(), quiet=True, **penalties)
+        model = mf.MF(
+            fun=kind, k=k, nr_iters=epochs, nr_threads=available_cores(), quiet=True, **penalties
+        )
         model.fit(np.column_stack(ratings).astype(np.float32))
-        # By its factors: the package's own predict() returns something else. Rows beyond the last one rated have none.
+        # By its factors: the package's own predict() returns something else. Rows beyond the last
+        # one rated have none.
         rows_of, cols_of = (
             np.pad(np.nan_to_num(factors), ((0, size - len(factors)), (0, 0)))
             for factors, size in zip((model.p_factors(), model.q_factors()), shape, strict=True)
         )
-        return lambda rows, cols: np.einsum("lk,lk->l", rows_of[rows], cols_of[cols]).astype(np.float64)
+        return lambda rows, cols: np.einsum("lk,lk->l", rows_of[rows], cols_of[cols]).astype(
+            np.float64
+        )
 
     return fit
 
@@ -97,7 +107,9 @@ def lightfm(k: int, epochs: int) -> Fit:
         cells = coo_matrix((ratings.labels.astype(np.float32), (ratings.rows, ratings.cols)), shape)
         model = LightFM(no_components=k, loss="logistic", random_state=0)
         model.fit(cells, epochs=epochs, num_threads=available_cores())
-        return lambda rows, cols: model.predict(rows.astype(np.int32), cols.astype(np.int32)).astype(np.float64)
+        return lambda rows, cols: model.predict(
+            rows.astype(np.int32), cols.astype(np.int32)
+        ).astype(np.float64)
 
     return fit
 
@@ -111,8 +123,11 @@ def implicit(k: int, iterations: int, shift: float) -> Fit:
         cells = csr_matrix((ratings.labels.astype(np.float32), (ratings.rows, ratings.cols)), shape)
         model = AlternatingLeastSquares(factors=k, iterations=iterations, random_state=0)
         model.fit(cells, show_progress=False)
-        users, items = np.asarray(model.user_factors), np.asarray(model.item_factors)
-        return lambda rows, cols: np.einsum("lk,lk->l", users[rows], items[cols]).astype(np.float64) - shift
+        users = np.asarray(model.user_factors)
+        items = np.asarray(model.item_factors)
+        return lambda rows, cols: (
+            np.einsum("lk,lk->l", users[rows], items[cols]).astype(np.float64) - shift
+        )
 
     return fit
 
@@ -129,7 +144,8 @@ def myfm(k: int, samples: int) -> Fit:
     def fit(path: Path, shape: tuple[int, int]) -> Scores:
         ratings = read(path)
         cells = csr_matrix((np.ones(len(ratings.rows)), (ratings.rows, ratings.cols)), shape)
-        users, items = known(cells), known(csr_matrix(cells.T))
+        users = known(cells)
+        items = known(csr_matrix(cells.T))
 
         def blocks(rows: NDArray[np.int64], cols: NDArray[np.int64]) -> list[RelationBlock]:
             return [RelationBlock(rows.tolist(), users), RelationBlock(cols.tolist(), items)]
@@ -137,7 +153,13 @@ def myfm(k: int, samples: int) -> Fit:
         model = MyFMGibbsClassifier(rank=k, random_seed=0)
         pairs = blocks(ratings.rows, ratings.cols)
         with contextlib.redirect_stderr(io.StringIO()):  # its progress
-            model.fit(None, ratings.labels > 0, X_rel=pairs, n_iter=samples, n_kept_samples=samples * 9 // 10)
+            model.fit(
+                None,
+                ratings.labels > 0,
+                X_rel=pairs,
+                n_iter=samples,
+                n_kept_samples=samples * 9 // 10,
+            )
         return lambda rows, cols: log_odds(model.predict_proba(None, X_rel=blocks(rows, cols)))
 
     return fit
@@ -163,13 +185,22 @@ def peers() -> Iterator[tuple[str, list[tuple[str, Callable[[], Fit]]]]]:
     libmfs = product(("logistic", "squared hinge"), (10, 32), (20, 50), (0.04, 0.1))
     yield (
         "LIBMF",
-        [(f"{loss}, k {k}, {n} epochs, λ {l2:g}", partial(libmf, loss, k, n, l2)) for loss, k, n, l2 in libmfs],
+        [
+            (f"{loss}, k {k}, {n} epochs, λ {l2:g}", partial(libmf, loss, k, n, l2))
+            for loss, k, n, l2 in libmfs
+        ],
     )
-    yield "LightFM", [(f"k {k}, {n} epochs", partial(lightfm, k, n)) for k, n in product((10, 32), (20, 50))]
+    yield (
+        "LightFM",
+        [(f"k {k}, {n} epochs", partial(lightfm, k, n)) for k, n in product((10, 32), (20, 50))],
+    )
     implicits = product((10, 32), (15, 30), (0.0, 0.5))
     yield (
         "implicit ALS",
-        [(f"k {k}, {n} iterations, score − {shift:g}", partial(implicit, k, n, shift)) for k, n, shift in implicits],
+        [
+            (f"k {k}, {n} iterations, score − {shift:g}", partial(implicit, k, n, shift))
+            for k, n, shift in implicits
+        ],
     )
     yield "myFM", [(f"rank 10, {n} samples", partial(myfm, 10, n)) for n in (200, 500)]
 
@@ -185,7 +216,9 @@ class Figures(NamedTuple):
 def figures(scores: Scores, test: Ratings, majority: int) -> Figures:
     found = scores(test.rows, test.cols)
     correct = float(np.mean(np.where(found == 0, majority, np.sign(found)) == test.labels))
-    return Figures(correct, auc(test.labels, found), float(np.mean(np.logaddexp(0.0, -test.labels * found))))
+    return Figures(
+        correct, auc(test.labels, found), float(np.mean(np.logaddexp(0.0, -test.labels * found)))
+    )
 
 
 def timed(fit: Fit, path: Path, shape: tuple[int, int]) -> tuple[Scores, float]:
@@ -195,13 +228,18 @@ def timed(fit: Fit, path: Path, shape: tuple[int, int]) -> tuple[Scores, float]:
 
 
 def again(first: float, fit: Fit, path: Path, shape: tuple[int, int], repeats: int) -> float:
-    """Median seconds of more runs. The first is not counted, unless it took minutes. NaN of 0 repeats."""
+    """Median seconds of more runs.
+
+    The first is not counted, unless it took minutes. NaN of 0 repeats.
+    """
     if repeats and first > LONG:
         return first
     return statistics.median([timed(fit, path, shape)[1] for _ in range(repeats)] or [float("nan")])
 
 
-def passing(target: float, path: Path, shape: tuple[int, int], test: Ratings, majority: int) -> int | None:
+def passing(
+    target: float, path: Path, shape: tuple[int, int], test: Ratings, majority: int
+) -> int | None:
     """The fewest iterations after which ours is more accurate."""
     for n in range(1, 31):
         if figures(ours(n)(path, shape), test, majority).correct > target:
@@ -228,13 +266,18 @@ def compare(name: str, options: argparse.Namespace) -> None:
             scores, first = timed(ours(), path, shape)
             own = figures(scores, test, majority)
             seconds = again(first, ours(), path, shape, options.repeats)
-            told = f"{own.correct:.4f} correct, AUC {own.auc:.4f}, {seconds:6.2f} s (log loss {own.log_loss:.4f})"
+            told = (
+                f"{own.correct:.4f} correct, AUC {own.auc:.4f}, {seconds:6.2f} s (log loss "
+                f"{own.log_loss:.4f})"
+            )
             print(f"{OURS + ', as it comes':<28} {told}", flush=True)
             keep(OURS, own, seconds, log_loss=own.log_loss)
         for peer, settings in peers():
             if peer not in options.methods:
                 continue
-            settings = [each for each in settings if any(text in each[0] for text in options.settings)]
+            settings = [
+                each for each in settings if any(text in each[0] for text in options.settings)
+            ]
             tried = []
             try:
                 for told, make in settings:
@@ -247,7 +290,11 @@ def compare(name: str, options: argparse.Namespace) -> None:
             more = {"log_loss": best.log_loss} if peer == "myFM" else {}
             told += "".join(f", log loss {value:.4f}" for value in more.values())
             took = again(first, make(), path, shape, options.repeats)
-            print(f"{peer:<28} {best.correct:.4f} correct, AUC {best.auc:.4f}, {took:6.2f} s ({told})", flush=True)
+            print(
+                f"{peer:<28} {best.correct:.4f} correct, AUC {best.auc:.4f}, {took:6.2f} s "
+                f"({told})",
+                flush=True,
+            )
             keep(peer, best, took, **more)
             if OURS in options.methods:
                 n = passing(best.correct, path, shape, test, majority)
@@ -261,9 +308,13 @@ def main() -> None:
     methods = [OURS, *(peer for peer, _ in peers())]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
-    parser.add_argument("--repeats", type=int, default=5, help="0: no seconds, on a machine with other work")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="0: no seconds, on a machine with other work"
+    )
     parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
-    parser.add_argument("--settings", nargs="+", default=[""], help="those of peers that contain one of these texts")
+    parser.add_argument(
+        "--settings", nargs="+", default=[""], help="those of peers that contain one of these texts"
+    )
     parser.add_argument("--save", action="store_true", help="into results.json")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)

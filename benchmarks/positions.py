@@ -1,4 +1,7 @@
-"""Positions: how often their error bars cover, what they find in Congress, how long they take, and what to ask next.
+"""Positions:
+
+how often their error bars cover, what they find in Congress, how long they take, and what to ask
+next.
 
     python benchmarks/positions.py coverage [--draws 20] [--save]      # item response data whose truth is known
     python benchmarks/positions.py congress                # 10⁷ votes; ONEBIT_DATA: folder of the data sets
@@ -6,8 +9,9 @@
     python benchmarks/positions.py questions               # users kept out: chosen answers beside random ones
     python benchmarks/positions.py probabilities           # log loss with the spreads of the fit, and of positions
 
-Coverage: the share of the true abilities within ±1.96 standard deviations, after the linear map that aligns the axes,
-and the standard deviation of error/std; "raw" with the covariances of the fit.
+Coverage: the share of the true abilities within ±1.96 standard deviations, after the linear map
+that aligns the axes, and the standard deviation of error/std; "raw" with the covariances of the
+fit.
 """
 
 from __future__ import annotations
@@ -38,7 +42,12 @@ from onebit_spark.core.setup import kappa_of
 from onebit_spark.predict.metrics import log_loss
 from onebit_spark.predict.questions import best_questions
 
-SCENARIOS = (500, 60, 0.5), (2000, 40, 1.0), (2000, 200, 0.2), (300, 500, 0.3)  # persons, questions, share asked
+SCENARIOS = (
+    (500, 60, 0.5),
+    (2000, 40, 1.0),
+    (2000, 200, 0.2),
+    (300, 500, 0.3),
+)  # persons, questions, share asked
 LARGE = 11_785, 36_259, 0.02
 ASKED = 0, 5, 10, 13, 16, 20, 27, 30
 NORMAL = 1.96
@@ -46,7 +55,7 @@ NORMAL = 1.96
 Positions = NDArray[np.float64]
 
 
-# ---- coverage --------------------------------------------------------------------------------------------------------
+# ---- coverage ----------------------------------------------------------------------------------
 
 
 def responses(n: int, m: int, share: float, seed: int, dims: int) -> tuple[Positions, Ratings]:
@@ -67,7 +76,10 @@ def covered(fit: FittedModel, ability: Positions, raw: bool) -> tuple[float, flo
         users, items = (replace(side, measured=None) for side in (fit.users, fit.items))
         fit = replace(fit, users=users, items=items)
     table = fit.positions(dimensions=dims)
-    t, std = (np.stack([table[f"dim{d + 1}{end}"].to_numpy() for d in range(dims)], axis=1) for end in ("", "_std"))
+    t, std = (
+        np.stack([table[f"dim{d + 1}{end}"].to_numpy() for d in range(dims)], axis=1)
+        for end in ("", "_std")
+    )
     lines = np.c_[t, np.ones(len(t))]
     to_truth = np.linalg.lstsq(lines, ability, rcond=None)[0]
     z = (ability - lines @ to_truth) / np.sqrt(std**2 @ to_truth[:dims] ** 2)
@@ -78,49 +90,99 @@ def coverage(draws: int, seed: int, keep: bool) -> None:
     print(" persons items asked dims  settings      K     κ           raw     positions")
     for n, m, share in SCENARIOS:
         for dims in (1, 2):
-            given: dict[str, dict[str, Any]] = {"defaults": {}, "given rank": {"rank": dims, "likelihood_weight": 1.0}}
+            given: dict[str, dict[str, Any]] = {
+                "defaults": {},
+                "given rank": {"rank": dims, "likelihood_weight": 1.0},
+            }
             for name, settings in given.items():
                 lines = []
                 for draw in range(seed, seed + draws):
                     ability, ratings = responses(n, m, share, draw, dims)
-                    fit = fit_arrays(*ratings, FitConfig(implicit_features=False, **settings), shape=(n, m))
+                    fit = fit_arrays(
+                        *ratings, FitConfig(implicit_features=False, **settings), shape=(n, m)
+                    )
                     both = (*covered(fit, ability, True), *covered(fit, ability, False))
                     lines.append((fit.config.factors, kappa_of(fit.config), *both))
                 k, kappa, raw, raw_z, new, new_z = np.mean(lines, axis=0)
                 print(
-                    f"{n:8}{m:6}{share:6.0%}{dims:5}  {name:<10}{k:5.1f}{kappa:6.2f}{raw:8.3f}{raw_z:6.2f}"
+                    f"{n:8}{m:6}{share:6.0%}{dims:5}  "
+                    f"{name:<10}{k:5.1f}{kappa:6.2f}{raw:8.3f}{raw_z:6.2f}"
                     f"{new:8.3f}{new_z:6.2f}",
                     flush=True,
                 )
                 if keep:
-                    figures = {"factors": float(k), "kappa": float(kappa), "before": float(raw), "covered": float(new)}
+                    figures = {
+                        "factors": float(k),
+                        "kappa": float(kappa),
+                        "before": float(raw),
+                        "covered": float(new),
+                    }
                     figures |= {"ratio": float(new_z), "draws": draws, "seed": seed}
                     save("positions", f"{n:,} × {m:,}, {share:.0%}", f"{dims}, {name}", figures)
 
 
-# ---- seconds ---------------------------------------------------------------------------------------------------------
+# ---- seconds -----------------------------------------------------------------------------------
 
 
 def timed(what: str, work: Callable[[], Any]) -> tuple[float, float]:
     """Seconds, and seconds of the processor."""
-    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    began = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_SELF)
     work()
-    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    seconds = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(f"{what}: {seconds:.1f} s, {cpu:.1f} CPU-seconds", flush=True)
     return seconds, cpu
 
 
-def jobs(name: str, keep: bool, ratings: Path, columns: list[str], out: Path, anchors: list[str]) -> FittedModel:
+def jobs(
+    name: str, keep: bool, ratings: Path, columns: list[str], out: Path, anchors: list[str]
+) -> FittedModel:
     """Fit two dimensions by the job, and write positions and a map."""
-    plain = ["--rank", "2", "--likelihood-weight", "1", "--no-implicit-features", "--no-report", "--quiet"]
-    fit = ["fit", "--ratings", str(ratings), *columns, "--output", str(out / "model"), *plain, "--runtime", "local"]
+    plain = [
+        "--rank",
+        "2",
+        "--likelihood-weight",
+        "1",
+        "--no-implicit-features",
+        "--no-report",
+        "--quiet",
+    ]
+    fit = [
+        "fit",
+        "--ratings",
+        str(ratings),
+        *columns,
+        "--output",
+        str(out / "model"),
+        *plain,
+        "--runtime",
+        "local",
+    ]
     fitting = timed("fit", lambda: job(fit))
-    write = ["--output", str(out / "positions"), "--map", str(out / "map.html"), *anchors, "--runtime", "local"]
-    writing = timed("positions and map", lambda: job(["positions", "--model", str(out / "model"), *write, "--quiet"]))
+    write = [
+        "--output",
+        str(out / "positions"),
+        "--map",
+        str(out / "map.html"),
+        *anchors,
+        "--runtime",
+        "local",
+    ]
+    writing = timed(
+        "positions and map",
+        lambda: job(["positions", "--model", str(out / "model"), *write, "--quiet"]),
+    )
     if keep:
-        (fit_seconds, cpu), seconds = fitting, fitting[0] + writing[0]
-        save("measuring", name, "jobs", {"seconds": seconds, "fit_seconds": fit_seconds, "cpu": cpu + writing[1]})
+        (fit_seconds, cpu) = fitting
+        seconds = fitting[0] + writing[0]
+        save(
+            "measuring",
+            name,
+            "jobs",
+            {"seconds": seconds, "fit_seconds": fit_seconds, "cpu": cpu + writing[1]},
+        )
     return load(out / "model")
 
 
@@ -129,27 +191,48 @@ def congress(keep: bool) -> None:
     data = folder() / "congress"
     columns = ["--user-col", "member", "--item-col", "rollcall", "--label-col", "vote"]
     with tempfile.TemporaryDirectory() as scratch:
-        model = jobs("congress", keep, data / "votes.parquet", columns, Path(scratch), ["--anchor", "S000033=-1"])
+        model = jobs(
+            "congress",
+            keep,
+            data / "votes.parquet",
+            columns,
+            Path(scratch),
+            ["--anchor", "S000033=-1"],
+        )
     table = model.positions(anchors={"S000033": -1})  # Bernard Sanders
     members = {line["member"]: line for line in pq.read_table(data / "members.parquet").to_pylist()}
     print("shares of the dimensions:", table.schema.metadata[b"shares"].decode())
-    lines = [line | members[line["user"]] for line in table.to_pylist() if line["n_ratings"] >= 1000]
+    lines = [
+        line | members[line["user"]] for line in table.to_pylist() if line["n_ratings"] >= 1000
+    ]
     lines.sort(key=lambda line: line["dim1"])
-    means = {party: np.mean([line["dim1"] for line in lines if line["party"] == party]) for party in "DR"}
-    print("mean position by party:", {party: round(float(mean), 2) for party, mean in means.items()})
+    means = {
+        party: np.mean([line["dim1"] for line in lines if line["party"] == party]) for party in "DR"
+    }
+    print(
+        "mean position by party:", {party: round(float(mean), 2) for party, mean in means.items()}
+    )
     middle = sum(means.values()) / 2
-    far = [line for line in lines if line["party"] in "DR" and (line["dim1"] > middle) == (line["party"] == "D")]
+    far = [
+        line
+        for line in lines
+        if line["party"] in "DR" and (line["dim1"] > middle) == (line["party"] == "D")
+    ]
     for name, some in (("lowest", lines[:8]), ("highest", lines[-8:]), ("beyond the middle", far)):
         print(f"{name}:")
         for line in some:
-            print(f"  {line['dim1']:6.2f} ± {NORMAL * line['dim1_std']:.2f}  {line['name']} ({line['party']})")
+            print(
+                f"  {line['dim1']:6.2f} ± {NORMAL * line['dim1_std']:.2f}  {line['name']} "
+                f"({line['party']})"
+            )
 
 
 def large(keep: bool) -> None:
     n, m, share = LARGE
     rng = np.random.default_rng(0)
     rows, cols = np.divmod(rng.choice(n * m, round(share * n * m), replace=False), m)
-    ability, slope = rng.standard_normal((n, 2)), np.c_[rng.lognormal(0, 0.3, m) * 1.2, rng.standard_normal(m) * 0.8]
+    ability = rng.standard_normal((n, 2))
+    slope = np.c_[rng.lognormal(0, 0.3, m) * 1.2, rng.standard_normal(m) * 0.8]
     score = (ability[rows] * slope[cols]).sum(axis=1) + rng.standard_normal(m)[cols]
     label = (rng.random(len(rows)) < 1 / (1 + np.exp(-score))).astype(np.int8)
     with tempfile.TemporaryDirectory() as scratch:
@@ -157,30 +240,46 @@ def large(keep: bool) -> None:
         pq.write_table(pa.table({"user": rows, "item": cols, "label": label}), file)
         print(f"{len(rows):,} answers")
         model = jobs("large", keep, file, [], Path(scratch), [])
-    print("coverage: {:.3f}, error/std {:.2f}".format(*covered(model, ability[model.users.ids.to_numpy()], False)))
+    print(
+        "coverage: {:.3f}, error/std {:.2f}".format(
+            *covered(model, ability[model.users.ids.to_numpy()], False)
+        )
+    )
 
 
-# ---- what to ask next ------------------------------------------------------------------------------------------------
+# ---- what to ask next --------------------------------------------------------------------------
 
 
 def questions(keep: bool) -> None:
-    """Log loss on half of the answers of users that were not fitted, after some of the other half."""
-    for name, ratings in (("ASSISTments 2017", assistments()), ("MovieLens-100K", movielens_100k())):
+    """Log loss on half of the answers of users that were not fitted, after some of the
+    other half.
+    """
+    for name, ratings in (
+        ("ASSISTments 2017", assistments()),
+        ("MovieLens-100K", movielens_100k()),
+    ):
         rng = np.random.default_rng(0)
         n = int(ratings.rows.max()) + 1
         counts = np.bincount(ratings.rows, minlength=n)
         new = rng.choice(np.flatnonzero(counts >= 2 * ASKED[-1]), 300, replace=False)
         out = np.isin(ratings.rows, new)
         config = FitConfig(rank=10, implicit_features=False, likelihood_weight=1.0)
-        fit = fit_arrays(*ratings.take(np.flatnonzero(~out)), config, shape=(n, int(ratings.cols.max()) + 1))
-        theirs = ratings.take(np.flatnonzero(out & (fit.items.positions(pa.array(ratings.cols)) >= 0)))
+        fit = fit_arrays(
+            *ratings.take(np.flatnonzero(~out)), config, shape=(n, int(ratings.cols.max()) + 1)
+        )
+        theirs = ratings.take(
+            np.flatnonzero(out & (fit.items.positions(pa.array(ratings.cols)) >= 0))
+        )
         pool = np.zeros(len(theirs.rows), bool)
         for user in new:
             mine = np.flatnonzero(theirs.rows == user)
             pool[rng.permutation(mine)[: len(mine) // 2]] = True
         for way in ("random", "a list", "one after the other"):
             losses = asked(fit, theirs, pool, new, way)
-            print(f"{name:<18}{way:<22}{'  '.join(f'{n}: {loss:.4f}' for n, loss in losses.items())}", flush=True)
+            print(
+                f"{name:<18}{way:<22}{'  '.join(f'{n}: {loss:.4f}' for n, loss in losses.items())}",
+                flush=True,
+            )
             if keep:
                 save("questions", name, way, {f"after_{n}": loss for n, loss in losses.items()})
 
@@ -189,10 +288,12 @@ def asked(
     fit: FittedModel, answers: Ratings, pool: NDArray[np.bool_], users: NDArray[np.int64], way: str
 ) -> dict[int, float]:
     """The log losses after so many answers of the pool."""
-    rng, given = np.random.default_rng(1), np.zeros(len(pool), bool)
+    rng = np.random.default_rng(1)
+    given = np.zeros(len(pool), bool)
     losses: dict[int, float] = {}
     columns = fit.items.positions(pa.array(answers.cols))
-    prior, known = fit.users.prior, fit.items.known
+    prior = fit.users.prior
+    known = fit.items.known
     turn = np.full(len(pool), len(pool))  # when an answer is given, if that is known beforehand
     for user in users:
         mine = np.flatnonzero((answers.rows == user) & pool)
@@ -200,7 +301,9 @@ def asked(
         if way == "a list":
             allowed = np.isin(np.arange(known.n_rows), columns[mine])
             start = prior.location[0], prior.covariance[0]
-            chosen = best_questions(*start, known.location, known.has_intercept, ASKED[-1], allowed)[0]
+            chosen = best_questions(
+                *start, known.location, known.has_intercept, ASKED[-1], allowed
+            )[0]
             order = np.array([np.flatnonzero(columns[mine] == j)[0] for j in chosen])
         turn[mine[order]] = np.arange(len(order))
     for number in range(ASKED[-1] + 1):
@@ -226,7 +329,7 @@ def asked(
     return losses
 
 
-# ---- probabilities ---------------------------------------------------------------------------------------------------
+# ---- probabilities -----------------------------------------------------------------------------
 
 
 def probabilities() -> None:
@@ -238,7 +341,8 @@ def probabilities() -> None:
         fit = fit_arrays(*fitted, shape=shape)
         losses = []
         for rows, cols in ((fit.rows, fit.cols), own_curvature(fit, fitted)):
-            score, variance = np.empty(len(test.rows)), np.empty(len(test.rows))
+            score = np.empty(len(test.rows))
+            variance = np.empty(len(test.rows))
             for part in np.array_split(np.arange(len(score)), max(1, len(score) // 10_000)):
                 pair = rows.take(test.rows[part]), cols.take(test.cols[part])
                 score[part], variance[part] = compute_scores(*pair), compute_variances(*pair)
@@ -247,14 +351,20 @@ def probabilities() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("coverage", "congress", "large", "questions", "probabilities"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "what", choices=("coverage", "congress", "large", "questions", "probabilities")
+    )
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0, help="of the first draw")
     parser.add_argument("--save", action="store_true", help="into results.json, for pages.py")
     asked = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
-    logging.getLogger("onebit_spark").setLevel(logging.ERROR)  # "raw" asks for the spreads of the fit
+    logging.getLogger("onebit_spark").setLevel(
+        logging.ERROR
+    )  # "raw" asks for the spreads of the fit
     print(provenance())
     if asked.what == "coverage":
         coverage(asked.draws, asked.seed, asked.save)

@@ -15,28 +15,46 @@ Ratings = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]  # rows,
 
 
 def power_law_ratings(
-    n_rows: int, n_cols: int, n_ratings: int, rank: int = 3, exponent: float = 0.8, seed: int = 0, decay: float = 0.0
+    n_rows: int,
+    n_cols: int,
+    n_ratings: int,
+    rank: int = 3,
+    exponent: float = 0.8,
+    seed: int = 0,
+    decay: float = 0.0,
 ) -> Ratings:
     """(rows, cols, labels) of a large sparse matrix with popular and rare columns.
 
-    Rows are uniform. The column of popularity rank q has a probability ∝ q^{−exponent}; columns are numbered in random
-    order. Cells are drawn independently, so a cell may occur more than once. Labels are logistic::
+    Rows are uniform. The column of popularity rank q has a probability ∝ q^{−exponent}; columns are
+    numbered in random order. Cells are drawn independently, so a cell may occur more than once.
+    Labels are logistic::
 
         P(y = 1) = σ(b_i + d_j + L_i·R_j),  b, d ~ N(0, ½²),  L_i·R_j of variance 2, L_ik R_jk of one ∝ k^{−decay}
 
-    They are about as noisy as film ratings: at rank 3 even the true probabilities are wrong on about 27% of the labels.
+    They are about as noisy as film ratings: at rank 3 even the true probabilities are wrong on
+    about 27% of the labels.
     """
     size = max(0, n_ratings)  # a negative number is refused below
-    rows, cols, labels = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int8)
+    rows = np.empty(size, np.int64)
+    cols = np.empty(size, np.int64)
+    labels = np.empty(size, np.int8)
     begin = 0
     for i, j, y in power_law_chunks(n_rows, n_cols, n_ratings, rank, exponent, seed, decay):
         chunk = slice(begin, begin := begin + len(y))
-        rows[chunk], cols[chunk], labels[chunk] = i, j, y
+        rows[chunk] = i
+        cols[chunk] = j
+        labels[chunk] = y
     return rows, cols, labels
 
 
 def power_law_chunks(
-    n_rows: int, n_cols: int, n_ratings: int, rank: int = 3, exponent: float = 0.8, seed: int = 0, decay: float = 0.0
+    n_rows: int,
+    n_cols: int,
+    n_ratings: int,
+    rank: int = 3,
+    exponent: float = 0.8,
+    seed: int = 0,
+    decay: float = 0.0,
 ) -> Iterator[Ratings]:
     """The same ratings, some hundred thousand at a time, with O(rank (n_rows + n_cols)) memory."""
     if min(n_rows, n_cols, rank) < 1 or n_ratings < 0:
@@ -52,13 +70,24 @@ def power_law_chunks(
         i = rng.integers(n_rows, size=size)
         j = np.searchsorted(cumulative, rng.random(size), side="right")
         # np.take gathers narrow rows several times faster than indexing
-        logit = np.einsum("lk,lk->l", np.take(row_factors, i, axis=0), np.take(col_factors, j, axis=0))
+        logit = np.einsum(
+            "lk,lk->l", np.take(row_factors, i, axis=0), np.take(col_factors, j, axis=0)
+        )
         logit += row_intercepts[i] + col_intercepts[j]
-        yield i, j, np.where(rng.random(size, dtype=np.float32) < expit(logit), 1, -1).astype(np.int8)
+        yield (
+            i,
+            j,
+            np.where(rng.random(size, dtype=np.float32) < expit(logit), 1, -1).astype(np.int8),
+        )
 
 
-def _logistic_side(rng: np.random.Generator, size: int, rank: int, decay: float) -> tuple[Floats, Floats]:
-    """Factors and intercepts of one side: entries of variance √(2/r) give L_i·R_j the variance 2."""
+def _logistic_side(
+    rng: np.random.Generator, size: int, rank: int, decay: float
+) -> tuple[Floats, Floats]:
+    """Factors and intercepts of one side:
+
+    entries of variance √(2/r) give L_i·R_j the variance 2.
+    """
     shares = np.arange(1.0, rank + 1) ** -decay
     scales = ((2 * shares / shares.sum()) ** 0.25).astype(np.float32)
     factors = scales * rng.standard_normal((size, rank), dtype=np.float32)

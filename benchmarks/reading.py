@@ -1,8 +1,12 @@
-"""Ratings from Parquet, read by Arrow and through the JVM: seconds, and CPU seconds of all processes, side by side.
+"""Ratings from Parquet, read by Arrow and through the JVM:
 
-    python benchmarks/reading.py [--ratings 20000000 --rows 200000 --cols 20000] [--ids int|long|string] [--repeats 3]
+seconds, and CPU seconds of all processes, side by side.
 
-``survey``: packed and counted by the executors (exchange broadcast). ``collect``: gathered by the driver.
+    python benchmarks/reading.py [--ratings 20000000 --rows 200000 --cols 20000] [--ids
+    int|long|string] [--repeats 3]
+
+``survey``: packed and counted by the executors (exchange broadcast). ``collect``: gathered by the
+driver.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_ratings(options, Path(folder))
         spark = local_session(driver_memory="6g", spark_driver_maxResultSize="0")
-        ratings, columns = spark.read.parquet(folder), Columns()
+        ratings = spark.read.parquet(folder)
+        columns = Columns()
         size = spark_ratings.estimate_size(ratings, columns)
 
         def surveyed() -> None:
@@ -50,7 +55,11 @@ def main() -> None:
         }
         for repeat in range(options.repeats):
             for name, work in works.items():
-                print(f"{name:<8} {repeat + 1}   by Arrow {measured(work)}   by the JVM {by_spark(work)}", flush=True)
+                print(
+                    f"{name:<8} {repeat + 1}   by Arrow {measured(work)}   by the JVM "
+                    f"{by_spark(work)}",
+                    flush=True,
+                )
         spark.stop()
 
 
@@ -63,16 +72,22 @@ def by_spark(work: Callable[[], object]) -> str:
 
 
 def measured(work: Callable[[], object]) -> str:
-    before, began = cpu_seconds(), time.perf_counter()
+    before = cpu_seconds()
+    began = time.perf_counter()
     work()
     return f"{time.perf_counter() - began:5.1f} s, {cpu_seconds() - before:5.1f} CPU s"
 
 
 def cpu_seconds() -> float:
-    """Of this process and all below it (Linux). Spark ends Python workers that idle for a minute: these are lost."""
+    """Of this process and all below it (Linux).
+
+    Spark ends Python workers that idle for a minute: these are lost.
+    """
     times = 0
     for pid, _, _ in descendants(os.getpid()):
-        times += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        times += sum(
+            map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15])
+        )
     return times / os.sysconf("SC_CLK_TCK")
 
 

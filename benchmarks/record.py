@@ -1,4 +1,6 @@
-"""Where and on what a figure was measured, and the file of the figures that pages quote (``pages.py``)."""
+"""Where and on what a figure was measured, and the file of the figures that pages quote
+(``pages.py``).
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,12 @@ def save(script: str, data: str, method: str, figures: Mapping[str, float | str]
     """Put the figures into the file, in the place of what this script measured before."""
     found = results()
     rounded = {
-        name: value if isinstance(value, int | str) else float(f"{value:.6g}") for name, value in figures.items()
+        name: value if isinstance(value, int | str) else float(f"{value:.6g}")
+        for name, value in figures.items()
     }
-    found.setdefault(script, {}).setdefault(data, {})[method] = rounded | {"measured": provenance().removeprefix("# ")}
+    found.setdefault(script, {}).setdefault(data, {})[method] = rounded | {
+        "measured": provenance().removeprefix("# ")
+    }
     RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

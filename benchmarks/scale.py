@@ -1,13 +1,17 @@
 """A large simulated matrix beside MLlib ALS, in local mode: seconds by phase, and peak memory.
 
-    python benchmarks/scale.py [--ratings 100000000 --rows 1000000 --cols 100000] [--methods als hinge diagonal full]
-                               [--exchange auto|driver|broadcast|mixed|shuffle|local] [--ids int|long|string]
-    python benchmarks/scale.py --methods default als --iterations 10 --exchange local --driver-memory 10g
+    python benchmarks/scale.py [--ratings 100000000 --rows 1000000 --cols 100000] [--methods als
+    hinge diagonal full]
+                               [--exchange auto|driver|broadcast|mixed|shuffle|local] [--ids
+                               int|long|string]
+    python benchmarks/scale.py --methods default als --iterations 10 --exchange local
+    --driver-memory 10g
 
-Power-law columns, rank 10, two iterations, the same driver memory for all; every method has a process of its own, one
-after the other, on the same files. ALS's blocking and start are what a fit of no iterations takes; its ids must be int.
-``default`` is a fit with all defaults, which chooses its rank, κ and length itself.
-With ``--exchange local`` our fits run without Spark, from Parquet to a saved model; "survey" is the reading.
+Power-law columns, rank 10, two iterations, the same driver memory for all; every method has a
+process of its own, one after the other, on the same files. ALS's blocking and start are what a fit
+of no iterations takes; its ids must be int. ``default`` is a fit with all defaults, which chooses
+its rank, κ and length itself. With ``--exchange local`` our fits run without Spark, from Parquet to
+a saved model; "survey" is the reading.
 """
 
 from __future__ import annotations
@@ -50,7 +54,9 @@ METHODS = ["als", *OURS, "default"]
 IDS: dict[str, Callable[[NDArray[np.integer]], pa.Array]] = {
     "int": lambda numbers: pa.array(numbers.astype(np.int32)),
     "long": lambda numbers: pa.array(numbers.astype(np.int64) * 1_000_003 - 7),
-    "string": lambda numbers: pc.binary_join_element_wise("id", pa.array(numbers).cast(pa.string()), "-"),
+    "string": lambda numbers: pc.binary_join_element_wise(
+        "id", pa.array(numbers).cast(pa.string()), "-"
+    ),
 }
 
 
@@ -85,8 +91,12 @@ def main() -> None:
             figures = json.loads(done.stdout.splitlines()[-1])
             if options.save:
                 save("scale", str(options.ratings), method, {"seconds": figures["all"]})
-            print(f"{method:<9} {figures['iteration']:6.1f} s per iteration, {figures['all']:6.0f} s in all "
-                  f"({figures['phases']}); peak MB: {figures['memory']}", flush=True)  # fmt: skip
+            print(
+                f"{method:<9} {figures['iteration']:6.1f} s per iteration, {figures['all']:6.0f} "
+                "s in all "
+                f"({figures['phases']}); peak MB: {figures['memory']}",
+                flush=True,
+            )
 
 
 def measure(options: argparse.Namespace, method: str) -> dict[str, object]:
@@ -107,37 +117,56 @@ def measure(options: argparse.Namespace, method: str) -> dict[str, object]:
 
 
 def settings_of(method: str, iterations: int) -> FitConfig:
-    return FitConfig() if method == "default" else FitConfig(rank=10, max_iter=iterations, tol=0.0, **OURS[method])
+    return (
+        FitConfig()
+        if method == "default"
+        else FitConfig(rank=10, max_iter=iterations, tol=0.0, **OURS[method])
+    )
 
 
 def als(ratings: DataFrame, asked: int) -> dict[str, object]:
     def seconds(iterations: int) -> float:
         began = time.perf_counter()
-        model = ALS(rank=10, maxIter=iterations, regParam=0.1, ratingCol="label", seed=0).fit(ratings)
+        model = ALS(rank=10, maxIter=iterations, regParam=0.1, ratingCol="label", seed=0).fit(
+            ratings
+        )
         model.userFactors.count(), model.itemFactors.count()
         return time.perf_counter() - began
 
     whole = seconds(asked)
     before = seconds(0)
-    return {"iteration": (whole - before) / asked, "all": whole, "phases": f"before the first {before:.0f}"}
+    return {
+        "iteration": (whole - before) / asked,
+        "all": whole,
+        "phases": f"before the first {before:.0f}",
+    }
 
 
 def ours(ratings: DataFrame, config: FitConfig, exchange: str) -> dict[str, object]:
     began = time.perf_counter()
     iterations: list[float] = []
     estimator = OneBitCompletion(
-        rank=config.rank, maxIter=config.max_iter, tol=config.tol, loss=config.loss, covariance=config.covariance,
+        rank=config.rank,
+        maxIter=config.max_iter,
+        tol=config.tol,
+        loss=config.loss,
+        covariance=config.covariance,
         exchange=exchange,
-    )  # fmt: skip
+    )
     model = estimator.setProgress(lambda step: iterations.append(step.seconds)).fit(ratings)
-    cores, exchange = ratings.sparkSession.sparkContext.defaultParallelism, model.info.exchange["exchange"]
-    return figures_of(model.info, iterations, time.perf_counter() - began, cores, f"exchange {exchange}")
+    cores = ratings.sparkSession.sparkContext.defaultParallelism
+    exchange = model.info.exchange["exchange"]
+    return figures_of(
+        model.info, iterations, time.perf_counter() - began, cores, f"exchange {exchange}"
+    )
 
 
 def without_spark(path: str, config: FitConfig) -> dict[str, object]:
     """From Parquet to a saved model, in this process."""
     iterations: list[float] = []
-    fit_arrays([0, 0, 1], [0, 1, 0], [1, 0, 1], replace(config, rank=2))  # so that nothing is compiled below
+    fit_arrays(
+        [0, 0, 1], [0, 1, 0], [1, 0, 1], replace(config, rank=2)
+    )  # so that nothing is compiled below
     began = time.perf_counter()
     model = fit_table(path, config, on_iteration=lambda step: iterations.append(step.seconds))
     fitted = time.perf_counter()
@@ -145,32 +174,46 @@ def without_spark(path: str, config: FitConfig) -> dict[str, object]:
         model.save(f"{folder}/model")
     saving = time.perf_counter() - fitted
     return figures_of(
-        model.info, iterations, time.perf_counter() - began, available_cores(), f"saving {saving:.1f}, without Spark"
+        model.info,
+        iterations,
+        time.perf_counter() - began,
+        available_cores(),
+        f"saving {saving:.1f}, without Spark",
     )
 
 
-def figures_of(info: ModelInfo, iterations: list[float], seconds: float, cores: int, where: str) -> dict[str, object]:
+def figures_of(
+    info: ModelInfo, iterations: list[float], seconds: float, cores: int, where: str
+) -> dict[str, object]:
     share = cores * 1e9 / info.n_ratings
     phases = ", ".join(
         f"{name} {value:.1f} ({share * value:.0f} core-ns per rating)"
         for name, value in info.seconds.items()
         if name != "fit"
     )
-    return {"iteration": sum(iterations) / len(iterations), "all": seconds, "phases": f"{phases}; {where}"}
+    return {
+        "iteration": sum(iterations) / len(iterations),
+        "all": seconds,
+        "phases": f"{phases}; {where}",
+    }
 
 
 def write_ratings(options: argparse.Namespace, path: Path) -> None:
     """Files of about 12·10⁶ ratings, eight at least; only a chunk is in memory at a time."""
     parts = max(8, options.ratings // 12_000_000)
     writer: pq.ParquetWriter | None = None
-    writing, written = -1, 0
+    writing = -1
+    written = 0
     for rows, cols, labels in power_law_chunks(options.rows, options.cols, options.ratings, seed=1):
-        table = pa.table({"user": IDS[options.ids](rows), "item": IDS[options.ids](cols), "label": labels})
+        table = pa.table(
+            {"user": IDS[options.ids](rows), "item": IDS[options.ids](cols), "label": labels}
+        )
         part = written * parts // options.ratings
         if writer is None or part > writing:
             if writer is not None:
                 writer.close()
-            writer, writing = pq.ParquetWriter(path / f"{part}.parquet", table.schema), part
+            writer = pq.ParquetWriter(path / f"{part}.parquet", table.schema)
+            writing = part
         writer.write_table(table)
         written += len(labels)
     if writer is not None:

@@ -1,10 +1,11 @@
 """What a default fit costs and finds, beside fits whose rank is given.
 
-    python benchmarks/selection.py [--sets ml-100k senate …] [--ranks 10 20 32 64] [--trail] [--device cuda] [--save]
+    python benchmarks/selection.py [--sets ml-100k senate …] [--ranks 10 20 32 64] [--trail]
+    [--device cuda] [--save]
 
-A tenth of the ratings is held out. One pass is one iteration over all ratings of the fit. ``weighted`` counts a pass
-with D coordinates a row as (D/11)², the work of its sums beside rank 10. CPU counts the seconds of all cores.
-ONEBIT_DATA: folder of the data sets, default ./data.
+A tenth of the ratings is held out. One pass is one iteration over all ratings of the fit.
+``weighted`` counts a pass with D coordinates a row as (D/11)², the work of its sums beside rank 10.
+CPU counts the seconds of all cores. ONEBIT_DATA: folder of the data sets, default ./data.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from onebit_spark.simulate import simulate
 
 
 def paper(kind: str) -> Ratings:
-    """The paper's simulation of this kind: rank 3, 1000 × 1000, a fifth observed, a tenth of the labels switched."""
+    """The paper's simulation of this kind:
+
+    rank 3, 1000 × 1000, a fifth observed, a tenth of the labels switched.
+    """
     drawn = simulate(kind, 3, (1000, 1000), 0.2, 0.1)
     return Ratings(drawn.rows, drawn.cols, drawn.labels)
 
@@ -41,7 +45,9 @@ SETS = {
     "senate": senate,
     "congress": congress,
     "simulated": lambda: Ratings(*power_law_ratings(200_000, 20_000, 20_000_000, seed=1)),
-    "decaying": lambda: Ratings(*power_law_ratings(200_000, 20_000, 20_000_000, 12, seed=1, decay=1.0)),
+    "decaying": lambda: Ratings(
+        *power_law_ratings(200_000, 20_000, 20_000_000, 12, seed=1, decay=1.0)
+    ),
     "A2": lambda: paper("A2"),
     "B2": lambda: paper("B2"),
 }
@@ -55,7 +61,9 @@ class Passes:
     """Counts the half steps of a fit of n ratings."""
 
     def __init__(self, n: int) -> None:
-        self.n, self.count, self.weighted = n, 0.0, 0.0
+        self.n = n
+        self.count = 0.0
+        self.weighted = 0.0
 
     def half_step(self, state: FitState[Any], loss: Loss, step: HalfStep) -> SideStatistics:
         share = state.engine.n_ratings / self.n / 2
@@ -64,17 +72,35 @@ class Passes:
         return half_step(state, loss, step)
 
 
-def measure(name: str, label: str, parts: tuple[Ratings, Ratings], config: FitConfig, how: argparse.Namespace) -> None:
+def measure(
+    name: str,
+    label: str,
+    parts: tuple[Ratings, Ratings],
+    config: FitConfig,
+    how: argparse.Namespace,
+) -> None:
     train, test = parts
     passes = Passes(len(train.rows))
     FitState.half_step = lambda *of: passes.half_step(*of)  # type: ignore[method-assign]
-    began, worked = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
+    worked = time.process_time()
     fit = fit_arrays(*train, config, device=how.device)
     seconds = time.process_time() - worked, time.perf_counter() - began
-    probability, score = fit.probability(test.rows, test.cols), fit.score(test.rows, test.cols)
+    probability = fit.probability(test.rows, test.cols)
+    score = fit.score(test.rows, test.cols)
     right = np.mean(np.where(score > 0, 1, -1) == test.labels)
-    loss, area = log_loss(test.labels, probability), auc(test.labels, score)
-    found = passes.count, passes.weighted, fit.config.factors, kappa_of(fit.config), loss, area, right, *seconds
+    loss = log_loss(test.labels, probability)
+    area = auc(test.labels, score)
+    found = (
+        passes.count,
+        passes.weighted,
+        fit.config.factors,
+        kappa_of(fit.config),
+        loss,
+        area,
+        right,
+        *seconds,
+    )
     print(ROW.format(name, label, *found), flush=True)
     if how.save:
         save("selection", name, label, dict(zip(FIGURES, found, strict=True)))
@@ -85,7 +111,9 @@ def measure(name: str, label: str, parts: tuple[Ratings, Ratings], config: FitCo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS)[:4])
-    parser.add_argument("--ranks", nargs="*", type=int, default=[], help="given ranks, besides the default fit")
+    parser.add_argument(
+        "--ranks", nargs="*", type=int, default=[], help="given ranks, besides the default fit"
+    )
     parser.add_argument("--trail", action="store_true", help="also print what was tried")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--save", action="store_true", help="into results.json")

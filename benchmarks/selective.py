@@ -2,9 +2,10 @@
 
     python benchmarks/selective.py [--data movielens-1m senate assistments] [--splits 5]      # ONEBIT_DATA: the folder
 
-In every split, 85% of the ratings are fitted with the default settings, and 10% certify each request separately at
-δ = .05. The last 5% show the error rate among the answered, on ratings that were neither fitted nor used to certify.
-The figures are medians over the splits, with the smallest and the largest in brackets.
+In every split, 85% of the ratings are fitted with the default settings, and 10% certify each
+request separately at δ = .05. The last 5% show the error rate among the answered, on ratings that
+were neither fitted nor used to certify. The figures are medians over the splits, with the smallest
+and the largest in brackets.
 """
 
 from __future__ import annotations
@@ -30,12 +31,21 @@ DELTA = 0.05
 def parts(ratings: Ratings, seed: int) -> tuple[Ratings, Ratings, Ratings]:
     """Fitted, certifying and fresh."""
     order = np.random.default_rng(seed).permutation(len(ratings.rows))
-    tenth, fitted = len(order) // 10, 3 * len(order) // 20
-    return ratings.take(order[fitted:]), ratings.take(order[:tenth]), ratings.take(order[tenth:fitted])
+    tenth = len(order) // 10
+    fitted = 3 * len(order) // 20
+    return (
+        ratings.take(order[fitted:]),
+        ratings.take(order[:tenth]),
+        ratings.take(order[tenth:fitted]),
+    )
 
 
-def measure(fit: FittedModel, certifying: Ratings, fresh: Ratings, request: float) -> tuple[float, float, float]:
-    """Share answered of the certifying ratings and of the fresh ones, and the error among the latter."""
+def measure(
+    fit: FittedModel, certifying: Ratings, fresh: Ratings, request: float
+) -> tuple[float, float, float]:
+    """Share answered of the certifying ratings and of the fresh ones, and the error among the
+    latter.
+    """
     selective = fit.certify(*certifying, Terms(delta=DELTA), max_error=[request])[1]
     answered = fit.answered(fresh.rows, fresh.cols, selective)
     wrong = fit.predict(fresh.rows, fresh.cols) != fresh.labels
@@ -48,7 +58,9 @@ def told(values: np.ndarray) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--save", action="store_true", help="into results.json, for pages.py")
@@ -56,7 +68,8 @@ def main() -> None:
     print(provenance())
     for name in asked.data:
         load, requests = DATA[name]
-        ratings, began = load(), time.perf_counter()
+        ratings = load()
+        began = time.perf_counter()
         found: dict[float, list[tuple[float, float, float]]] = {request: [] for request in requests}
         for seed in range(asked.splits):
             fitted, certifying, fresh = parts(ratings, seed)
@@ -73,7 +86,8 @@ def main() -> None:
                 save("selective", name, f"{100 * request:g}", medians)
             over = int(np.sum(error > request))
             print(
-                f"at most {request:.2f}: answered {told(share)}; of fresh ratings {told(fresh_share)}, "
+                f"at most {request:.2f}: answered {told(share)}; of fresh ratings "
+                f"{told(fresh_share)}, "
                 f"error there {told(error)}, above the request in {over} of {len(lines)}",
                 flush=True,
             )

@@ -9,9 +9,15 @@ from pyspark.sql import SparkSession
 
 
 def local_session(
-    master: str = "local[*]", shuffle_partitions: int = 8, driver_memory: str = "4g", **settings: str
+    master: str = "local[*]",
+    shuffle_partitions: int = 8,
+    driver_memory: str = "4g",
+    **settings: str,
 ) -> SparkSession:
-    """A quiet session on this machine; its Python workers run this interpreter. ``settings`` have _ for their dots."""
+    """A quiet session on this machine;
+
+    its Python workers run this interpreter. ``settings`` have _ for their dots.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
         SparkSession.builder.master(master)

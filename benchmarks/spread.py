@@ -1,14 +1,18 @@
-"""What ``std`` is worth: how often score ± 1.96·std contains the true score, and how std depends on the rank K.
+"""What ``std`` is worth:
+
+how often score ± 1.96·std contains the true score, and how std depends on the rank K.
 
     python benchmarks/spread.py simulated [--draws 3] [--save]      # a known truth, drawn from the model class
     python benchmarks/spread.py movielens                  # MovieLens-100K; ONEBIT_DATA: folder of the data sets
 
-Simulated: M = b + d + LRᵀ with rank 3 and logistic noise, so the model is right. The coverage is that of all cells,
-at each κ of the grid and at the chosen one; first the defaults, which choose both. Four versions of std are compared:
+Simulated: M = b + d + LRᵀ with rank 3 and logistic noise, so the model is right. The coverage is
+that of all cells, at each κ of the grid and at the chosen one; first the defaults, which choose
+both. Four versions of std are compared:
 
 - "as is": the standard deviation of the posterior;
 - "in use": without the factors that the prior switched off, which keep the spread of the prior;
-- "own": with the logistic's own curvature at κ = 1, as the standard deviations of positions are computed;
+- "own": with the logistic's own curvature at κ = 1, as the standard deviations of positions are
+  computed;
 - "scaled": those in use times the number that is best for the log loss of a held-out tenth.
 """
 
@@ -36,7 +40,9 @@ from onebit_spark.core.setup import kappa_of, loss_of
 from onebit_spark.predict.metrics import log_loss
 
 # Declared before any draw.
-SHAPE, TRUE_RANK, FRACTION = (400, 300), 3, 0.25
+SHAPE = (400, 300)
+TRUE_RANK = 3
+FRACTION = 0.25
 DEVIATIONS = 0.5, 0.8  # of the intercepts, and of a factor's entries
 WEIGHTS: tuple[float | None, ...] = (0.6, 1.0, 1.6, None)  # None: chosen
 RANKS = 3, 10, 30
@@ -60,7 +66,9 @@ def drawn(seed: int) -> tuple[Ratings, NDArray[np.float64]]:
 
 def in_use(fit: FittedModel) -> NDArray[np.bool_]:
     """Which coordinates are in use: the intercept, and the factors of the effective rank."""
-    strength = fit.rows.column_norms * fit.cols.column_norms / np.sqrt(fit.rows.n_rows * fit.cols.n_rows)
+    strength = (
+        fit.rows.column_norms * fit.cols.column_norms / np.sqrt(fit.rows.n_rows * fit.cols.n_rows)
+    )
     factors = strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max())
     return np.insert(factors, 0, True)
 
@@ -71,7 +79,9 @@ def without(side: RowPosterior, used: NDArray[np.bool_]) -> RowPosterior:
     return RowPosterior(side.location, side.scale * (used[i] & used[j]), "covariance", True)
 
 
-def deviations(rows: NDArray[np.int64], cols: NDArray[np.int64], *pairs: Any) -> list[NDArray[np.float64]]:
+def deviations(
+    rows: NDArray[np.int64], cols: NDArray[np.int64], *pairs: Any
+) -> list[NDArray[np.float64]]:
     """The standard deviations of these scores under each pair of posteriors."""
     found: list[list[NDArray[np.float64]]] = [[] for _ in pairs]
     for part in np.array_split(np.arange(len(rows)), max(1, len(rows) // 10_000)):
@@ -86,12 +96,18 @@ def both_in_use(fit: FittedModel) -> tuple[RowPosterior, RowPosterior]:
 
 
 def own_curvature(fit: FittedModel, fitted: Ratings) -> tuple[RowPosterior, RowPosterior]:
-    """The posteriors whose covariances are computed as those of positions are (docs/MATH.md, §17)."""
-    shape, before = (fit.rows.n_rows, fit.cols.n_rows), {"rows": fit.rows, "cols": fit.cols}
+    """The posteriors whose covariances are computed as those of positions are
+    (docs/MATH.md, §17).
+    """
+    shape = (fit.rows.n_rows, fit.cols.n_rows)
+    before = {"rows": fit.rows, "cols": fit.cols}
     block = RatingBlock.from_coordinates(fitted.rows, fitted.cols, fitted.labels > 0, shape)
-    loss, after = loss_of(fit.config), {side: posterior.copy() for side, posterior in before.items()}
+    loss = loss_of(fit.config)
+    after = {side: posterior.copy() for side, posterior in before.items()}
     for side, one in zip(SIDES, (block, block.transpose()), strict=True):
-        step: Any = HalfStep(side, 0, 1.0, fit.scales.row_prior(side), 1.0, relaxation=0.0, curvature=True)
+        step: Any = HalfStep(
+            side, 0, 1.0, fit.scales.row_prior(side), 1.0, relaxation=0.0, curvature=True
+        )
         others = loss.other_lines(before["cols" if side == "rows" else "rows"])
         loss.update_rows(one, 0, one.n_rows, others, after[side], step)
     return after["rows"], after["cols"]
@@ -99,10 +115,13 @@ def own_curvature(fit: FittedModel, fitted: Ratings) -> tuple[RowPosterior, RowP
 
 def best_scale(fit: FittedModel, tenth: Ratings) -> float:
     """The number that std is multiplied by for the lowest log loss of these ratings."""
-    score, (std,) = fit.score(tenth.rows, tenth.cols), deviations(tenth.rows, tenth.cols, both_in_use(fit))
+    score = fit.score(tenth.rows, tenth.cols)
+    (std,) = deviations(tenth.rows, tenth.cols, both_in_use(fit))
 
     def loss(log_scale: float) -> float:
-        return log_loss(tenth.labels, compute_probabilities("logistic", score, (np.exp(log_scale) * std) ** 2))
+        return log_loss(
+            tenth.labels, compute_probabilities("logistic", score, (np.exp(log_scale) * std) ** 2)
+        )
 
     return float(np.exp(minimize_scalar(loss, bounds=np.log(SCALES), method="bounded").x))
 
@@ -110,7 +129,10 @@ def best_scale(fit: FittedModel, tenth: Ratings) -> float:
 def simulated(draws: int, keep: bool) -> None:
     rows, cols = (index.ravel() for index in np.indices(SHAPE))
     names = "as is", "in use", "own", "scaled", "by"
-    print(f"{'K':>4}{'κ':>6}{'in use':>8}{''.join(f'{name:>17}' for name in names)}   error/std: as is, in use, own")
+    print(
+        f"{'K':>4}{'κ':>6}{'in use':>8}{''.join(f'{name:>17}' for name in names)}   error/std: as "
+        "is, in use, own"
+    )
     for rank, weight in SETTINGS:
         lines = []
         for seed in range(draws):
@@ -118,31 +140,57 @@ def simulated(draws: int, keep: bool) -> None:
             fitted, tenth = split(ratings, 0.1, seed)
             fit = fit_arrays(*fitted, FitConfig(rank=rank, likelihood_weight=weight), SHAPE)
             away = np.abs(fit.score(rows, cols) - truth.ravel())
-            std = deviations(rows, cols, (fit.rows, fit.cols), both_in_use(fit), own_curvature(fit, fitted))
+            std = deviations(
+                rows, cols, (fit.rows, fit.cols), both_in_use(fit), own_curvature(fit, fitted)
+            )
             scale = best_scale(fit, tenth)
             covered = [float(np.mean(away <= NORMAL * each)) for each in (*std, scale * std[1])]
-            lines.append([fit.effective_rank, *covered, scale, *(np.sqrt(np.mean((away / each) ** 2)) for each in std)])
-        low, mean, high = (np.array(lines).min(axis=0), np.mean(lines, axis=0), np.array(lines).max(axis=0))
+            lines.append(
+                [
+                    fit.effective_rank,
+                    *covered,
+                    scale,
+                    *(np.sqrt(np.mean((away / each) ** 2)) for each in std),
+                ]
+            )
+        low = np.array(lines).min(axis=0)
+        mean = np.mean(lines, axis=0)
+        high = np.array(lines).max(axis=0)
         cells = "".join(f"{f'{mean[i]:.3f} {low[i]:.2f}–{high[i]:.2f}':>17}" for i in range(1, 6))
         ratios = "".join(f"{ratio:8.2f}" for ratio in mean[6:])
         print(f"{rank:>4}{weight or 'auto':>6}{mean[0]:8.1f}{cells}{ratios}", flush=True)
         if keep:
-            figures = {"before": mean[1], "covered": mean[3], "ratio_before": mean[6], "ratio": mean[8]}
+            figures = {
+                "before": mean[1],
+                "covered": mean[3],
+                "ratio_before": mean[6],
+                "ratio": mean[8],
+            }
             found = {name: float(value) for name, value in figures.items()} | {"draws": draws}
-            save("spread", "chosen" if rank == "auto" else str(rank), f"{weight or 'chosen'}", found)
+            save(
+                "spread", "chosen" if rank == "auto" else str(rank), f"{weight or 'chosen'}", found
+            )
 
 
 def movielens() -> None:
     """Median std of the held-out tenth, and its log loss, with each version."""
     ratings = movielens_100k()
-    (fitted, test), shape = split(ratings, 0.1, 0), (int(ratings.rows.max()) + 1, int(ratings.cols.max()) + 1)
-    print(f"{'K':>3}{'κ':>6}{'in use':>8}{'as is':>15}{'in use':>15}{'seconds':>9}      (median std, log loss)")
+    (fitted, test), shape = (
+        split(ratings, 0.1, 0),
+        (int(ratings.rows.max()) + 1, int(ratings.cols.max()) + 1),
+    )
+    print(
+        f"{'K':>3}{'κ':>6}{'in use':>8}{'as is':>15}{'in use':>15}{'seconds':>9}      (median "
+        "std, log loss)"
+    )
     for rank in MOVIELENS_RANKS:
         began = time.perf_counter()
         fit = fit_arrays(*fitted, FitConfig(rank=rank), shape)
-        score, seconds = fit.score(test.rows, test.cols), time.perf_counter() - began
+        score = fit.score(test.rows, test.cols)
+        seconds = time.perf_counter() - began
         cells = [
-            f"{np.median(std):.3f}, {log_loss(test.labels, compute_probabilities('logistic', score, std**2)):.4f}"
+            f"{np.median(std):.3f}, "
+            f"{log_loss(test.labels, compute_probabilities('logistic', score, std**2)):.4f}"
             for std in deviations(test.rows, test.cols, (fit.rows, fit.cols), both_in_use(fit))
         ]
         print(
@@ -152,7 +200,9 @@ def movielens() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("simulated", "movielens"))
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--save", action="store_true", help="into results.json, for pages.py")

@@ -2,8 +2,9 @@
 
     python benchmarks/update.py [--parts 5]                   # ONEBIT_DATA: folder of the data sets, default ./data
 
-MovieLens-100K in the order of time. The first 80,000 ratings are fitted. The next 10,000 come in parts, each by
-``model.update``. The last 10,000 are predicted by the old model, by the updated one, and by a new fit of the 90,000.
+MovieLens-100K in the order of time. The first 80,000 ratings are fitted. The next 10,000 come in
+parts, each by ``model.update``. The last 10,000 are predicted by the old model, by the updated one,
+and by a new fit of the 90,000.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from session import local_session
 from onebit_spark import OneBitCompletion
 from onebit_spark.spark.model import OneBitCompletionModel
 
-OLD, TEST = 80_000, 10_000
+OLD = 80_000
+TEST = 10_000
 
 
 def in_time() -> pa.Table:
     user, item, stars, when = np.loadtxt(folder() / "ml-100k" / "u.data", dtype=np.int64).T
     order = np.argsort(when, kind="stable")
-    return pa.table({"user": user[order], "item": item[order], "label": np.where(stars[order] > 3.5, 1, -1)})
+    return pa.table(
+        {"user": user[order], "item": item[order], "label": np.where(stars[order] > 3.5, 1, -1)}
+    )
 
 
 def figures(model: OneBitCompletionModel, ratings: DataFrame) -> tuple[float, float]:
@@ -37,7 +41,11 @@ def figures(model: OneBitCompletionModel, ratings: DataFrame) -> tuple[float, fl
     positive = F.col("label") > 0
     chance = F.when(positive, F.col("probability")).otherwise(1 - F.col("probability"))
     wrong = (F.col("prediction") != F.col("label")).cast("double")
-    line = model.transform(ratings).agg(F.avg(wrong), -F.avg(F.log(F.greatest(chance, F.lit(1e-12))))).first()
+    line = (
+        model.transform(ratings)
+        .agg(F.avg(wrong), -F.avg(F.log(F.greatest(chance, F.lit(1e-12)))))
+        .first()
+    )
     assert line is not None
     return line[0], line[1]
 
@@ -49,11 +57,13 @@ def main() -> None:
     table = in_time()
     print(provenance())
     spark = local_session()
-    old, test = spark.createDataFrame(table.slice(0, OLD)), spark.createDataFrame(table.slice(len(table) - TEST))
+    old = spark.createDataFrame(table.slice(0, OLD))
+    test = spark.createDataFrame(table.slice(len(table) - TEST))
     began = time.perf_counter()
     yesterday = OneBitCompletion().fit(old)
     fitted = time.perf_counter()
-    updated, seconds = yesterday, []
+    updated = yesterday
+    seconds = []
     edges = np.linspace(OLD, len(table) - TEST, options.parts + 1).astype(int)
     for lo, hi in pairwise(edges):
         part = spark.createDataFrame(table.slice(lo, hi - lo))

@@ -1,4 +1,7 @@
-"""Pages of the documentation site that are written elsewhere: README as its start page, and what lies beside it."""
+"""Pages of the documentation site that are written elsewhere:
+
+README as its start page, and what lies beside it.
+"""
 
 import contextlib
 import io
@@ -14,7 +17,11 @@ from onebit_spark.settings import Setting, declared
 from onebit_spark.spark.params import TABLES, names_of_params, settings_with_params
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+PAGES = {
+    "index.md": "README.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+}
 NO_PAGE = ("[Apache 2.0](LICENSE)", "[Apache License 2.0](LICENSE)")
 
 
@@ -51,30 +58,44 @@ def notebook(path: Path) -> str:
 def commands() -> str:
     """What ``--help`` of every job says."""
     os.environ["COLUMNS"] = "92"
-    parts = ["# The jobs and their flags", "A job file of `jobs/` takes the same flags under `spark-submit`."]
+    parts = [
+        "# The jobs and their flags",
+        "A job file of `jobs/` takes the same flags under `spark-submit`.",
+    ]
     for job, purpose in JOBS.items():
         told = io.StringIO()
         with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
             main([job, "--help"])
-        parts += [f"## onebit-spark {job}", f"{purpose.capitalize()}.", f"```text\n{told.getvalue().rstrip()}\n```"]
+        parts += [
+            f"## onebit-spark {job}",
+            f"{purpose.capitalize()}.",
+            f"```text\n{told.getvalue().rstrip()}\n```",
+        ]
     return "\n\n".join(parts)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """README is beside docs/, and its page among them. Tables of settings follow from their declarations."""
+    """README is beside docs/, and its page among them.
+
+    Tables of settings follow from their declarations.
+    """
     markdown = markdown.replace(
-        "<!-- Params of OneBitCompletion -->", settings_table(settings_with_params(), names_of_params())
+        "<!-- Params of OneBitCompletion -->",
+        settings_table(settings_with_params(), names_of_params()),
     )
     for table in TABLES:
         names = {name: name for name in declared(table)}
-        markdown = markdown.replace(f"<!-- settings of {table.__name__} -->", settings_table(declared(table), names))
+        markdown = markdown.replace(
+            f"<!-- settings of {table.__name__} -->", settings_table(declared(table), names)
+        )
     return markdown.replace("](../README.md", "](index.md")
 
 
 def settings_table(settings: dict[str, Setting], names: dict[str, str]) -> str:
     """One line per setting."""
     lines = [
-        f"| `{name}` | {item.described(names)}{f' ({item.see})' if item.see else ''} | `{item.default!r}` |"
+        f"| `{name}` | {item.described(names)}{f' ({item.see})' if item.see else ''} | "
+        f"`{item.default!r}` |"
         for name, item in settings.items()
     ]
     return "\n".join(["| setting | meaning | default |", "| --- | --- | --- |", *lines])

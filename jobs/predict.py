@@ -1,11 +1,16 @@
-"""Predict user-item pairs: `spark-submit jobs/predict.py --help`, or as plain Python in local mode."""
+"""Predict user-item pairs:
+
+`spark-submit jobs/predict.py --help`, or as plain Python in local mode.
+"""
 
 import sys
 from pathlib import Path
 
 try:
     import onebit_spark
-except ModuleNotFoundError:  # not installed: run from a checkout, and send the package to the workers
+except (
+    ModuleNotFoundError
+):  # not installed: run from a checkout, and send the package to the workers
     onebit_spark = None
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -1,4 +1,6 @@
-"""Repeat the experiments of the paper: `spark-submit jobs/reproduce.py --help`, or as plain Python in local mode.
+"""Repeat the experiments of the paper:
+
+`spark-submit jobs/reproduce.py --help`, or as plain Python in local mode.
 
 It needs a checkout: the experiments are in `benchmarks/paper/`, not in the package.
 """
@@ -8,7 +10,9 @@ from pathlib import Path
 
 try:
     import onebit_spark
-except ModuleNotFoundError:  # not installed: run from a checkout, and send the package to the workers
+except (
+    ModuleNotFoundError
+):  # not installed: run from a checkout, and send the package to the workers
     onebit_spark = None
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -18,7 +22,10 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "paper":
         raise
-    print("error: reproduce.py needs a checkout: there is no benchmarks/paper beside jobs/", file=sys.stderr)
+    print(
+        "error: reproduce.py needs a checkout: there is no benchmarks/paper beside jobs/",
+        file=sys.stderr,
+    )
     sys.exit(2)
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Bayesian completion of huge binary matrices on Spark, with a certified error rate.
 
-Importing this package imports nothing else: every public name is imported at its first use. Only ``OneBitCompletion``
-and ``OneBitCompletionModel`` need pyspark.
+Importing this package imports nothing else: every public name is imported at its first use. Only
+``OneBitCompletion`` and ``OneBitCompletionModel`` need pyspark.
 """
 
 from importlib import import_module
@@ -51,7 +51,8 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pandas"):
             raise
         raise ImportError(
-            f"{name} needs pyspark, which is not installed: pip install '.[spark]' in a clone of onebit_spark, or "
+            f"{name} needs pyspark, which is not installed: pip install '.[spark]' in a clone of "
+            "onebit_spark, or "
             "use a cluster that has Spark"
         ) from error
     globals()[name] = value

@@ -27,10 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"onebit_spark {__version__}")
         return 0
     if job == "reproduce":
-        print("error: reproduce is jobs/reproduce.py in a checkout: python jobs/reproduce.py --help", file=sys.stderr)
+        print(
+            "error: reproduce is jobs/reproduce.py in a checkout: python jobs/reproduce.py --help",
+            file=sys.stderr,
+        )
         return 2
     if job not in JOBS:
-        print(f"error: name the job first, {', '.join(JOBS)}, not {job!r}; {USAGE}", file=sys.stderr)
+        print(
+            f"error: name the job first, {', '.join(JOBS)}, not {job!r}; {USAGE}", file=sys.stderr
+        )
         return 2
     from onebit_spark import cli
 

@@ -1,12 +1,15 @@
-"""Fits that start from an earlier model: warm starts, and checkpoints, from which a killed fit can continue.
+"""Fits that start from an earlier model:
+
+warm starts, and checkpoints, from which a killed fit can continue.
 
 FOLDER/iteration-000020/    a model folder of that iteration (see ``model``), so it can predict
     checkpoint.json         the history so far, and the settings and ratings of the fit
 
-A checkpoint is written after every level of the choice of the settings (``iteration-000000``), and then every few
-iterations. It appears whole or not at all, and only then the previous one is deleted. Both posteriors are stored in the
-type in which they are held (float32), the scales and the history in full. So a resumed fit ends at exactly the same
-result as one with the same checkpoints that was never interrupted.
+A checkpoint is written after every level of the choice of the settings (``iteration-000000``), and
+then every few iterations. It appears whole or not at all, and only then the previous one is
+deleted. Both posteriors are stored in the type in which they are held (float32), the scales and the
+history in full. So a resumed fit ends at exactly the same result as one with the same checkpoints
+that was never interrupted.
 """
 
 from __future__ import annotations
@@ -91,7 +94,9 @@ def warm_start(
     for who, side in SIDE_OF.items():
         prior = prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors)
         posteriors[side] = adopt(model, who, prior, config.precision)
-    settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
+    settings = {
+        name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")
+    }
     return Start(posteriors, info.scales.without_feature_coef(), settings=settings)
 
 
@@ -108,7 +113,10 @@ def resumed(checkpoint: Checkpoint[M], config: FitConfig, adopt: Adopt[M, T]) ->
 
 
 def _check_form(info: ModelInfo, config: FitConfig, names: Mapping[str, str]) -> None:
-    """Refuse a model of another form. Settings that are chosen from the data may be those of the model."""
+    """Refuse a model of another form.
+
+    Settings that are chosen from the data may be those of the model.
+    """
     there = info.config
     chosen = [name for name in FORM_SETTINGS if getattr(config, name) == AUTO]
     if config.implicit_features and (config.rank == AUTO or chooses_kappa(config)):
@@ -140,12 +148,16 @@ class CheckpointFolder(Generic[M]):
 
     @contextmanager
     def claimed(self, resume: bool) -> Iterator[Checkpoint[M] | None]:
-        """The newest checkpoint, or None. No other fit may use the folder, unless it resumes this one."""
+        """The newest checkpoint, or None.
+
+        No other fit may use the folder, unless it resumes this one.
+        """
         owner = self._folder / OWNER
         earlier = self.newest(resume)
         if owner.exists() and not resume:
             raise RequestError(
-                f"another fit writes its checkpoints to {self._folder.uri}, or was killed there: choose another "
+                f"another fit writes its checkpoints to {self._folder.uri}, or was killed there: "
+                "choose another "
                 "folder, or resume"
             )
         owner.write_text(self._token)
@@ -168,7 +180,10 @@ class CheckpointFolder(Generic[M]):
                 log.info("no checkpoint in %s: the fit starts from the beginning", self._folder.uri)
             return None
         if not resume:
-            raise RequestError(f"there is a checkpoint in {self._folder.uri}: resume from it, or choose another folder")
+            raise RequestError(
+                f"there is a checkpoint in {self._folder.uri}: resume from it, or choose another "
+                "folder"
+            )
         content = json.loads((complete[-1] / HISTORY).read_text())
         differing = [
             f"{name} was {content['subject'].get(name)} and is {value}"
@@ -176,19 +191,28 @@ class CheckpointFolder(Generic[M]):
             if content["subject"].get(name) != value
         ]
         if differing:
-            raise RequestError(f"the checkpoint {complete[-1].uri} is of another fit: {'; '.join(differing)}")
+            raise RequestError(
+                f"the checkpoint {complete[-1].uri} is of another fit: {'; '.join(differing)}"
+            )
         model = self._files.load(complete[-1].uri)
         history = [
-            Iteration(**{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]})
+            Iteration(
+                **{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]}
+            )
             for step in content["history"]
         ]
-        log.info("resuming after iteration %d, from the checkpoint %s", len(history), complete[-1].uri)
+        log.info(
+            "resuming after iteration %d, from the checkpoint %s", len(history), complete[-1].uri
+        )
         return Checkpoint(model, self._files.info(model), history)
 
     def write(self, iterations: list[Iteration], make_model: Callable[[], M]) -> None:
         """Write a checkpoint of an unfinished fit, then delete the older ones."""
         if self._owner() not in (self._token, None):
-            raise FitFailed(f"another fit has resumed from the checkpoints in {self._folder.uri}: this one ends here")
+            raise FitFailed(
+                f"another fit has resumed from the checkpoints in {self._folder.uri}: this one "
+                "ends here"
+            )
         spark = self._files.spark
         older = complete_checkpoints(self._folder)
         number = len(iterations)
@@ -198,7 +222,10 @@ class CheckpointFolder(Generic[M]):
             with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
                 # JSON has no infinity: the first iteration's decrease becomes null
                 history = [
-                    {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}
+                    {
+                        **asdict(step),
+                        "decrease": step.decrease if math.isfinite(step.decrease) else None,
+                    }
                     for step in iterations
                 ]
                 content = {"subject": self._subject, "history": history}
@@ -212,11 +239,18 @@ class CheckpointFolder(Generic[M]):
 def complete_checkpoints(folder: Location) -> list[Location]:
     """All complete checkpoints in a folder. The newest is last."""
     candidates = sorted(folder.children(), key=lambda place: place.name)
-    return [place for place in candidates if place.name.startswith(PREFIX) and (place / METADATA).exists()]
+    return [
+        place
+        for place in candidates
+        if place.name.startswith(PREFIX) and (place / METADATA).exists()
+    ]
 
 
 def clear_checkpoints(spark: SparkSession | None, folder: str) -> None:
-    """Delete all checkpoints, also those that a killed driver did not finish. Call it when the model is saved."""
+    """Delete all checkpoints, also those that a killed driver did not finish.
+
+    Call it when the model is saved.
+    """
     for place in Location(spark, folder).children():
         if place.name == OWNER or place.name.lstrip(".").startswith(PREFIX):
             place.delete()

@@ -1,10 +1,12 @@
-"""Compiles the kernels of a fit on several cores: ``python -m onebit_spark.compile '{"loss": "hinge"}' weighted``.
+"""Compiles the kernels of a fit on several cores:
 
-Numba compiles one kernel at a time in a process. So a fit of 16 ratings first runs its kernels as plain
-Python, which takes a second and shows with which types each is called. Then several processes compile
-them, the longest first, into the cache of kernels. ``compile_kernels`` starts this in a process of its
-own, because it replaces numba's dispatch and the intrinsics. All these processes end with the one that
-starts them, which logs what they print.
+``python -m onebit_spark.compile '{"loss": "hinge"}' weighted``.
+
+Numba compiles one kernel at a time in a process. So a fit of 16 ratings first runs its kernels as
+plain Python, which takes a second and shows with which types each is called. Then several processes
+compile them, the longest first, into the cache of kernels. ``compile_kernels`` starts this in a
+process of its own, because it replaces numba's dispatch and the intrinsics. All these processes end
+with the one that starts them, which logs what they print.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ log = logging.getLogger("onebit_spark")
 PROCESSES = 4  # more would be idle while the longest kernel compiles
 LINE_EVERY_SECONDS = 10.0
 
-IN_PYTHON = "ONEBIT_KERNELS_IN_PYTHON"  # the environment of the process that runs the kernels in Python
+IN_PYTHON = (
+    "ONEBIT_KERNELS_IN_PYTHON"  # the environment of the process that runs the kernels in Python
+)
 
 # the settings that decide which kernels a fit calls
 OF_KERNELS = ("loss", "intercepts", "implicit_features", "solver", "covariance", "precision")
@@ -85,8 +89,8 @@ def compile_kernels(config: FitConfig, weighted: bool) -> None:
 def run_logged(command: list[str], environment: Mapping[str, str]) -> None:
     """Run a command, and log the lines that it prints.
 
-    Its standard input ends with this process, in whatever way that ends: only this process can write
-    to the pipe.
+    Its standard input ends with this process, in whatever way that ends: only this process can
+    write to the pipe.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -97,9 +101,11 @@ def run_logged(command: list[str], environment: Mapping[str, str]) -> None:
             log.info(line.rstrip())
 
 
-# ---- in the process of its own -------------------------------------------------------------------
+# ---- in the process of its own -----------------------------------------------------------------
 
-Form = tuple[str, str, tuple[Any, ...]]  # module and name of a kernel, and numba's types of its arguments
+Form = tuple[
+    str, str, tuple[Any, ...]
+]  # module and name of a kernel, and numba's types of its arguments
 
 INTRINSICS: dict[str, Callable[..., Any]] = {
     "load": lambda array, line: array[line].copy(),
@@ -114,7 +120,9 @@ INTRINSICS: dict[str, Callable[..., Any]] = {
 
 
 def main(settings: str, weighted: bool) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the first one decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes of a terminal; the first one decides
     end_after(partial(os.read, sys.stdin.fileno(), 1))
     forms = forms_of(FitConfig(**json.loads(settings)), weighted)
     numba.njit(lambda: 0).compile(())  # numba's own start, once for all processes
@@ -149,9 +157,13 @@ def forms_of(config: FitConfig, weighted: bool) -> list[Form]:
     dispatch = patch.object(Dispatcher, "_compile_for_args", in_python)
     intrinsics = patch.dict(vars(batched_solve), INTRINSICS)
     with dispatch, intrinsics, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy's about overflows, which hashes and random numbers mean
+        warnings.simplefilter(
+            "ignore"
+        )  # numpy's about overflows, which hashes and random numbers mean
         run_fit(config, weighted)
-        if config.implicit_features:  # the choice of the settings may drop them; then draws are certified
+        if (
+            config.implicit_features
+        ):  # the choice of the settings may drop them; then draws are certified
             run_fit(replace(config, implicit_features=False), weighted)
     return sorted(forms, key=forms.__getitem__)
 

@@ -1,9 +1,12 @@
-"""jit: numba's compiler with a cache that works for zipped, read-only and per-application installs, and after edits.
+"""jit:
 
-Numba's own cache is keyed by the path of a file and the name of a function. Here kernels of different files call each
-other, so an edit of an inner loop would go unnoticed, and a zip that is sent to an executor has a new path in every
-application. This cache is keyed by the *content* of all files that contain kernels. Its folder is writable by the user
-alone.
+numba's compiler with a cache that works for zipped, read-only and per-application installs, and
+after edits.
+
+Numba's own cache is keyed by the path of a file and the name of a function. Here kernels of
+different files call each other, so an edit of an inner loop would go unnoticed, and a zip that is
+sent to an executor has a new path in every application. This cache is keyed by the *content* of all
+files that contain kernels. Its folder is writable by the user alone.
 """
 
 from __future__ import annotations
@@ -41,18 +44,24 @@ log = logging.getLogger("onebit_spark")
 # Sums may be reordered and fused, for vector instructions. Infinities and NaN keep their meaning.
 REORDERED_SUMS = frozenset({"reassoc", "contract", "nsz"})
 _ARITHMETIC: dict[str, Any] = {"error_model": "numpy", "fastmath": set(REORDERED_SUMS)}
-_NOT_FOR_C: dict[str, Any] = {"no_cfunc_wrapper": True}  # an entry point for C takes time to compile and is not used
+_NOT_FOR_C: dict[str, Any] = {
+    "no_cfunc_wrapper": True
+}  # an entry point for C takes time to compile and is not used
 
 PATIENCE = 1.0  # seconds of waiting for another process, before the log says so
 _held: set[Path] = set()  # the lock files that threads of this process hold
 
-_IMPORT = re.compile(r"^(?:from|import) (?P<module>[\w.]+)(?: import (?P<names>\([^)]*\)|.*))?", re.MULTILINE)
+_IMPORT = re.compile(
+    r"^(?:from|import) (?P<module>[\w.]+)(?: import (?P<names>\([^)]*\)|.*))?", re.MULTILINE
+)
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile at the first call, keep the result on disk, run without the interpreter lock, sum in any order.
+    """Compile at the first call, keep the result on disk, run without the interpreter lock, sum in
+    any order.
 
-    Division by zero gives ±∞ or NaN, as in numpy: the test for it would keep a loop from vector instructions.
+    Division by zero gives ±∞ or NaN, as in numpy: the test for it would keep a loop from vector
+    instructions.
     """
     dispatcher = numba.njit(**_ARITHMETIC, nogil=True, **_NOT_FOR_C)(function)
     if cache_folder() is not None:
@@ -61,7 +70,9 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that only kernels call. It is compiled as a part of them, without a cache entry of its own.
+    """A function that only kernels call.
+
+    It is compiled as a part of them, without a cache entry of its own.
 
     Called from Python it is plain Python.
     """
@@ -69,15 +80,23 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that emits LLVM instructions, for kernels to call. Calls omit its first argument, ``typing``."""
+    """A function that emits LLVM instructions, for kernels to call.
+
+    Calls omit its first argument, ``typing``.
+    """
     return numba.extending.intrinsic(function)
 
 
 class _CompileTimer(event.Listener):
-    """Adds up the time during which kernels are compiled. Numba compiles one at a time, and callees within callers."""
+    """Adds up the time during which kernels are compiled.
+
+    Numba compiles one at a time, and callees within callers.
+    """
 
     def __init__(self) -> None:
-        self.depth, self.began, self.total = 0, 0.0, 0.0
+        self.depth = 0
+        self.began = 0.0
+        self.total = 0.0
 
     def on_start(self, event: Any) -> None:
         if self.depth == 0:
@@ -106,8 +125,11 @@ def book_compiling(seconds: float) -> None:
 
 @cache
 def cache_folder() -> Path | None:
-    """The first writable one of $ONEBIT_CACHE, the user's cache folder, and the temporary folder."""
-    home, user = Path(os.path.expanduser("~")), os.getuid() if hasattr(os, "getuid") else None
+    """The first writable one of $ONEBIT_CACHE, the user's cache folder, and the temporary
+    folder.
+    """
+    home = Path(os.path.expanduser("~"))
+    user = os.getuid() if hasattr(os, "getuid") else None
     asked = os.environ.get("ONEBIT_CACHE")  # as everywhere in a shell, empty means unset
     bases = [Path(asked)] if asked else []
     if home.is_dir():
@@ -122,7 +144,9 @@ def cache_folder() -> Path | None:
             continue
         status = folder.stat()
         others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if user is None or (status.st_uid == user and not others_write):  # code is loaded from private folders alone
+        if user is None or (
+            status.st_uid == user and not others_write
+        ):  # code is loaded from private folders alone
             return folder
     return None
 
@@ -147,7 +171,9 @@ def kernel_modules(texts: Mapping[str, bytes]) -> set[str]:
     Imported modules count because a compiled kernel contains the values of imported constants.
     """
     kernels: set[str] = set()
-    waiting = [name for name, text in texts.items() if b"jit" in text and re.search(rb"\bjit\b", text)]
+    waiting = [
+        name for name, text in texts.items() if b"jit" in text and re.search(rb"\bjit\b", text)
+    ]
     while waiting:
         name = waiting.pop()
         if name in texts and name not in kernels:
@@ -157,7 +183,10 @@ def kernel_modules(texts: Mapping[str, bytes]) -> set[str]:
 
 
 def _imported(text: bytes, known: Container[str]) -> Iterator[str]:
-    """The modules that a file imports at its top, by a pattern: parsing the files would slow down every start."""
+    """The modules that a file imports at its top, by a pattern:
+
+    parsing the files would slow down every start.
+    """
     for match in _IMPORT.finditer(text.decode()):
         for name in re.findall(r"\w+", match["names"] or "") or [""]:
             submodule = f"{match['module']}.{name}"
@@ -199,13 +228,17 @@ class _CacheFiles(CompileResultCacheImpl):
 
 
 class _Cache(FunctionCache):
-    """Numba's cache, which logs once that kernels are compiled and lets one process write at a time."""
+    """Numba's cache, which logs once that kernels are compiled and lets one process write at a
+    time.
+    """
 
     _impl_class = _CacheFiles
 
     def save_overload(self, sig: Any, data: Any) -> None:
         say_compiling()
-        with locked(cache_folder()):  # otherwise two processes could give the same name to two kernels
+        with locked(
+            cache_folder()
+        ):  # otherwise two processes could give the same name to two kernels
             super().save_overload(sig, data)
 
 
@@ -242,38 +275,56 @@ def _say_waiting() -> None:
 
 @cache
 def say_compiling() -> None:
-    log.info("compiling kernels for these settings, once on this machine: this run takes some 10 to 30 s longer")
+    log.info(
+        "compiling kernels for these settings, once on this machine: this run takes some 10 to 30 "
+        "s longer"
+    )
 
 
 def compiled_kernels() -> dict[str, bytes]:
-    """The files of the kernels that this machine has compiled, by name, for ``adopt_kernels`` on another machine."""
+    """The files of the kernels that this machine has compiled, by name, for ``adopt_kernels`` on
+    another machine.
+    """
     folder = cache_folder()
     with locked(folder):
-        return {} if folder is None else {path.name: path.read_bytes() for path in sorted(folder.glob("*.nb[ci]"))}
+        return (
+            {}
+            if folder is None
+            else {path.name: path.read_bytes() for path in sorted(folder.glob("*.nb[ci]"))}
+        )
 
 
 def adopt_kernels(kernels: Mapping[str, bytes]) -> None:
-    """Put kernels of another machine into the cache. A function that has compiled kernels here keeps them.
+    """Put kernels of another machine into the cache.
+
+    A function that has compiled kernels here keeps them.
 
     Numba loads those that were compiled for this kind of processor, and compiles the others.
     """
     folder = cache_folder()
-    indices = [name for name in kernels if name.endswith(".nbi") and folder and not (folder / name).exists()]
+    indices = [
+        name
+        for name in kernels
+        if name.endswith(".nbi") and folder and not (folder / name).exists()
+    ]
     if folder is None or not indices:
         return
     with locked(folder):
         for index in indices:
             stem = index.removesuffix("nbi")
-            for name in sorted((each for each in kernels if each.startswith(stem)), key=index.__eq__):  # the index last
+            for name in sorted(
+                (each for each in kernels if each.startswith(stem)), key=index.__eq__
+            ):  # the index last
                 part = folder / f"{name}.{os.getpid()}"
                 part.write_bytes(kernels[name])
                 part.replace(folder / name)
 
 
-# ---- software prefetch -----------------------------------------------------------------------------------------------
+# ---- software prefetch -------------------------------------------------------------------------
 
-# A table line is requested some ratings before it is read. In a table larger than the cache every rating is a cache
-# miss, and the processor looks only a few ratings ahead. A prefetch changes no result.
+# A table line is requested some ratings before it is read. In a table larger than the cache every
+# rating is a cache miss, and the processor looks only a few ratings ahead. A prefetch changes no
+# result.
 
 AHEAD = 8  # ratings
 CACHE_LINE = 64  # bytes
@@ -287,7 +338,8 @@ def prefetch(typing, table, row, byte):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         array = make_array(table)(context, builder, arguments[0])
         width = builder.extract_value(array.strides, 0)
-        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        pointer = ir.IntType(8).as_pointer()
+        number = ir.IntType(32)
         start = builder.bitcast(array.data, pointer)
         place = builder.gep(start, [builder.add(builder.mul(arguments[1], width), arguments[2])])
         kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
@@ -300,7 +352,10 @@ def prefetch(typing, table, row, byte):  # type: ignore[no-untyped-def]
 
 @inner
 def prefetch_rows(table, codes, l, n):  # type: ignore[no-untyped-def]
-    """Prefetch the table lines of ratings l … l+n−1, as far as there are any. Small tables are in the cache anyway."""
+    """Prefetch the table lines of ratings l … l+n−1, as far as there are any.
+
+    Small tables are in the cache anyway.
+    """
     bytes_per_row = table.shape[1] * table.itemsize
     if len(table) * bytes_per_row < SMALL_TABLE:
         return

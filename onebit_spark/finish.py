@@ -96,7 +96,7 @@ def unfinished_choice(choice: SelectedModel[T]) -> Fit[T]:
     return Fit(start.scales, [], False, UNFINISHED, start.posteriors, choice, {})
 
 
-# ---- facts ---------------------------------------------------------------------------------------
+# ---- facts -------------------------------------------------------------------------------------
 
 
 def info_of_fit(

@@ -15,7 +15,14 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 
 from onebit_spark.certify.draw_certificates import certify_draws
-from onebit_spark.checkpoints import CheckpointFolder, Keeper, ModelFiles, resumed, subject_of, warm_start
+from onebit_spark.checkpoints import (
+    CheckpointFolder,
+    Keeper,
+    ModelFiles,
+    resumed,
+    subject_of,
+    warm_start,
+)
 from onebit_spark.compile import compile_kernels
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.model_selection import select_model

@@ -1,6 +1,9 @@
-"""Fits in this process, without Spark: ``fit_arrays`` of numpy arrays, ``fit_table`` of tables and files by their ids.
+"""Fits in this process, without Spark:
 
-Both check their input and open an engine; the fit itself is ``fit.fit_model``. All other engines must agree with them.
+``fit_arrays`` of numpy arrays, ``fit_table`` of tables and files by their ids.
+
+Both check their input and open an engine; the fit itself is ``fit.fit_model``. All other engines
+must agree with them.
 """
 
 from __future__ import annotations
@@ -50,7 +53,16 @@ from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import local_path, write_into
 from onebit_spark.model_info import SIDE_OF, ModelInfo
 from onebit_spark.predict.sides import ModelSide
-from onebit_spark.settings import Execution, FitConfig, Labels, Problem, Terms, Who, device_problems, is_integer
+from onebit_spark.settings import (
+    Execution,
+    FitConfig,
+    Labels,
+    Problem,
+    Terms,
+    Who,
+    device_problems,
+    is_integer,
+)
 from onebit_spark.task import FitTask, ModelParts
 
 log = logging.getLogger("onebit_spark")
@@ -72,7 +84,9 @@ def fit_arrays(
     col_features: ArrayLike | pa.Table | None = None,
     initial_model: FittedModel | None = None,
 ) -> FittedModel:
-    """Fit the ratings (rows[l], cols[l], labels[l]) in this process. A cell may be rated several times.
+    """Fit the ratings (rows[l], cols[l], labels[l]) in this process.
+
+    A cell may be rated several times.
 
     The ids of the model are the numbers of the rows and columns.
 
@@ -85,10 +99,12 @@ def fit_arrays(
     shape : (int, int), optional
         Numbers of rows and columns. Rows and columns without ratings do not change the fit.
     weights : array_like, optional
-        A weight per rating, which multiplies κ (docs/MATH.md, §16). A rating of weight 0 is left out. Default: all 1.
+        A weight per rating, which multiplies κ (docs/MATH.md, §16). A rating of weight 0 is left
+        out. Default: all 1.
     row_features, col_features : array_like of numbers or pyarrow.Table, optional
-        Side features, one line per row or column of the shape (docs/MATH.md, §15). They are standardised; nan counts
-        as the mean. A table may have columns of numbers, booleans, strings and arrays of them.
+        Side features, one line per row or column of the shape (docs/MATH.md, §15). They are
+        standardised; nan counts as the mean. A table may have columns of numbers, booleans, strings
+        and arrays of them.
     config, threads, device, certify, on_iteration, initial_model
         See ``fit_table``.
 
@@ -98,7 +114,8 @@ def fit_arrays(
         Lists all problems of the input and the settings.
 
     >>> from onebit_spark import FitConfig, fit_arrays
-    >>> fit = fit_arrays([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0], FitConfig(rank=1, tol=0, max_iter=20))
+    >>> config = FitConfig(rank=1, tol=0, max_iter=20)
+    >>> fit = fit_arrays([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0], config)
     >>> fit.predict([0, 1], [0, 0]).tolist()
     [1.0, 1.0]
     """
@@ -164,7 +181,7 @@ def label_coding(labels: ArrayLike) -> Coding:
     return "binary" if labels.min() == 0 else "signed"
 
 
-# ---- tables --------------------------------------------------------------------------------------
+# ---- tables ------------------------------------------------------------------------------------
 
 
 def fit_table(
@@ -191,12 +208,13 @@ def fit_table(
     Parameters
     ----------
     ratings : pyarrow.Table, DataFrame of pandas or polars, or path
-        One line per rating. A path is that of a file or folder of Parquet, CSV or JSON lines, by its extension.
+        One line per rating. A path is that of a file or folder of Parquet, CSV or JSON lines, by
+        its extension.
     config : FitConfig, optional
         The settings.
     user_col, item_col, label_col : str
-        Names of the columns. Ids are of most types (docs/local.md). Labels are ±1, 0/1, booleans, or numbers with
-        ``threshold``.
+        Names of the columns. Ids are of most types (docs/local.md). Labels are ±1, 0/1, booleans,
+        or numbers with ``threshold``.
     threshold : float, optional
         Labels strictly greater are positive.
     weight_col : str, optional
@@ -210,17 +228,20 @@ def fit_table(
     threads : int, optional
         Number of threads. Default: all cores.
     device : {"cpu", "cuda"}
-        Where the fit runs. On a GPU it needs CuPy, and it is the same fit up to rounding (docs/SCALING.md).
+        Where the fit runs. On a GPU it needs CuPy, and it is the same fit up to rounding
+        (docs/SCALING.md).
     options : mapping, optional
-        How the files of paths are read: ``{"sep": ";"}`` for example, and ``{"format": "csv"}`` where the extension
-        does not say it (docs/local.md).
+        How the files of paths are read: ``{"sep": ";"}`` for example, and ``{"format": "csv"}``
+        where the extension does not say it (docs/local.md).
     holdout : float, optional
-        Keep the ratings of about this share of the cells out of the fit, and certify the predictions on them, on the
-        terms of ``certify`` (docs/MATH.md, §9.2). They also give the figures of the report.
+        Keep the ratings of about this share of the cells out of the fit, and certify the
+        predictions on them, on the terms of ``certify`` (docs/MATH.md, §9.2). They also give the
+        figures of the report.
     initial_model : FittedModel, optional
-        Start from the posterior of this model instead of the spectral start. Rank, loss, intercepts, covariance and
-        implicit features must be the model's, or be chosen; ids that it does not know start at its prior. With
-        ``holdout``, held-out ratings of cells that this model was fitted on do not count.
+        Start from the posterior of this model instead of the spectral start. Rank, loss,
+        intercepts, covariance and implicit features must be the model's, or be chosen; ids that it
+        does not know start at its prior. With ``holdout``, held-out ratings of cells that this
+        model was fitted on do not count.
 
     Raises
     ------
@@ -229,14 +250,16 @@ def fit_table(
 
     >>> import pyarrow as pa
     >>> from onebit_spark import FitConfig, fit_table
-    >>> likes = {"user": ["ann", "ann", "bob", "bob", "eve"], "item": ["tea", "rum", "tea", "rum", "tea"]}
+    >>> users = ["ann", "ann", "bob", "bob", "eve"]
+    >>> likes = {"user": users, "item": ["tea", "rum", "tea", "rum", "tea"]}
     >>> table = pa.table({**likes, "label": [1, 0, 1, 0, 1]})
     >>> model = fit_table(table, FitConfig(rank=1, max_iter=5, tol=0))
     >>> model.predict("eve", "rum").tolist()
     [0.0]
     """
     check_settings(config, certify)
-    timer, config = PhaseTimer(), config or FitConfig()
+    timer = PhaseTimer()
+    config = config or FitConfig()
     labels = Labels(label_col=label_col, threshold=threshold, weight_col=weight_col)
     execution = Execution(device=device)
     asked = (config, labels, certify, execution)
@@ -249,9 +272,16 @@ def fit_table(
     columns = Columns(user_col, item_col, label_col, threshold, weight_col)
     source = ArrowRatings(_opened(ratings, "the ratings", options), columns)
     given: dict[Who, Any] = {"user": user_features, "item": item_features}
-    opened = {who: _opened(each, f"the {who} features", options) for who, each in given.items() if each is not None}
-    ids, types = columns.ids, source.id_types
-    features = {who: checked_features(table, ids[who], types[who], who) for who, table in opened.items()}
+    opened = {
+        who: _opened(each, f"the {who} features", options)
+        for who, each in given.items()
+        if each is not None
+    }
+    ids = columns.ids
+    types = source.id_types
+    features = {
+        who: checked_features(table, ids[who], types[who], who) for who, table in opened.items()
+    }
     part = None if holdout is None else Holdout(holdout, config.seed, f"holdout={holdout}")
     to_fit, kept = source.divided(part)
     freshness: Mapping[str, Any] = KEPT_OUT
@@ -308,12 +338,20 @@ def initial_problems(model: object) -> list[Problem]:
 
 
 def unseen_by(initial: FittedModel, kept: KeptRatings) -> tuple[KeptRatings, dict[str, Any]]:
-    """The held-out ratings of cells that the initial model was not fitted on, and their freshness: see ``fresh_to``."""
-    known, n = initial.fitted, len(kept.cells)
-    cure = "fit it with the same holdout and seed, or hold other ratings out yourself and certify on them"
+    """The held-out ratings of cells that the initial model was not fitted on, and their freshness:
+
+    see ``fresh_to``.
+    """
+    known = initial.fitted
+    n = len(kept.cells)
+    cure = (
+        "fit it with the same holdout and seed, or hold other ratings out yourself and "
+        "certify on them"
+    )
     if known is None:
         raise RequestError(
-            "holdout does not go with this initial_model, which does not record the ratings that it was fitted on: "
+            "holdout does not go with this initial_model, which does not record the ratings that "
+            "it was fitted on: "
             f"{cure}"
         )
     new = np.flatnonzero(~known.holds(kept.cells))
@@ -321,7 +359,8 @@ def unseen_by(initial: FittedModel, kept: KeptRatings) -> tuple[KeptRatings, dic
     if left_out and (not known.holds_all or left_out == n):
         which = f"all {n:,}" if left_out == n else f"at least {left_out:,} of the {n:,}"
         raise RequestError(
-            f"holdout does not go with this initial_model, which was fitted on the cells of {which} held-out ratings: "
+            "holdout does not go with this initial_model, which was fitted on the cells of "
+            f"{which} held-out ratings: "
             f"{cure}"
         )
     if not known.holds_all:
@@ -330,7 +369,8 @@ def unseen_by(initial: FittedModel, kept: KeptRatings) -> tuple[KeptRatings, dic
     if not left_out:
         return kept, {**KEPT_OUT, "reason": reason}
     log.warning(
-        f"{left_out:,} of {n:,} held-out ratings are left out, because the initial model was fitted on their cells"
+        f"{left_out:,} of {n:,} held-out ratings are left out, because the initial model was "
+        "fitted on their cells"
     )
     return kept.at(new), {**KEPT_OUT, "reason": reason, "left_out": left_out}
 
@@ -351,10 +391,12 @@ def checked_features(table: ArrowTable, column: str, id_type: str, who: Who) -> 
             raise RequestError(f"{who} features: {problem}")
     (own,) = table.matching(column)
     check_id_type(column, spark_name(table.schema.field(own).type), id_type, who)
-    return checked_lines(table.named({column if name == own else name: name for name in names}).table(), column, who)
+    return checked_lines(
+        table.named({column if name == own else name: name for name in names}).table(), column, who
+    )
 
 
-# ---- engines and models of this process ----------------------------------------------------------
+# ---- engines and models of this process --------------------------------------------------------
 
 
 @contextmanager

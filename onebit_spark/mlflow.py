@@ -1,7 +1,9 @@
-"""MLflow: settings, curve, figures, certificate and report of a fit, and the model for ``mlflow.pyfunc``.
+"""MLflow:
+
+settings, curve, figures, certificate and report of a fit, and the model for ``mlflow.pyfunc``.
 
     estimator.setProgress(tracking.log_iteration)        # the objective, live
-    tracking.log_model("model")                          # the folder of a model: parameters, figures, files, flavour
+    tracking.log_model("model")                          # parameters, figures, files, flavour
     mlflow.pyfunc.load_model(uri).predict(pairs)         # without Spark
     mlflow.pyfunc.spark_udf(spark, uri)                  # in a DataFrame of Spark
 
@@ -39,18 +41,30 @@ EXAMPLES = 3  # pairs of the input example
 
 
 def log_iteration(iteration: Iteration) -> None:
-    """The objective and the change of the scores after an iteration, as metrics. For ``setProgress``."""
-    mlflow.log_metrics({"objective": iteration.objective, "change": iteration.change}, step=iteration.number)
+    """The objective and the change of the scores after an iteration, as metrics.
+
+    For ``setProgress``.
+    """
+    mlflow.log_metrics(
+        {"objective": iteration.objective, "change": iteration.change}, step=iteration.number
+    )
 
 
-def log_model(folder: str | os.PathLike[str], name: str = "model", registered_model_name: str | None = None) -> Any:
-    """Log the fitted model of a folder on this machine: its settings, figures, certificates and report, and itself.
+def log_model(
+    folder: str | os.PathLike[str], name: str = "model", registered_model_name: str | None = None
+) -> Any:
+    """Log the fitted model of a folder on this machine:
 
-    The model has a signature and an input example, pairs of ids that it knows. ``name`` is its name in the run; under
-    ``registered_model_name`` it is registered. The ``model_uri`` of the result is for ``mlflow.pyfunc.load_model``.
+    its settings, figures, certificates and report, and itself.
+
+    The model has a signature and an input example, pairs of ids that it knows. ``name`` is its name
+    in the run; under ``registered_model_name`` it is registered. The ``model_uri`` of the result is
+    for ``mlflow.pyfunc.load_model``.
     """
     served = load(folder)
-    mlflow.log_params({key: value for key, value in served.info.parameters.items() if value is not None})
+    mlflow.log_params(
+        {key: value for key, value in served.info.parameters.items() if value is not None}
+    )
     mlflow.log_metrics(dict(_figures(served.info, served.certificate)))
     path = local_path(folder)
     for file in (CERTIFICATE, REPORT):
@@ -61,7 +75,10 @@ def log_model(folder: str | os.PathLike[str], name: str = "model", registered_mo
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*integer column", UserWarning)  # ids are never missing
         inferred = infer_signature(example, model.predict(example))
-    inputs = [each if model.has_type[each.name] else ColSpec(AnyType(), each.name) for each in inferred.inputs]
+    inputs = [
+        each if model.has_type[each.name] else ColSpec(AnyType(), each.name)
+        for each in inferred.inputs
+    ]
     return mlflow.pyfunc.log_model(
         name=name,
         loader_module=__name__,
@@ -90,14 +107,17 @@ def _figures(info: ModelInfo, certificate: dict[str, Any]) -> Iterator[tuple[str
             yield f"bound_{item['name']}{request}", item["bound"]
 
 
-# ---- the flavour -----------------------------------------------------------------------------------------------------
+# ---- the flavour -------------------------------------------------------------------------------
 
 
 class ServedPairs:
-    """What ``mlflow.pyfunc`` calls: predictions for a DataFrame of pairs, in columns named as in the fit.
+    """What ``mlflow.pyfunc`` calls:
 
-    Every pair has a line: where the model's ``coldStartStrategy`` is "drop", pairs with unknown ids are NaN. Decimals,
-    dates and times are text in the example and in the answer. Pairs may have them as text or as they are.
+    predictions for a DataFrame of pairs, in columns named as in the fit.
+
+    Every pair has a line: where the model's ``coldStartStrategy`` is "drop", pairs with unknown ids
+    are NaN. Decimals, dates and times are text in the example and in the answer. Pairs may have
+    them as text or as they are.
     """
 
     def __init__(self, model: FittedModel) -> None:
@@ -107,34 +127,48 @@ class ServedPairs:
     @property
     def has_type(self) -> dict[str, bool]:
         """For each column of ids: whether MLflow has their type."""
-        return {column: _has_type(self.model.factors.side(who).ids.type) for who, column in self.columns.items()}
+        return {
+            column: _has_type(self.model.factors.side(who).ids.type)
+            for who, column in self.columns.items()
+        }
 
     def predict(self, pairs: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         absent = [column for column in self.columns.values() if column not in pairs]
         if absent:
             raise RequestError(f"the pairs have no column {', '.join(map(repr, absent))}")
-        found = self.model.predictions(*(self._ids(who, pairs[column]) for who, column in self.columns.items()))
+        found = self.model.predictions(
+            *(self._ids(who, pairs[column]) for who, column in self.columns.items())
+        )
         for place, who in enumerate(SIDE_OF):
             found = found.set_column(place, who, _in_mlflow(found[who]))
         return found.to_pandas()
 
     def example(self) -> pd.DataFrame:
         n = min(EXAMPLES, len(self.model.users.ids), len(self.model.items.ids))
-        sides = {column: self.model.factors.side(who).ids.slice(0, n) for who, column in self.columns.items()}
+        sides = {
+            column: self.model.factors.side(who).ids.slice(0, n)
+            for who, column in self.columns.items()
+        }
         return pd.DataFrame({column: _in_mlflow(ids).to_pandas() for column, ids in sides.items()})
 
     def _ids(self, who: Who, given: pd.Series) -> pa.Array:
-        ids, kind = asked_ids(given, None, f"the {who} ids"), self.model.factors.side(who).ids.type
+        ids = asked_ids(given, None, f"the {who} ids")
+        kind = self.model.factors.side(who).ids.type
         if _has_type(kind) or not pa.types.is_string(ids.type):
             return ids
         try:
             return ids.cast(kind)
         except pa.ArrowInvalid as error:
-            raise RequestError(f"the {who} ids are no text of type {spark_name(kind)}: {error}") from None
+            raise RequestError(
+                f"the {who} ids are no text of type {spark_name(kind)}: {error}"
+            ) from None
 
 
 def _has_type(kind: pa.DataType) -> bool:
-    """Whether MLflow has a type for such ids. Its ``datetime`` has no zones, and its JSON no fractions of seconds."""
+    """Whether MLflow has a type for such ids.
+
+    Its ``datetime`` has no zones, and its JSON no fractions of seconds.
+    """
     return not (pa.types.is_decimal(kind) or pa.types.is_temporal(kind))
 
 

@@ -1,11 +1,14 @@
-"""Model folders, read and written without Spark, and folders of vectors. ``model`` says what is in a model.
+"""Model folders, read and written without Spark, and folders of vectors.
+
+``model`` says what is in a model.
 
 Vectors have the score as their inner product, for any nearest-neighbour index (docs/serving.md)::
 
     user   [L, 1, b]
     item   [R, d, 1]        [L, 1, b]·[R, d, 1] = L·R + d + b
 
-Without intercepts they are L and R. ``OneBitCompletionModel.exportVectors`` writes the same two tables with Spark.
+Without intercepts they are L and R. ``OneBitCompletionModel.exportVectors`` writes the same two
+tables with Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +30,14 @@ import pyarrow.parquet as pq
 
 from onebit_spark.certify.requests import Document
 from onebit_spark.data.hashes import CellSketch
-from onebit_spark.data.locations import ESTIMATOR, VECTORS, Location, OutputKind, explained, replace_folder
+from onebit_spark.data.locations import (
+    ESTIMATOR,
+    VECTORS,
+    Location,
+    OutputKind,
+    explained,
+    replace_folder,
+)
 from onebit_spark.errors import RequestError
 from onebit_spark.model_info import METADATA, SIDE_OF, ModelInfo, factor_columns, plain_lists
 from onebit_spark.predict.sides import ModelSide, arrow_type
@@ -37,19 +47,27 @@ REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """The path without ``file:``. Raises a RequestError if it is on another machine, such as hdfs:// or s3://."""
+    """The path without ``file:``.
+
+    Raises a RequestError if it is on another machine, such as hdfs:// or s3://.
+    """
     text = os.fspath(path)
     if REMOTE.match(text):
         raise RequestError(
-            f"{text} is not a folder of this machine, and without Spark only such folders can be used: copy it here, "
+            f"{text} is not a folder of this machine, and without Spark only such folders can be "
+            "used: copy it here, "
             "or use OneBitCompletionModel, which reads and writes wherever Spark does"
         )
     return Path(re.sub(r"^file:(//)?(?=/)", "", text))
 
 
 @contextlib.contextmanager
-def replaced_folder(path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a new folder to write. At the end it is at ``path``, complete; after an error nothing changed.
+def replaced_folder(
+    path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False
+) -> Iterator[Path]:
+    """Yield a new folder to write.
+
+    At the end it is at ``path``, complete; after an error nothing changed.
 
     With ``overwrite`` it replaces an output of the same kind, and nothing else.
     """
@@ -58,7 +76,10 @@ def replaced_folder(path: str | os.PathLike[str], kind: OutputKind, overwrite: b
 
 
 def write_page(path: str | os.PathLike[str], text: str, kind: OutputKind, overwrite: bool) -> None:
-    """Write a file, and the folders above it. With ``overwrite`` it replaces an output of the same kind."""
+    """Write a file, and the folders above it.
+
+    With ``overwrite`` it replaces an output of the same kind.
+    """
     place = Location(None, local_path(path))
     kind.check_target(place, path, overwrite)
     with explained(f"cannot write {path}"):
@@ -71,7 +92,8 @@ ML_FORMAT = "4.0.0"  # the version of Spark whose form of metadata/ is written
 SEAL = "_SUCCESS"  # an empty file, written last
 FITTED = "fitted"  # a folder with the sketch of the fitted cells: ``data.hashes``
 
-# info, users, items, certificate, Params, and the sketch of the cells that were fitted, if it is known
+# info, users, items, certificate, Params, and the sketch of the cells that were fitted, if it is
+# known
 Content = tuple[ModelInfo, ModelSide, ModelSide, Document, Mapping[str, Any], CellSketch | None]
 
 
@@ -81,7 +103,8 @@ def read_model(path: str | os.PathLike[str]) -> Content:
     try:
         info = ModelInfo.from_json(_text(folder / METADATA))
         users, items = (_read_side(folder, info, who) for who in SIDE_OF)
-        certificate, params = certificate_of(Location(None, folder)), _params(folder)
+        certificate = certificate_of(Location(None, folder))
+        params = _params(folder)
         return info, users, items, certificate, params, _read_sketch(folder, info)
     except (RequestError, OSError) as error:
         raise RequestError(f"cannot load {path}: {error}") from None
@@ -92,7 +115,9 @@ def check_model(folder: Location, path: object) -> None:
         raise RequestError(f"there is no model at {path}: no such folder")
     if METADATA not in folder.names():
         if ESTIMATOR.is_own(folder):
-            raise RequestError(f"{path} holds an estimator, not a fitted model: load it with OneBitCompletion.load")
+            raise RequestError(
+                f"{path} holds an estimator, not a fitted model: load it with OneBitCompletion.load"
+            )
         raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
 
 
@@ -118,7 +143,9 @@ def _read_side(folder: Path, info: ModelInfo, who: Who) -> ModelSide:
         columns = "id", *factor_columns(*info.table_form)
         if absent := [column for column in columns if column not in table.column_names]:
             raise RequestError(f"damaged model folder: {name}/ lacks {', '.join(absent)}")
-        table = table.set_column(table.column_names.index("id"), "id", _ids(table["id"], info.id_types[who]))
+        table = table.set_column(
+            table.column_names.index("id"), "id", _ids(table["id"], info.id_types[who])
+        )
         side = ModelSide.of(table, info, who)
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         if isinstance(error, RequestError):
@@ -126,7 +153,8 @@ def _read_side(folder: Path, info: ModelInfo, who: Who) -> ModelSide:
         raise RequestError(f"damaged model folder: {name}/: {str(error).splitlines()[0]}") from None
     if len(side.ids) != info.count(who):
         raise RequestError(
-            f"damaged model folder: {name}/ has {len(side.ids):,} ids, and {info.count(who):,} were saved"
+            f"damaged model folder: {name}/ has {len(side.ids):,} ids, and {info.count(who):,} "
+            "were saved"
         )
     return side
 
@@ -137,26 +165,37 @@ def _read_sketch(folder: Path, info: ModelInfo) -> CellSketch | None:
     try:
         return CellSketch.of_table(pq.read_table(folder / FITTED, partitioning=None), **info.fitted)
     except (pa.ArrowException, OSError, LookupError) as error:
-        raise RequestError(f"damaged model folder: {FITTED}/: {str(error).splitlines()[0]}") from None
+        raise RequestError(
+            f"damaged model folder: {FITTED}/: {str(error).splitlines()[0]}"
+        ) from None
 
 
 def _ids(ids: pa.ChunkedArray, spark_type: str) -> pa.ChunkedArray:
-    """The ids in the type that Spark has for them. Spark's own files hold instants as UTC without saying so."""
+    """The ids in the type that Spark has for them.
+
+    Spark's own files hold instants as UTC without saying so.
+    """
     expected = arrow_type(spark_type)
     if pa.types.is_timestamp(expected) and pa.types.is_timestamp(ids.type):
         return ids.cast(pa.timestamp("us", ids.type.tz)).cast(expected)
     if ids.type != expected:
-        raise RequestError(f"damaged model folder: ids of type {ids.type}, where metadata.json says {spark_type}")
+        raise RequestError(
+            f"damaged model folder: ids of type {ids.type}, where metadata.json says {spark_type}"
+        )
     return ids
 
 
 def _params(folder: Path) -> dict[str, Any]:
-    parts = sorted((folder / "metadata").glob("part-*"))  # one line of JSON; all parts but one may be empty
+    parts = sorted(
+        (folder / "metadata").glob("part-*")
+    )  # one line of JSON; all parts but one may be empty
     try:
         content = json.loads("".join(map(_text, parts)))
         return {**content["defaultParamMap"], **content["paramMap"]}
     except (LookupError, TypeError, OSError, ValueError) as error:
-        raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
+        raise RequestError(
+            f"damaged model folder: metadata/: {type(error).__name__} {error}"
+        ) from None
 
 
 def _text(file: Path) -> str:
@@ -187,10 +226,13 @@ def write_into(folder: Path, content: Content, files: Mapping[str, str] | None =
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def write_vectors(path: str | os.PathLike[str], users: ModelSide, items: ModelSide, overwrite: bool = False) -> None:
+def write_vectors(
+    path: str | os.PathLike[str], users: ModelSide, items: ModelSide, overwrite: bool = False
+) -> None:
     with replaced_folder(path, VECTORS, overwrite) as folder:
         for name, side in (("users", users), ("items", items)):
-            vectors, intercept = side.known.mean, side.known.intercept
+            vectors = side.known.mean
+            intercept = side.known.intercept
             if intercept is not None:
                 ends = [np.ones_like(intercept), intercept]
                 vectors = np.column_stack([vectors, *(ends if name == "users" else reversed(ends))])

@@ -1,15 +1,18 @@
-"""A model without Spark: ``ModelInfo``, the content of ``metadata.json``; factor tables; and side features by id.
+"""A model without Spark:
 
-One line of a factor table is one id with the posterior of its row, here with K = 2 factors and an intercept::
+``ModelInfo``, the content of ``metadata.json``; factor tables; and side features by id.
 
-    "spread"        id | mean [x1, x2] | spread [s1, s2]                           | intercept b | intercept_spread s0
+One line of a factor table is one id with the posterior of its row, here with K = 2 factors and an
+intercept::
+
+    "spread"        id | mean [x1, x2] | spread [s1, s2]    | intercept b | intercept_spread s0
     "covariance"    id | mean [x1, x2] | covariance [v00, v10, v11, v20, v21, v22] | intercept b
 
-The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept is first. Without intercepts
-these columns are absent, and V is over the factors only.
-``n_ratings`` counts the ratings of the id, and ``position_std`` has the standard deviations of its position, or of its
-intercept and slopes (``core.positions``). Checkpoints and updated models lack them.
-With implicit features there is also ``implicit`` [w1, w2, r1, r2]: the weight and the residual
+The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept is first.
+Without intercepts these columns are absent, and V is over the factors only. ``n_ratings`` counts
+the ratings of the id, and ``position_std`` has the standard deviations of its position, or of its
+intercept and slopes (``core.positions``). Checkpoints and updated models lack them. With implicit
+features there is also ``implicit`` [w1, w2, r1, r2]: the weight and the residual
 (``core.features``). A checkpoint has ``directions`` besides, the other vectors [z, d, s, q].
 """
 
@@ -36,7 +39,13 @@ from onebit_spark.core.positions import Axes
 from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.priors import PRIORS, ScalePrior
 from onebit_spark.core.setup import factor_prior, loss_of
-from onebit_spark.data.features import FeatureCoding, SideFeatures, SideTables, Table32, learn_coding
+from onebit_spark.data.features import (
+    FeatureCoding,
+    SideFeatures,
+    SideTables,
+    Table32,
+    learn_coding,
+)
 from onebit_spark.data.id_index import IdIndex, Ids
 from onebit_spark.data.user_tables import one_array, wide
 from onebit_spark.errors import RequestError
@@ -47,15 +56,24 @@ PARTNER: dict[Who, Who] = {"user": "item", "item": "user"}
 
 FORMAT_VERSION = 1
 METADATA = "metadata.json"
-LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above a threshold
+LABEL_CODINGS = (
+    "signed",
+    "binary",
+    "boolean",
+    "threshold",
+)  # −1/1, 0/1, false/true, a number above a threshold
 
 CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
-MOMENTS = {entry.name for entry in dataclasses.fields(Moments) if entry.default is dataclasses.MISSING}
+MOMENTS = {
+    entry.name for entry in dataclasses.fields(Moments) if entry.default is dataclasses.MISSING
+}
 # Entry of ``intercept_prior`` ─► field of ``HyperPosterior``.
 INTERCEPT_PRIOR = {
-    "mean": "mean", "mean_variance": "mean_variance", "user_inverse_gamma": "row_intercept",
+    "mean": "mean",
+    "mean_variance": "mean_variance",
+    "user_inverse_gamma": "row_intercept",
     "item_inverse_gamma": "col_intercept",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +90,8 @@ class ModelInfo:
     reason: str  # why the fit stopped
     effective_rank: int  # factors in use (§8.5)
     inverse_gamma: list[float]  # g_k = E[1/γ_k] of each factor
-    # ``mean`` m_μ, ``mean_variance`` v_μ, ``user_inverse_gamma`` E[1/γ_b], ``item_inverse_gamma`` E[1/γ_d]. None
-    # without intercepts, as the next field.
+    # ``mean`` m_μ, ``mean_variance`` v_μ, ``user_inverse_gamma`` E[1/γ_b], ``item_inverse_gamma``
+    # E[1/γ_d]. None without intercepts, as the next field.
     intercept_prior: dict[str, float] | None
     intercept_scale_prior: dict[str, float] | None  # its α and β, of the scales of the intercepts
     label_coding: str  # how the labels of the input were coded
@@ -86,17 +104,23 @@ class ModelInfo:
     n_positive: int = 0  # number of positive ratings
     repeats: dict[str, int]  # repeated ratings of a cell: see ``core.blocks``
     fingerprint: str = ""  # hash of the set of ratings: see ``data.ratings``
-    exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen
+    exchange: dict[str, str] = field(
+        default_factory=dict
+    )  # how factors travelled, and why this exchange was chosen
     calibration: dict[str, Any] | None = None  # see ``prediction.Calibration``
     scale_moments: dict[str, Any]  # what determines q(γ): see ``hyper_posterior.Moments``
-    # thresholds of the confidence, from the fitted ratings: see ``prediction.ConfidenceThresholds``; those of z and −z
-    # under ``positive`` and ``negative``
+    # thresholds of the confidence, from the fitted ratings: see
+    # ``prediction.ConfidenceThresholds``; those of z and −z under ``positive`` and ``negative``
     confidences: dict[str, Any] | None = None
-    weight_losses: dict[str, float] | None = None  # if κ was chosen: the held-out loss of each κ that was tried
-    # if a tenth of the ratings chose the settings: how, see ``model_selection.SelectedModel.as_dict``
+    weight_losses: dict[str, float] | None = (
+        None  # if κ was chosen: the held-out loss of each κ that was tried
+    )
+    # if a tenth of the ratings chose the settings: how, see
+    # ``model_selection.SelectedModel.as_dict``
     choice: dict[str, Any] | None = None
-    # for ``user`` and ``item``, if they have side features: ``coding`` (``features.FeatureCoding``), ``weights``
-    # W (p × D), and the number of ``newcomers``, ids without ratings
+    # for ``user`` and ``item``, if they have side features: ``coding``
+    # (``features.FeatureCoding``), ``weights`` W (p × D), and the number of ``newcomers``, ids
+    # without ratings
     side_features: dict[str, dict[str, Any]] | None = None
     total_weight: float | None = None  # if the fit was weighted: the sum of the weights
     diagnostics: dict[str, Any] | None = None  # figures for the report: see ``spark.scoring``
@@ -119,8 +143,15 @@ class ModelInfo:
 
     @property
     def table_form(self) -> tuple[Kind, bool, int]:
-        """Kind, intercepts and vectors of implicit features: what the columns of the factor tables follow from."""
-        return self.kind, self.config.intercepts, MODEL_VECTORS if self.config.implicit_features else 0
+        """Kind, intercepts and vectors of implicit features:
+
+        what the columns of the factor tables follow from.
+        """
+        return (
+            self.kind,
+            self.config.intercepts,
+            MODEL_VECTORS if self.config.implicit_features else 0,
+        )
 
     @property
     def negative_label(self) -> float:
@@ -129,10 +160,16 @@ class ModelInfo:
 
     @property
     def scales(self) -> HyperPosterior:
-        """q(γ), q(μ) and W. Unknown ids are predicted from them. The inverse of ``scale_fields``."""
-        learned, own = self.side_features or {}, self.intercept_scale_prior
+        """q(γ), q(μ) and W.
+
+        Unknown ids are predicted from them. The inverse of ``scale_fields``.
+        """
+        learned = self.side_features or {}
+        own = self.intercept_scale_prior
         features: dict[Side, Any] = {
-            side: np.asarray(learned[who]["weights"], np.float64) for who, side in SIDE_OF.items() if who in learned
+            side: np.asarray(learned[who]["weights"], np.float64)
+            for who, side in SIDE_OF.items()
+            if who in learned
         }
         return HyperPosterior(
             self.scale_prior,
@@ -140,7 +177,9 @@ class ModelInfo:
             np.asarray(self.inverse_gamma, np.float64),
             moments=self.moments,
             features=features,
-            **{INTERCEPT_PRIOR[name]: value for name, value in (self.intercept_prior or {}).items()},
+            **{
+                INTERCEPT_PRIOR[name]: value for name, value in (self.intercept_prior or {}).items()
+            },
         )
 
     def count(self, who: str) -> int:
@@ -148,8 +187,12 @@ class ModelInfo:
 
     @property
     def rated(self) -> tuple[int, int]:
-        """Numbers of users and of items without those that are known by their side features alone."""
-        users, items = ((self.side_features or {}).get(who, {}).get("newcomers", 0) for who in ("user", "item"))
+        """Numbers of users and of items without those that are known by their side features
+        alone.
+        """
+        users, items = (
+            (self.side_features or {}).get(who, {}).get("newcomers", 0) for who in ("user", "item")
+        )
         return self.n_users - users, self.n_items - items
 
     @property
@@ -170,19 +213,35 @@ class ModelInfo:
 
     @property
     def thresholds(self) -> dict[Call, ConfidenceThresholds]:
-        """The thresholds of every call for which the model has kept some, with the share of its class."""
-        kept, share = self.confidences or EVERYTHING.as_dict(), self.n_positive / self.n_ratings
+        """The thresholds of every call for which the model has kept some, with the share of its
+        class.
+        """
+        kept = self.confidences or EVERYTHING.as_dict()
+        share = self.n_positive / self.n_ratings
         shares: dict[Call, float] = {"positive": share, "negative": 1 - share}
-        found = {call: ConfidenceThresholds.from_dict(kept[call], shares[call]) for call in shares if call in kept}
+        found = {
+            call: ConfidenceThresholds.from_dict(kept[call], shares[call])
+            for call in shares
+            if call in kept
+        }
         return {"answered": ConfidenceThresholds.from_dict(kept), **found}
 
     def to_json(self) -> str:
         content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
-        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=lambda number: number.item())
+        return json.dumps(
+            content,
+            indent=2,
+            ensure_ascii=False,
+            allow_nan=False,
+            default=lambda number: number.item(),
+        )
 
     @classmethod
     def from_json(cls, text: str) -> ModelInfo:
-        """The inverse of ``to_json``. Raises a RequestError if the text is not the metadata of a model."""
+        """The inverse of ``to_json``.
+
+        Raises a RequestError if the text is not the metadata of a model.
+        """
         try:
             content = json.loads(text)
         except ValueError as error:
@@ -192,7 +251,8 @@ class ModelInfo:
             raise RequestError(f"damaged model folder: {METADATA} has no format_version")
         if version != FORMAT_VERSION:
             raise RequestError(
-                f"the model has format_version {version}, and this onebit_spark reads {FORMAT_VERSION} only: load it "
+                f"the model has format_version {version}, and this onebit_spark reads "
+                f"{FORMAT_VERSION} only: load it "
                 "with the onebit_spark that saved it, or fit it again"
             )
         missing = [name for name in _TYPES if name not in content]
@@ -205,24 +265,35 @@ class ModelInfo:
 
     def _problems(self) -> list[str]:
         """All problems, each group only if the fields that it reads are right."""
-        wrong = [name for name, kinds in _TYPES.items() if not isinstance(getattr(self, name), kinds)]
+        wrong = [
+            name for name, kinds in _TYPES.items() if not isinstance(getattr(self, name), kinds)
+        ]
         if wrong:
             return [f"{name} cannot be {getattr(self, name)!r}" for name in wrong]
-        known, held = {entry.name for entry in dataclasses.fields(FitConfig)}, set(self.parameters)
+        known = {entry.name for entry in dataclasses.fields(FitConfig)}
+        held = set(self.parameters)
         if not set(FORM_SETTINGS) <= held <= known:
-            return [f"parameters lack {sorted(set(FORM_SETTINGS) - held)} or hold the unknown {sorted(held - known)}"]
+            return [
+                f"parameters lack {sorted(set(FORM_SETTINGS) - held)} or hold the unknown "
+                f"{sorted(held - known)}"
+            ]
         return [str(problem) for problem in self.config.problems()] or list(self._wrong_values())
 
     def _wrong_values(self) -> Iterator[str]:
         config = self.config
         if len(self.inverse_gamma) != config.rank:
             yield f"inverse_gamma has {len(self.inverse_gamma)} entries for rank {config.rank}"
-        for name, needed in (("intercept_prior", set(INTERCEPT_PRIOR)), ("intercept_scale_prior", {"alpha", "beta"})):
+        for name, needed in (
+            ("intercept_prior", set(INTERCEPT_PRIOR)),
+            ("intercept_scale_prior", {"alpha", "beta"}),
+        ):
             value = getattr(self, name)
             if set(value or ()) != (needed if config.intercepts else set()):
                 yield f"{name} cannot be {value} with intercepts={config.intercepts}"
         if self.label_coding not in LABEL_CODINGS:
-            yield f"label_coding must be one of {', '.join(LABEL_CODINGS)}, not {self.label_coding!r}"
+            yield (
+                f"label_coding must be one of {', '.join(LABEL_CODINGS)}, not {self.label_coding!r}"
+            )
         if self.majority not in (-1, 1):
             yield f"majority must be 1 or −1, not {self.majority}"
         if self.confidences is not None:
@@ -244,11 +315,15 @@ class ModelInfo:
 
 def scale_fields(scales: HyperPosterior) -> dict[str, Any]:
     """The fields of ``ModelInfo`` that hold q(γ) and q(μ)."""
-    names, own, moments = INTERCEPT_PRIOR.items(), scales.intercept_prior, scales.moments
+    names = INTERCEPT_PRIOR.items()
+    own = scales.intercept_prior
+    moments = scales.moments
     assert moments is not None, "q(γ) is known once the first γ step is done"
     return {
         "inverse_gamma": np.asarray(scales.factor).tolist(),
-        "intercept_prior": None if own is None else {name: getattr(scales, held) for name, held in names},
+        "intercept_prior": None
+        if own is None
+        else {name: getattr(scales, held) for name, held in names},
         "intercept_scale_prior": None if own is None else dict(vars(own)),
         "scale_moments": moments.as_dict(),
     }
@@ -256,24 +331,32 @@ def scale_fields(scales: HyperPosterior) -> dict[str, Any]:
 
 def _accepted(hint: Any) -> tuple[type, ...]:
     """The types of JSON's values for a field: an integer is also a float."""
-    kinds = tuple(get_origin(part) or part for part in (get_args(hint) if isinstance(hint, UnionType) else (hint,)))
+    kinds = tuple(
+        get_origin(part) or part
+        for part in (get_args(hint) if isinstance(hint, UnionType) else (hint,))
+    )
     return (*kinds, int) if float in kinds else kinds
 
 
 _TYPES = {name: _accepted(hint) for name, hint in get_type_hints(ModelInfo).items()}
 
 
-# ---- factor tables ---------------------------------------------------------------------------------------------------
+# ---- factor tables -----------------------------------------------------------------------------
 
 log = logging.getLogger("onebit_spark")
 
-IMPLICIT, DIRECTIONS = "implicit", "directions"
-N_RATINGS, POSITION_STD = "n_ratings", "position_std"
+IMPLICIT = "implicit"
+DIRECTIONS = "directions"
+N_RATINGS = "n_ratings"
+POSITION_STD = "position_std"
 MEASURED = {N_RATINGS: "bigint", POSITION_STD: "array<float>"}
 
 
 def factor_columns(kind: Kind, intercepts: bool, vectors: int = 0) -> dict[str, str]:
-    """The columns of a factor table after ``id``, with their Spark types. Scores do not need ``implicit``."""
+    """The columns of a factor table after ``id``, with their Spark types.
+
+    Scores do not need ``implicit``.
+    """
     columns = {"mean": "array<float>", kind: "array<float>"}
     if intercepts:
         columns["intercept"] = "float"
@@ -334,12 +417,17 @@ def side_table(
 def plain_lists(table: pa.Table) -> pa.Table:
     """The table with lists of variable size: Spark accepts no others from a worker."""
     lists = pa.list_(pa.float32())
-    fields = (each.with_type(lists) if pa.types.is_fixed_size_list(each.type) else each for each in table.schema)
+    fields = (
+        each.with_type(lists) if pa.types.is_fixed_size_list(each.type) else each
+        for each in table.schema
+    )
     return table.cast(pa.schema(fields))
 
 
 def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
-    """The posterior of every line of a factor table (without ``id``). A null line gets the one row of ``prior``.
+    """The posterior of every line of a factor table (without ``id``).
+
+    A null line gets the one row of ``prior``.
 
     It has as many vectors in ``implicit`` as ``prior``; those that the table lacks are 0.
     """
@@ -365,11 +453,20 @@ def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
     return RowPosterior(location, scale, prior.kind, prior.has_intercept, implicit)
 
 
-def align_factors(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
-    """The posterior of ``ids`` from a factor table in any order. Ids that it lacks get the one row of ``prior``."""
+def align_factors(
+    factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str
+) -> RowPosterior:
+    """The posterior of ``ids`` from a factor table in any order.
+
+    Ids that it lacks get the one row of ``prior``.
+    """
     known = factors["id"].type
-    if wide(known) != wide(ids.type) and not (pa.types.is_integer(known) and pa.types.is_integer(ids.type)):
-        raise RequestError(f"the initial model's ids are of type {known}, those of the ratings {ids.type}")
+    if wide(known) != wide(ids.type) and not (
+        pa.types.is_integer(known) and pa.types.is_integer(ids.type)
+    ):
+        raise RequestError(
+            f"the initial model's ids are of type {known}, those of the ratings {ids.type}"
+        )
     places = IdIndex(factors["id"]).find(ids)
     lines = one_array(factors.drop_columns("id").to_struct_array())
     return read_factors(lines.take(pa.array(places, mask=places < 0)), prior).astype(precision)
@@ -385,7 +482,12 @@ def read_measured(table: pa.Table) -> FloatArray | None:
 
 
 def prior_row(
-    scales: HyperPosterior, side: Side, kind: Kind, intercepts: bool, vectors: int = 0, precision: str = "float32"
+    scales: HyperPosterior,
+    side: Side,
+    kind: Kind,
+    intercepts: bool,
+    vectors: int = 0,
+    precision: str = "float32",
 ) -> RowPosterior:
     """The prior of an id that was never rated, as a posterior of one row (docs/MATH.md, §8.2).
 
@@ -398,7 +500,9 @@ def prior_row(
 
 
 def newcomer_rows(row: RowPosterior, known: DoubleArray) -> RowPosterior:
-    """Ids without ratings whose features explain the means ``known`` (rows × D), beside those of ``row``."""
+    """Ids without ratings whose features explain the means ``known`` (rows × D), beside those of
+    ``row``.
+    """
     rows = row.take(np.zeros(len(known), np.int64))
     rows.location[:] += known
     return rows
@@ -413,7 +517,7 @@ def _rectangle(lists: pa.ListArray, width: int) -> FloatArray:
     return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), width)
 
 
-# ---- side features by id ---------------------------------------------------------------------------------------------
+# ---- side features by id -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -446,9 +550,13 @@ def feature_means(info: ModelInfo, who: Who, coded: Table32) -> NDArray[np.float
 
 
 def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, list[float]]]:
-    """Each feature, and its effects as ``OneBitCompletionModel.userFeatureWeights`` explains them."""
-    coding, side = coding_of(info, who), SIDE_OF[who]
-    intercepts, rank = info.config.intercepts, info.config.factors
+    """Each feature, and its effects as ``OneBitCompletionModel.userFeatureWeights``
+    explains them.
+    """
+    coding = coding_of(info, who)
+    side = SIDE_OF[who]
+    intercepts = info.config.intercepts
+    rank = info.config.factors
     partner = info.scales.unseen(OTHER[side]).mean[0, -rank:]
     per_column = {name: sum(f.column == name for f in coding.features) for name in coding.columns}
     effects = []
@@ -457,7 +565,9 @@ def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, 
         size = feature.scale if feature.value is not None else share
         effect = size * weights
         own = float(effect[0]) if intercepts else 0.0
-        effects.append((feature.name, own + float(effect[-rank:] @ partner), own, effect[-rank:].tolist()))
+        effects.append(
+            (feature.name, own + float(effect[-rank:] @ partner), own, effect[-rank:].tolist())
+        )
     return effects
 
 
@@ -475,11 +585,14 @@ class FitFeatures:
         rated = table.take(pa.array(places[places >= 0]))
         if not rated.num_rows:
             raise RequestError(
-                f"{whose} features: none of the {table.num_rows:,} ids has a rating: are they other ids?"
+                f"{whose} features: none of the {table.num_rows:,} ids has a rating: are they "
+                "other ids?"
             )
         coding, notes = learn_coding(rated, column)
         if not coding.features:
-            raise RequestError(f"{whose} features: no column is left: {'; '.join(notes) or 'there are only ids'}")
+            raise RequestError(
+                f"{whose} features: no column is left: {'; '.join(notes) or 'there are only ids'}"
+            )
         aligned = table.drop_columns([column]).take(pa.array(places, mask=places < 0))
         without = len(ids) - rated.num_rows
         if without:
@@ -488,7 +601,12 @@ class FitFeatures:
         unrated[places[places >= 0]] = False
         mask = pa.array(unrated)
         features = SideFeatures(aligned, coding, coding.coded(aligned))
-        return cls(features, known.filter(mask), table.filter(mask), [f"{whose} features: {note}" for note in notes])
+        return cls(
+            features,
+            known.filter(mask),
+            table.filter(mask),
+            [f"{whose} features: {note}" for note in notes],
+        )
 
     def unrated_lines(
         self,
@@ -499,12 +617,15 @@ class FitFeatures:
     ) -> pa.Table | None:
         """The factor table of the ids without ratings, or None.
 
-        ``row`` is the prior of an id without ratings, ``std`` the one line of standard deviations of its position.
+        ``row`` is the prior of an id without ratings, ``std`` the one line of standard deviations
+        of its position.
         """
         if not len(self.unrated_ids):
             return None
         rows = newcomer_rows(row, coding.coded(self.unrated) @ weights)
-        measured = None if std is None else np.repeat(np.insert(std, 0, 0.0, axis=1), rows.n_rows, axis=0)
+        measured = (
+            None if std is None else np.repeat(np.insert(std, 0, 0.0, axis=1), rows.n_rows, axis=0)
+        )
         return factor_table(self.unrated_ids, rows, measured)
 
 
@@ -518,9 +639,15 @@ def digest(table: pa.Table, column: str) -> int:
 
 
 def give_features(
-    engine: SideTables, tables: Mapping[Who, pa.Table], columns: Mapping[Who, str], ids: Mapping[Side, Ids]
+    engine: SideTables,
+    tables: Mapping[Who, pa.Table],
+    columns: Mapping[Who, str],
+    ids: Mapping[Side, Ids],
 ) -> dict[Side, FitFeatures]:
-    """Give the side features to an engine, whose ``ids`` have ratings. Columns that are left out are logged."""
+    """Give the side features to an engine, whose ``ids`` have ratings.
+
+    Columns that are left out are logged.
+    """
     given: dict[Side, FitFeatures] = {}
     for who, table in tables.items():
         side = SIDE_OF[who]

@@ -1,4 +1,6 @@
-"""scikit-learn: a classifier of pairs of ids, and a splitter for cross-validation. Needs the extra ``sklearn``.
+"""scikit-learn:
+
+a classifier of pairs of ids, and a splitter for cross-validation. Needs the extra ``sklearn``.
 
 X = two columns of ids, users and items    y = labels of two classes
 OneBitClassifier().fit(X, y).predict_proba(X)
@@ -29,15 +31,19 @@ from onebit_spark.predict.sides import asked_ids
 from onebit_spark.settings import FitConfig, declared, documented_parameter, parameter_section
 
 SETTINGS = {name: item for name, item in declared(FitConfig).items() if item.key is not None}
-DEFAULTS = {name: item.default for name, item in SETTINGS.items()} | {"threads": None, "device": "cpu"}
+DEFAULTS = {name: item.default for name, item in SETTINGS.items()} | {
+    "threads": None,
+    "device": "cpu",
+}
 
 
 class OneBitClassifier(ClassifierMixin, BaseEstimator):
     """Bayesian 1-bit matrix completion as a classifier of scikit-learn.
 
-    ``X`` has two columns: the ids of the users, and those of the items. It is an array, a DataFrame of pandas or
-    polars, or an Arrow table; the ids are of most types (docs/local.md). ``y`` has labels of two classes. Pairs with
-    unknown ids are predicted from the prior (docs/predictions.md).
+    ``X`` has two columns: the ids of the users, and those of the items. It is an array, a DataFrame
+    of pandas or polars, or an Arrow table; the ids are of most types (docs/local.md). ``y`` has
+    labels of two classes. Pairs with unknown ids are predicted from the prior
+    (docs/predictions.md).
 
     {parameters}
 
@@ -46,7 +52,8 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
     classes_ : ndarray of shape (2,)
         The two labels, sorted. The model calls the second one positive.
     model_ : FittedModel
-        The fitted model, which also recommends, certifies and saves. Its columns are user, item and label (±1).
+        The fitted model, which also recommends, certifies and saves. Its columns are user, item and
+        label (±1).
     n_iter_ : int
         Number of iterations.
     n_features_in_ : int
@@ -58,7 +65,8 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
     --------
     >>> from onebit_spark.sklearn import OneBitClassifier
     >>> X = [["ann", "tea"], ["ann", "rum"], ["bob", "tea"], ["bob", "rum"], ["eve", "tea"]]
-    >>> classifier = OneBitClassifier(rank=1, max_iter=5, tol=0).fit(X, ["yes", "no", "yes", "no", "yes"])
+    >>> y = ["yes", "no", "yes", "no", "yes"]
+    >>> classifier = OneBitClassifier(rank=1, max_iter=5, tol=0).fit(X, y)
     >>> classifier.predict([["eve", "rum"]]).tolist()
     ['no']
     """
@@ -75,8 +83,8 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the labels ``y``, of two classes, of the pairs ``X``: users and items.
 
-        A rating of ``sample_weight`` 2 counts as two; one of weight 0 is left out (docs/MATH.md, §16). A single
-        number is the weight of all.
+        A rating of ``sample_weight`` 2 counts as two; one of weight 0 is left out (docs/MATH.md,
+        §16). A single number is the weight of all.
         """
         self.classes_, codes = _classes(y)
         ids = arrow_ids(self._columns(X, y, reset=True))
@@ -126,22 +134,30 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
 SIGNATURE = Signature(
     [
         Parameter("self", Parameter.POSITIONAL_ONLY),
-        *(Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in DEFAULTS.items()),
+        *(
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default)
+            for name, default in DEFAULTS.items()
+        ),
     ]
 )
 OneBitClassifier.__init__.__signature__ = SIGNATURE  # type: ignore[attr-defined]
 SECTION = [
     *parameter_section(SETTINGS),
-    *documented_parameter("threads", "int, optional", "number of threads of a fit. Default: all cores"),
+    *documented_parameter(
+        "threads", "int, optional", "number of threads of a fit. Default: all cores"
+    ),
     *documented_parameter("device", '{"cpu", "cuda"}', "where the fit runs"),
 ]
 OneBitClassifier.__doc__ = str(OneBitClassifier.__doc__).format(parameters="\n    ".join(SECTION))
 
 
 class CellKFold(GroupKFold):
-    """Folds that keep the ratings of a cell (user, item) together: ``GroupKFold`` with the cells as groups.
+    """Folds that keep the ratings of a cell (user, item) together:
 
-    Otherwise a rating could be predicted from another one of its own cell, and the score would be too good.
+    ``GroupKFold`` with the cells as groups.
+
+    Otherwise a rating could be predicted from another one of its own cell, and the score would be
+    too good.
     """
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Any]:
@@ -155,18 +171,24 @@ def id_columns(X: Any) -> list[Any]:
         refuse_repeated_columns(table.column_names, "X")
         columns = table.columns
     else:
-        kind = None if hasattr(X, "dtype") else object  # numpy would make text of a list of texts and numbers
+        kind = (
+            None if hasattr(X, "dtype") else object
+        )  # numpy would make text of a list of texts and numbers
         columns = list(check_array(X, dtype=kind, ensure_min_features=2, input_name="X").T)
     if len(columns) != 2:
         raise RequestError(
-            f"X has {len(columns)} features, but OneBitClassifier is expecting 2 features as input: users and items"
+            f"X has {len(columns)} features, but OneBitClassifier is expecting 2 features as "
+            "input: users and items"
         )
     return columns
 
 
 def arrow_ids(columns: list[Any]) -> dict[str, pa.Array]:
     """The ids of users and items as Arrow arrays, without nulls."""
-    return {who: asked_ids(ids, None, f"the {who} ids") for who, ids in zip(("user", "item"), columns, strict=True)}
+    return {
+        who: asked_ids(ids, None, f"the {who} ids")
+        for who, ids in zip(("user", "item"), columns, strict=True)
+    }
 
 
 def _weights(given: ArrayLike, n: int) -> NDArray[np.float64]:
@@ -176,7 +198,8 @@ def _weights(given: ArrayLike, n: int) -> NDArray[np.float64]:
         weights = np.full(n, weights)
     if weights.shape != (n,):
         raise ValueError(
-            f"sample_weight must be a number, or an array of {n:,} numbers like y, not of shape {weights.shape}"
+            f"sample_weight must be a number, or an array of {n:,} numbers like y, not of shape "
+            f"{weights.shape}"
         )
     if not weights.any():
         raise ValueError("all sample weights are zero")
@@ -187,7 +210,9 @@ def _classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
     """The two labels, and which of them each rating has."""
     labels = column_or_1d(y, warn=True)
     if (kind := type_of_target(labels, input_name="y", raise_unknown=True)) != "binary":
-        raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+        raise ValueError(
+            f"Only binary classification is supported. The type of the target is {kind}."
+        )
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"y has {len(classes)} class(es): 2 are needed")

@@ -10,7 +10,9 @@ from scipy.stats import t as student
 
 
 class PairedComparison(NamedTuple):
-    """The ``mean`` difference, its 95% interval ``low`` to ``high``, and the two-sided ``p_value`` of no difference."""
+    """The ``mean`` difference, its 95% interval ``low`` to ``high``, and the two-sided ``p_value``
+    of no difference.
+    """
 
     mean: float
     low: float
@@ -21,11 +23,13 @@ class PairedComparison(NamedTuple):
 def paired_comparison(differences: ArrayLike, ratio: float) -> PairedComparison:
     """The corrected resampled t-test (Nadeau and Bengio, 2003) of J ≥ 2 differences, one per split.
 
-    ``ratio`` is the size of a test part divided by that of a training part. The variance of the mean is (1/J +
-    ratio)·s². The plain s²/J would be right only for independent splits, but these share most of their ratings.
+    ``ratio`` is the size of a test part divided by that of a training part. The variance of the
+    mean is (1/J + ratio)·s². The plain s²/J would be right only for independent splits, but these
+    share most of their ratings.
     """
     values = np.asarray(differences, dtype=np.float64)
-    j, mean = len(values), float(np.mean(values))
+    j = len(values)
+    mean = float(np.mean(values))
     error = float(np.std(values, ddof=1) * np.sqrt(1 / j + ratio))
     half = float(student.ppf(0.975, j - 1)) * error
     p = 2 * float(student.sf(abs(mean) / error, j - 1)) if error > 0 else float(mean == 0)

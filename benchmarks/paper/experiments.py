@@ -2,7 +2,8 @@
 
     tuning tasks (cell or split × method × setting)  ─►  best setting of each  ─►  tasks of the draws that are reported
 
-Settings are tuned by cross-validation on draws (a split, for MovieLens) that are not reported. See seeds.py.
+Settings are tuned by cross-validation on draws (a split, for MovieLens) that are not reported. See
+seeds.py.
 """
 
 from __future__ import annotations
@@ -29,9 +30,16 @@ LARGEST_RADIUS = 1.4  # on MovieLens
 PAPER_METHODS = ("Logit-G", "Logit-IG", "HL-G", "HL-IG", "freq. Logit")
 NOISE_METHODS = ("HL-IG", "freq. Logit")
 MOVIELENS_METHODS = (
-    "HL-IG", "HL-G", "Logit-G", "Logit-IG", "freq. Logit", "Logit-IG, intercepts",
-    "majority class", "row + column intercepts", "ridge factors",
-)  # fmt: skip
+    "HL-IG",
+    "HL-G",
+    "Logit-G",
+    "Logit-IG",
+    "freq. Logit",
+    "Logit-IG, intercepts",
+    "majority class",
+    "row + column intercepts",
+    "ridge factors",
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,10 @@ class Experiment:
         return sum(len(self._tuning(case)) + len(self.seeds) for case in self.cases)
 
     def run(self, run_all: RunAll) -> list[Record]:
-        """One record per case and draw: the data, method, setting, seed, and what the task measured."""
+        """One record per case and draw:
+
+        the data, method, setting, seed, and what the task measured.
+        """
         settings = self._tuned(run_all)
         drawn = [
             {"do": "draw", **case.data, "method": case.method, "setting": setting, "seed": seed}
@@ -108,7 +119,7 @@ class Experiment:
         ]
 
 
-# ---- simulated matrices ----------------------------------------------------------------------------------------------
+# ---- simulated matrices ------------------------------------------------------------------------
 
 
 def tables(replicates: int, size: int = 200, seed: int = FIRST_REPORTED) -> Experiment:
@@ -124,7 +135,11 @@ def tables(replicates: int, size: int = 200, seed: int = FIRST_REPORTED) -> Expe
 
 def noise(replicates: int, size: int = 200, seed: int = FIRST_REPORTED) -> Experiment:
     """Type A2 of rank 3 at every level of the switch noise."""
-    cases = [Case.of(_cell("A2", 3, level, size), method) for level in NOISE_LEVELS for method in NOISE_METHODS]
+    cases = [
+        Case.of(_cell("A2", 3, level, size), method)
+        for level in NOISE_LEVELS
+        for method in NOISE_METHODS
+    ]
     return Experiment("noise", tuple(cases), tuple(range(seed, seed + replicates)), TUNING)
 
 
@@ -134,25 +149,35 @@ def _cell(kind: str, rank: int, switch: float, size: int) -> Record:
 
 def simulation_task(task: Record) -> Record:
     """Cross-validate on a draw, or fit it and compare the signs of all cells with those of M."""
-    size, seed, method = task["size"], task["seed"], METHODS[task["method"]]
+    size = task["size"]
+    seed = task["seed"]
+    method = METHODS[task["method"]]
     drawn = simulate(task["kind"], task["rank"], (size, size), switch=task["switch"], seed=seed)
     sample = Sample.of(drawn.rows, drawn.cols, drawn.labels, (size, size))
     if task["do"] == "tune":
         return cross_validate(method, sample, task["setting"], FOLDS, seed)
     rows, cols = np.divmod(np.arange(size * size), size)
     all_cells = Sample.of(rows, cols, drawn.bayes_sign.ravel(), (size, size))
-    return {"error": count_wrong_signs(method.fit(sample, task["setting"]), sample, all_cells) / len(all_cells)}
+    return {
+        "error": count_wrong_signs(method.fit(sample, task["setting"]), sample, all_cells)
+        / len(all_cells)
+    }
 
 
-# ---- MovieLens -------------------------------------------------------------------------------------------------------
+# ---- MovieLens ---------------------------------------------------------------------------------
 
 
 def movielens(sample: Sample, splits: int, seed: int = FIRST_REPORTED) -> Experiment:
-    """95,000 ratings for the fit and 5,000 for the test, tuned on the 95,000 of one further split."""
+    """95,000 ratings for the fit and 5,000 for the test, tuned on the 95,000 of one further
+    split.
+    """
     data = {"data": fingerprint(sample)}
     cases = [Case.of(data, method) for method in MOVIELENS_METHODS]
     # With a larger radius a fit takes minutes, for hundreds of singular values, and is far worse.
-    cases = [replace(case, grid=tuple(s for s in case.grid if s.get("radius", 0) <= LARGEST_RADIUS)) for case in cases]
+    cases = [
+        replace(case, grid=tuple(s for s in case.grid if s.get("radius", 0) <= LARGEST_RADIUS))
+        for case in cases
+    ]
     return Experiment("movielens", tuple(cases), tuple(range(seed, seed + splits)), TUNING[:1])
 
 
@@ -161,7 +186,9 @@ def test_size(sample: Sample) -> int:
 
 
 def movielens_task(task: Record, sample: Sample) -> Record:
-    """Cross-validate on the training part of a split, or fit it and count the errors on its test part."""
+    """Cross-validate on the training part of a split, or fit it and count the errors on its test
+    part.
+    """
     method = METHODS[task["method"]]
     train, test = split(sample, test_size(sample), task["seed"])
     if task["do"] == "tune":

@@ -1,4 +1,6 @@
-"""jobs/reproduce.py: runs an experiment of the paper as Spark tasks, and writes its results and a page.
+"""jobs/reproduce.py:
+
+runs an experiment of the paper as Spark tasks, and writes its results and a page.
 
 OUTPUT/REPRODUCTION.md      written again after every experiment, from all results in the folder
 OUTPUT/tables.csv …         one line per draw; tables.json says how they were made
@@ -28,12 +30,17 @@ if TYPE_CHECKING:
     from paper.experiments import Experiment, Record
 
 PAGE = "REPRODUCTION.md"
-USAGE = "usage: {name} {{tables,noise,movielens}} --output DIR [flags]; {name} tables --help lists the flags"
+USAGE = (
+    "usage: {name} {{tables,noise,movielens}} --output DIR [flags]; {name} tables --help "
+    "lists the flags"
+)
 HERE = Path(__file__).parent
 REPRODUCTION = OutputKind("a folder of experiments")
 
 
-def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "reproduce.py") -> int:
+def reproduce(
+    argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "reproduce.py"
+) -> int:
     experiment, *flags = (sys.argv[1:] if argv is None else argv) or [""]
     if experiment in ("-h", "--help"):
         print(USAGE.format(name=name))
@@ -49,7 +56,11 @@ def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, 
         job = Job("reproduce.py", flags_of_job, lambda: work, needs_classic=True, packages=here)
         return job(flags, ship_package=ship_package, name=f"{name} {experiment}")
     usage = USAGE.format(name=name)
-    print(f"error: name the experiment first, tables, noise or movielens, not {experiment!r}; {usage}", file=sys.stderr)
+    print(
+        f"error: name the experiment first, tables, noise or movielens, not {experiment!r}; "
+        f"{usage}",
+        file=sys.stderr,
+    )
     return REFUSED
 
 
@@ -80,7 +91,13 @@ def run_movielens(runtime: SparkRuntime, request: MovieLensRequest) -> None:
         return paper.movielens_task(task, data.value)
 
     try:
-        _run(runtime.session, request, experiment, work, {"n_ratings": len(sample), "n_test": paper.test_size(sample)})
+        _run(
+            runtime.session,
+            request,
+            experiment,
+            work,
+            {"n_ratings": len(sample), "n_test": paper.test_size(sample)},
+        )
     finally:
         data.destroy()
 
@@ -97,13 +114,16 @@ def _run(
     from paper.provenance import provenance
     from paper.tasks import on_workers, run_tasks
 
-    folder = refuse_output(spark, "--output", request.output, REPRODUCTION, overwrite=True)  # a killed run continues
+    folder = refuse_output(
+        spark, "--output", request.output, REPRODUCTION, overwrite=True
+    )  # a killed run continues
     REPRODUCTION.write_marker(folder)
     tasks = folder / "tasks" / experiment.name
     if request.overwrite and tasks.exists():
         tasks.delete()
     began = time.perf_counter()
-    by_spark, slots = on_workers(spark, work), parallelism(spark)
+    by_spark = on_workers(spark, work)
+    slots = parallelism(spark)
     results: list[Record] = []
 
     def run_all(batch: Sequence[Record]) -> list[Record]:
@@ -144,7 +164,11 @@ def _write(folder: Location, name: str, records: list[Record], meta: Record) -> 
     (folder / f"{name}.json").write_text(json.dumps(meta, indent=2) + "\n")
     if name == "noise":
         (folder / "noise.png").write_bytes(figures.noise(table))
-    makers = {"tables": page.tables_section, "noise": page.noise_section, "movielens": page.movielens_section}
+    makers = {
+        "tables": page.tables_section,
+        "noise": page.noise_section,
+        "movielens": page.movielens_section,
+    }
     sections = []
     for part, make in makers.items():
         if (folder / f"{part}.json").exists():

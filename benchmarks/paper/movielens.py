@@ -27,7 +27,10 @@ _MEMBER = "ml-100k/u.data"
 
 
 def read_movielens(path: str | os.PathLike[str]) -> Sample:
-    """The ratings of ``u.data`` (user, item, rating, time; tabs), or of the archive that holds it."""
+    """The ratings of ``u.data`` (user, item, rating, time;
+
+    tabs), or of the archive that holds it.
+    """
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -39,16 +42,24 @@ def read_movielens(path: str | os.PathLike[str]) -> Sample:
         table = np.loadtxt(io.BytesIO(content), dtype=np.int64, usecols=(0, 1, 2), ndmin=2)
     except (OSError, KeyError, ValueError) as error:
         raise RequestError(
-            f"{path} cannot be read as MovieLens-100K: {error}; give its u.data (user, item, rating, time, "
+            f"{path} cannot be read as MovieLens-100K: {error}; give its u.data (user, item, "
+            "rating, time, "
             "separated by tabs) or ml-100k.zip"
         ) from error
-    (users, rows), (items, cols) = (np.unique(table[:, side], return_inverse=True) for side in (0, 1))
+    (users, rows), (items, cols) = (
+        np.unique(table[:, side], return_inverse=True) for side in (0, 1)
+    )
     labels = np.where(table[:, 2] > GOOD, 1, -1)
     return Sample.of(rows, cols, labels, (len(users), len(items)))
 
 
-def download_movielens(folder: str | os.PathLike[str], url: str = URL, sha256: str = SHA256) -> Path:
-    """The archive in ``folder``, downloaded if necessary. Raises a RequestError if its checksum is wrong."""
+def download_movielens(
+    folder: str | os.PathLike[str], url: str = URL, sha256: str = SHA256
+) -> Path:
+    """The archive in ``folder``, downloaded if necessary.
+
+    Raises a RequestError if its checksum is wrong.
+    """
     target = Path(folder) / "ml-100k.zip"
     if target.exists() and _digest(target) == sha256:
         return target
@@ -59,11 +70,14 @@ def download_movielens(folder: str | os.PathLike[str], url: str = URL, sha256: s
             with urllib.request.urlopen(url, timeout=60) as source, fetched.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
         except (OSError, ValueError) as error:
-            raise RequestError(f"{url} cannot be fetched: {error}; fetch it and pass --movielens PATH") from error
+            raise RequestError(
+                f"{url} cannot be fetched: {error}; fetch it and pass --movielens PATH"
+            ) from error
         found = _digest(fetched)
         if found != sha256:
             raise RequestError(
-                f"what came from {url} is not MovieLens-100K: its SHA-256 is {found}, expected {sha256}; "
+                f"what came from {url} is not MovieLens-100K: its SHA-256 is {found}, expected "
+                f"{sha256}; "
                 "try again, or fetch it by hand and pass --movielens PATH"
             )
         os.replace(fetched, target)

@@ -1,8 +1,10 @@
-"""Planning, before any rating is collected: the paper's explicit bounds, and how many ratings a given risk needs.
+"""Planning, before any rating is collected:
 
-There are m1 × m2 cells, and m = m1 + m2. The matrix M has rank at most r ≤ K, and the entries of its factors are at
-most ℓ in absolute value. q = K − r and d = r/(Kn). The complexity term of the explicit lemmas is repaired
-(docs/MATH.md, §11 and §12, number 3)::
+the paper's explicit bounds, and how many ratings a given risk needs.
+
+There are m1 × m2 cells, and m = m1 + m2. The matrix M has rank at most r ≤ K, and the entries of
+its factors are at most ℓ in absolute value. q = K − r and d = r/(Kn). The complexity term of the
+explicit lemmas is repaired (docs/MATH.md, §11 and §12, number 3)::
 
     E = (1/n)[(2/π)(r/n + q) + √(8/π) rℓ] + (m/2λ)[r(n⁻² + ℓ² + d + 2 log n − 1) + qr/K]
         + (1/λ){K[log(Kn/r) + lnΓ(α) − α log β] + T}
@@ -50,7 +52,10 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The arguments of the explicit bounds besides n and λ: r is ``rank``, ℓ is ``max_entry``, K is ``budget``."""
+    """The arguments of the explicit bounds besides n and λ:
+
+    r is ``rank``, ℓ is ``max_entry``, K is ``budget``.
+    """
 
     m1: int
     m2: int
@@ -65,7 +70,9 @@ class Setup:
         """All problems, in words."""
         problems = []
         if min(self.m1, self.m2, self.rank) < 1:
-            problems.append(f"m1, m2 and rank must be at least 1, not {self.m1}, {self.m2}, {self.rank}")
+            problems.append(
+                f"m1, m2 and rank must be at least 1, not {self.m1}, {self.m2}, {self.rank}"
+            )
         if self.rank > min(self.m1, self.m2):
             problems.append(f"a matrix of {self.m1} × {self.m2} has no rank {self.rank}")
         if self.budget < self.rank:
@@ -74,34 +81,53 @@ class Setup:
             problems.append(f"prior must be one of {', '.join(PRIORS)}, not {self.prior!r}")
         for name in ("max_entry", "alpha", "beta"):
             if not 0 < getattr(self, name) < math.inf:
-                problems.append(f"{name} must be a positive finite number, not {getattr(self, name)!r}")
+                problems.append(
+                    f"{name} must be a positive finite number, not {getattr(self, name)!r}"
+                )
         return problems
 
     def complexity(self, n: int, lam: float) -> float:
         """E, for λ ≤ n."""
-        r, big, entry, a, b = self.rank, self.budget, self.max_entry, self.alpha, self.beta
-        q, d, log_n = big - r, r / (big * n), math.log(n)
+        r = self.rank
+        big = self.budget
+        entry = self.max_entry
+        a = self.alpha
+        b = self.beta
+        q = big - r
+        d = r / (big * n)
+        log_n = math.log(n)
         data = ((2 / math.pi) * (r / n + q) + math.sqrt(8 / math.pi) * r * entry) / n
-        rows = (self.m1 + self.m2) / (2 * lam) * (r * (n**-2 + entry**2 + d + 2 * log_n - 1) + q * r / big)
+        rows = (
+            (self.m1 + self.m2)
+            / (2 * lam)
+            * (r * (n**-2 + entry**2 + d + 2 * log_n - 1) + q * r / big)
+        )
         if self.prior == "inverse-gamma":
             t = r * ((a + 1) * d + b) + q * ((a + 1) * (r / big - log_n) + n * b)
         elif a >= 1:
             t = r * b * (1 + d) + q * ((a - 1) * log_n + b * (1 / n + d))
         else:
-            t = r * ((1 - a) * d + b * (1 + d)) + q * ((1 - a) * (r / big - log_n) + b * (1 / n + d))
+            t = r * ((1 - a) * d + b * (1 + d)) + q * (
+                (1 - a) * (r / big - log_n) + b * (1 / n + d)
+            )
         scales = big * (math.log(big * n / r) + float(gammaln(a)) - a * math.log(b)) + t
         return data + rows + scales / lam
 
 
 def corollary1(setup: Setup, n: int, lam: float, risk: float, delta: float) -> float:
-    """r_h(M) + E + λ/(2n) + log(1/δ)/λ with probability 1 − δ; ``risk`` is the hinge risk r_h of the best M."""
+    """r_h(M) + E + λ/(2n) + log(1/δ)/λ with probability 1 − δ;
+
+    ``risk`` is the hinge risk r_h of the best M.
+    """
     return risk + setup.complexity(n, lam) + lam / (2 * n) + math.log(1 / delta) / lam
 
 
 def theorem2(setup: Setup, n: int, s: float, margin: float, risk: float, delta: float) -> float:
-    """R̄[1 + (1+s)/(1−s/2)] + {E + (1+C) log(1/ε)/(sn)}/(1−s/2), λ = sn/C, with probability 1 − 2ε = 1 − δ.
+    """R̄[1 + (1+s)/(1−s/2)] + {E + (1+C) log(1/ε)/(sn)}/(1−s/2), λ = sn/C, with probability 1 − 2ε
+    = 1 − δ.
 
-    C is the margin constant of the noise (switch noise of probability p has 1/(1−2p)), R̄ the Bayes risk.
+    C is the margin constant of the noise (switch noise of probability p has 1/(1−2p)), R̄ the Bayes
+    risk.
     """
     rest = 1 - s / 2
     error = setup.complexity(n, s * n / margin) + (1 + margin) * math.log(2 / delta) / (s * n)
@@ -109,7 +135,9 @@ def theorem2(setup: Setup, n: int, s: float, margin: float, risk: float, delta: 
 
 
 def corollary2(setup: Setup, n: int, lam: float, delta: float) -> float:
-    """{E + log(1/ε)/λ}/(1 − λ/(2n)), λ ≤ n, with probability 1 − ε = 1 − δ, for labels without noise."""
+    """{E + log(1/ε)/λ}/(1 − λ/(2n)), λ ≤ n, with probability 1 − ε = 1 − δ, for labels without
+    noise.
+    """
     return (setup.complexity(n, lam) + math.log(1 / delta) / lam) / (1 - lam / (2 * n))
 
 
@@ -131,7 +159,9 @@ def plan(
     lam: float | None = None,
     delta: float = 0.05,
 ) -> Plan:
-    """How many ratings make the bound at most ``risk``; or, with ``n``, the bound for n ratings (docs/MATH.md, §11).
+    """How many ratings make the bound at most ``risk``;
+
+    or, with ``n``, the bound for n ratings (docs/MATH.md, §11).
 
     Parameters
     ----------
@@ -148,7 +178,8 @@ def plan(
     which : {"corollary1", "theorem2", "corollary2"}
         Which bound of the paper.
     best_risk : float
-        The risk that no predictor of this rank can beat: its hinge risk (corollary1) or the Bayes risk (theorem2).
+        The risk that no predictor of this rank can beat: its hinge risk (corollary1) or the Bayes
+        risk (theorem2).
     switch_noise : float
         Probability that a label is switched.
     budget : int, optional
@@ -156,8 +187,8 @@ def plan(
     prior : {"gamma", "inverse-gamma"}
         π^γ.
     alpha, beta : float
-        α and β of the prior. β defaults to 1 for gamma and to 1/n for inverse-gamma, where with a constant β the term
-        Knβ/λ would not vanish.
+        α and β of the prior. β defaults to 1 for gamma and to 1/n for inverse-gamma, where with a
+        constant β the term Knβ/λ would not vanish.
     lam : float, optional
         λ. Default: the one with the smallest bound.
     delta : float
@@ -174,13 +205,23 @@ def plan(
     True
     """
     setup = Setup(
-        m1=m1, m2=m2, rank=rank, max_entry=max_entry, budget=rank if budget is None else budget, prior=prior,
-        alpha=alpha, beta=1.0 if beta is None else beta,
-    )  # fmt: skip
-    question = _Question(setup, which, best_risk, switch_noise, lam, delta, beta is None and prior == "inverse-gamma")
+        m1=m1,
+        m2=m2,
+        rank=rank,
+        max_entry=max_entry,
+        budget=rank if budget is None else budget,
+        prior=prior,
+        alpha=alpha,
+        beta=1.0 if beta is None else beta,
+    )
+    question = _Question(
+        setup, which, best_risk, switch_noise, lam, delta, beta is None and prior == "inverse-gamma"
+    )
     problems = setup.problems()
     if (risk is None) == (n is None):
-        problems.append("give either risk (how many ratings does it need?) or n (what is the bound?)")
+        problems.append(
+            "give either risk (how many ratings does it need?) or n (what is the bound?)"
+        )
     if risk is not None and not risk > 0:
         problems.append(f"risk must be positive, not {risk!r}")
     if n is not None and n < 2:
@@ -193,7 +234,8 @@ def plan(
         return question.enough(risk)
     if n < question.fewest:
         raise ValueError(
-            f"λ = {lam:g} is too large for n = {n:,}: {which} holds for it from n = {question.fewest:,} on"
+            f"λ = {lam:g} is too large for n = {n:,}: {which} holds for it from n = "
+            f"{question.fewest:,} on"
         )
     return question.at(n)
 
@@ -216,7 +258,9 @@ class _Question:
         if self.which not in BOUNDS:
             problems.append(f"which must be one of {', '.join(BOUNDS)}, not {self.which!r}")
         if self.which == "corollary2" and (self.best_risk or self.switch_noise):
-            problems.append("corollary2 is for labels without noise: best_risk and switch_noise must be 0")
+            problems.append(
+                "corollary2 is for labels without noise: best_risk and switch_noise must be 0"
+            )
         if not 0 <= self.switch_noise < 0.5:
             problems.append(f"switch_noise must lie in [0, 0.5), not {self.switch_noise!r}")
         if not self.best_risk >= 0:
@@ -234,22 +278,34 @@ class _Question:
 
     @property
     def fewest(self) -> int:
-        """The smallest n that the bound holds for: λ ≤ n, or λ < n/C for ``theorem2``, where s < 1."""
+        """The smallest n that the bound holds for:
+
+        λ ≤ n, or λ < n/C for ``theorem2``, where s < 1.
+        """
         if self.lam is None:
             return 2
-        return max(2, math.floor(self.lam * self.margin) + 1 if self.which == "theorem2" else math.ceil(self.lam))
+        return max(
+            2,
+            math.floor(self.lam * self.margin) + 1
+            if self.which == "theorem2"
+            else math.ceil(self.lam),
+        )
 
     def at(self, n: int) -> Plan:
         """The bound at the given λ, or at the best λ of a fine grid."""
         setup = replace(self.setup, beta=1.0 / n) if self.small_beta else self.setup
         largest = float(n) if self.which != "theorem2" else n / self.margin * (1 - 1e-3)  # s < 1
-        candidates = [self.lam] if self.lam is not None else [largest * 2.0 ** (-j / 8) for j in range(160)]
+        candidates = (
+            [self.lam] if self.lam is not None else [largest * 2.0 ** (-j / 8) for j in range(160)]
+        )
 
         def value(lam: float) -> float:
             if self.which == "corollary1":
                 return corollary1(setup, n, lam, self.best_risk, self.delta)
             if self.which == "theorem2":
-                return theorem2(setup, n, lam * self.margin / n, self.margin, self.best_risk, self.delta)
+                return theorem2(
+                    setup, n, lam * self.margin / n, self.margin, self.best_risk, self.delta
+                )
             return corollary2(setup, n, lam, self.delta)
 
         bound, best = min((value(lam), lam) for lam in candidates)
@@ -257,15 +313,20 @@ class _Question:
 
     def enough(self, risk: float) -> Plan:
         """The smallest n with a bound of at most ``risk``, by bisection."""
-        low, high = self.fewest, 2 * self.fewest
+        low = self.fewest
+        high = 2 * self.fewest
         if self.at(low).bound <= risk:
             return self.at(low)
         while self.at(high).bound > risk:
-            low, high = high, 2 * high
+            low = high
+            high = 2 * high
             if high > MOST_RATINGS:
-                limit = {"corollary1": self.best_risk, "theorem2": 2 * self.best_risk}.get(self.which, 0.0)
+                limit = {"corollary1": self.best_risk, "theorem2": 2 * self.best_risk}.get(
+                    self.which, 0.0
+                )
                 raise ValueError(
-                    f"no number of ratings up to {MOST_RATINGS:.0e} brings the bound down to {risk:g}: it tends to at "
+                    f"no number of ratings up to {MOST_RATINGS:.0e} brings the bound down to "
+                    f"{risk:g}: it tends to at "
                     f"least {limit:g}, and a fixed λ or β may keep it above that"
                 )
         while high - low > 1:

@@ -13,7 +13,8 @@ import numpy as np
 
 def provenance() -> dict[str, str]:
     """Date, git commit, kind of machine, versions."""
-    command, here = ["git", "describe", "--always", "--dirty"], Path(__file__).parent
+    command = ["git", "describe", "--always", "--dirty"]
+    here = Path(__file__).parent
     answer = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     return {
         "date": str(date.today()),

@@ -1,4 +1,7 @@
-"""What the paper prints: its two tables of simulations (error in %), and that of MovieLens (share of correct signs)."""
+"""What the paper prints:
+
+its two tables of simulations (error in %), and that of MovieLens (share of correct signs).
+"""
 
 from __future__ import annotations
 
@@ -23,4 +26,10 @@ PUBLISHED_ERRORS: dict[tuple[int, str, str], float] = {
     for (rank, kind), figures in _ROWS.items()
     for method, figure in zip(PAPER_METHODS, figures, strict=True)
 }
-MOVIELENS_CORRECT = {"HL-IG": 0.72, "HL-G": 0.71, "Logit-G": 0.68, "Logit-IG": 0.68, "freq. Logit": 0.73}
+MOVIELENS_CORRECT = {
+    "HL-IG": 0.72,
+    "HL-G": 0.71,
+    "Logit-G": 0.68,
+    "Logit-IG": 0.68,
+    "freq. Logit": 0.73,
+}

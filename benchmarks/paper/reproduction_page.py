@@ -1,6 +1,7 @@
 """REPRODUCTION.md: the experiments compared with the paper's figures, in words and tables.
 
-All functions here depend on the records only. Each statement about a figure is computed from the same records.
+All functions here depend on the records only. Each statement about a figure is computed from the
+same records.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def page(sections: Iterable[str]) -> str:
     return "\n".join(["# The paper's experiments", "", head, "", *sections])
 
 
-# ---- simulated matrices ----------------------------------------------------------------------------------------------
+# ---- simulated matrices ------------------------------------------------------------------------
 
 
 def tables_section(records: pd.DataFrame, meta: Meta) -> str:
@@ -50,9 +51,21 @@ def tables_section(records: pd.DataFrame, meta: Meta) -> str:
     for rank in sorted(records["rank"].unique()):
         lines += [f"### Rank {rank}", "", *_head("", *PAPER_METHODS)]
         for kind in KINDS:
-            lines.append(_row([kind, *(_figure(cells.loc[(rank, kind, method)]) for method in PAPER_METHODS)]))
             lines.append(
-                _row(["*paper*", *(f"*{PUBLISHED_ERRORS[rank, kind, method]:g}*" for method in PAPER_METHODS)])
+                _row(
+                    [kind, *(_figure(cells.loc[(rank, kind, method)]) for method in PAPER_METHODS)]
+                )
+            )
+            lines.append(
+                _row(
+                    [
+                        "*paper*",
+                        *(
+                            f"*{PUBLISHED_ERRORS[rank, kind, method]:g}*"
+                            for method in PAPER_METHODS
+                        ),
+                    ]
+                )
             )
         lines.append("")
     lines += ["### Where we differ from the paper", "", *_differences(cells), ""]
@@ -60,13 +73,16 @@ def tables_section(records: pd.DataFrame, meta: Meta) -> str:
 
 
 def _differences(cells: pd.DataFrame) -> Iterator[str]:
-    """Where we are above the paper, where below, and what limits the logistic model where its noise is the true one."""
+    """Where we are above the paper, where below, and what limits the logistic model where its noise
+    is the true one.
+    """
     yield _prose(
         """The paper prints one figure per cell and no error bars. A difference counts here if it is larger than two
         standard deviations of one draw (and half a unit of the last digit printed)."""
     )
     yield ""
-    above, below = [], []
+    above = []
+    below = []
     for cell_name, published in PUBLISHED_ERRORS.items():
         rank, kind, method = cell_name
         cell = cells.loc[cell_name]
@@ -81,13 +97,15 @@ def _differences(cells: pd.DataFrame) -> Iterator[str]:
     hinge = [cell for cell in PUBLISHED_ERRORS if cell[1][0] == "B" and cell[2][:2] == "HL"]
     not_below = [cell for cell in hinge if cells.loc[cell, "mean"] >= PUBLISHED_ERRORS[cell]]
     yield _item(
-        f"The mean of HL on type B is below the paper's figure in {len(hinge) - len(not_below)} of {len(hinge)} cells"
+        f"The mean of HL on type B is below the paper's figure in {len(hinge) - len(not_below)} "
+        f"of {len(hinge)} cells"
         + "".join(f"; not in {_not_below(cell, cells.loc[cell])}" for cell in not_below)
         + "."
     )
     for rank in sorted({rank for rank, _, _ in PUBLISHED_ERRORS}):
         known = _figure(cells.loc[(rank, "B3", f"known prior, K = {rank}")])
-        logit, published = cells.loc[(rank, "B3", "Logit-IG"), "mean"], PUBLISHED_ERRORS[rank, "B3", "Logit-IG"]
+        logit = cells.loc[(rank, "B3", "Logit-IG"), "mean"]
+        published = PUBLISHED_ERRORS[rank, "B3", "Logit-IG"]
         yield _item(
             f"""What the true prior gives on B3, rank {rank}: a logistic model with K = {rank} and γ = 1 given, which
             is how these matrices are drawn, has {known} on the same draws; Logit-IG, which has neither, has
@@ -100,7 +118,10 @@ def _not_below(name: tuple[int, str, str], cell: pd.Series) -> str:
     rank, kind, method = name
     told = [f"{cell['mean']:.2f}", f"paper {PUBLISHED_ERRORS[name]:g}"]
     if cell["sd"] > 0:
-        told.append(f"{(cell['mean'] - PUBLISHED_ERRORS[name]) / cell['sd']:.2f} standard deviations of one draw above")
+        told.append(
+            f"{(cell['mean'] - PUBLISHED_ERRORS[name]) / cell['sd']:.2f} standard deviations of "
+            "one draw above"
+        )
     return f"{method}, {kind}, rank {rank} ({'; '.join(told)})"
 
 
@@ -116,17 +137,27 @@ def noise_section(records: pd.DataFrame, meta: Meta) -> str:
     lines = ["## Switch noise", "", intro, "", "![Error against switch noise](noise.png)", ""]
     lines += _head("noise", *NOISE_METHODS)
     for level in levels:
-        lines.append(_row([f"{level:.0%}", *(_figure(cells.loc[(level, method)]) for method in NOISE_METHODS)]))
+        lines.append(
+            _row(
+                [f"{level:.0%}", *(_figure(cells.loc[(level, method)]) for method in NOISE_METHODS)]
+            )
+        )
     under = [f"{level:.0%}" for level in levels if cells.loc[(level, "HL-IG"), "mean"] < 10]
-    lines += ["", f"HL-IG has less than 10% error at {', '.join(under) or 'no level of'} noise.", ""]
+    lines += [
+        "",
+        f"HL-IG has less than 10% error at {', '.join(under) or 'no level of'} noise.",
+        "",
+    ]
     return "\n".join([*lines, *_settings(records, ["switch"]), _made_by(meta)])
 
 
-# ---- MovieLens -------------------------------------------------------------------------------------------------------
+# ---- MovieLens ---------------------------------------------------------------------------------
 
 
 def movielens_section(records: pd.DataFrame, meta: Meta) -> str:
-    correct = (1 - records.pivot(index="seed", columns="method", values="error"))[list(MOVIELENS_METHODS)]
+    correct = (1 - records.pivot(index="seed", columns="method", values="error"))[
+        list(MOVIELENS_METHODS)
+    ]
     best = str(correct.mean().idxmax())
     intro = _prose(
         f"""Share of correct signs (good: rating above 3.5) on {meta["n_test"]:,} held-out ratings of
@@ -137,21 +168,36 @@ def movielens_section(records: pd.DataFrame, meta: Meta) -> str:
         t-test (Nadeau and Bengio, 2003), since splits share training ratings. A score of exactly 0 counts as
         the majority class."""
     )
-    lines = ["## MovieLens-100K", "", intro, "", *_head("", "correct", "paper", "best ahead by", "95% interval", "p")]
+    lines = [
+        "## MovieLens-100K",
+        "",
+        intro,
+        "",
+        *_head("", "correct", "paper", "best ahead by", "95% interval", "p"),
+    ]
     for method in MOVIELENS_METHODS:
-        own, published = correct[method], MOVIELENS_CORRECT.get(method)
+        own = correct[method]
+        published = MOVIELENS_CORRECT.get(method)
         spread = f" ± {own.std(ddof=1):.4f}" if len(own) > 1 else ""
-        cells = [method, f"{own.mean():.4f}{spread}", "" if published is None else f"{published:.2f}"]
+        cells = [
+            method,
+            f"{own.mean():.4f}{spread}",
+            "" if published is None else f"{published:.2f}",
+        ]
         if method != best and len(own) > 1:
-            ahead = paired_comparison(correct[best] - own, meta["n_test"] / (meta["n_ratings"] - meta["n_test"]))
+            ahead = paired_comparison(
+                correct[best] - own, meta["n_test"] / (meta["n_ratings"] - meta["n_test"])
+            )
             p = f"{ahead.p_value:.1e}" if ahead.p_value < 0.001 else f"{ahead.p_value:.3f}"
             cells += [f"{ahead.mean:.4f}", f"{ahead.low:.4f} to {ahead.high:.4f}", p]
         lines.append(_row([*cells, *[""] * (6 - len(cells))]))
-    remark = _prose("""*Logit-IG, intercepts* is this package's default model, with an intercept per user and film.""")
+    remark = _prose(
+        """*Logit-IG, intercepts* is this package's default model, with an intercept per user and film."""
+    )
     return "\n".join([*lines, "", remark, "", *_settings(records, []), _made_by(meta)])
 
 
-# ---- what the sections share -----------------------------------------------------------------------------------------
+# ---- what the sections share -------------------------------------------------------------------
 
 
 def _seen(records: pd.DataFrame) -> str:
@@ -165,7 +211,9 @@ def _seen(records: pd.DataFrame) -> str:
 
 def _summary(records: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     groups = (100 * records.set_index(by)["error"]).groupby(level=by)
-    table = pd.DataFrame({"mean": groups.mean(), "sd": groups.std(ddof=1).fillna(0.0), "n": groups.size()})
+    table = pd.DataFrame(
+        {"mean": groups.mean(), "sd": groups.std(ddof=1).fillna(0.0), "n": groups.size()}
+    )
     return table.assign(se=table["sd"] / np.sqrt(table["n"]))
 
 
@@ -175,7 +223,10 @@ def _figure(cell: pd.Series) -> str:
 
 def _settings(records: pd.DataFrame, by: list[str]) -> Iterator[str]:
     yield "<details><summary>Settings chosen</summary>\n"
-    yield "α and β of the priors are per row and column; the radius of freq. Logit is in units of √(m1 m2).\n"
+    yield (
+        "α and β of the priors are per row and column; the radius of freq. Logit is in units "
+        "of √(m1 m2).\n"
+    )
     yield from _head(*by, "method", "setting")
     for values, group in records.groupby([*by, "method"], sort=False):
         setting = json.loads(group["setting"].iloc[0])

@@ -20,13 +20,20 @@ REPORTED = Check(
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceRequest(SessionRequest):
-    """The flags of all experiments. All experiments may use one output folder, and then share one page."""
+    """The flags of all experiments.
+
+    All experiments may use one output folder, and then share one page.
+    """
 
     main = ("output", "replicates", "size", "movielens", "download", "url", "seed", "overwrite")
 
-    output: str = setting(None, "folder for the page, its tables and its figure; a killed run continues there")
+    output: str = setting(
+        None, "folder for the page, its tables and its figure; a killed run continues there"
+    )
     seed: int = setting(FIRST_REPORTED, "seed of the first draw that is reported", check=REPORTED)
-    overwrite: bool = setting(False, "delete the results of earlier runs of this experiment in the folder")
+    overwrite: bool = setting(
+        False, "delete the results of earlier runs of this experiment in the folder"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +48,13 @@ class SimulationRequest(ReproduceRequest):
 class MovieLensRequest(ReproduceRequest):
     """Repeat the paper's experiment on MovieLens-100K."""
 
-    replicates: int = setting(10, "number of splits into 95,000 and 5,000 ratings", check=at_least(1))
+    replicates: int = setting(
+        10, "number of splits into 95,000 and 5,000 ratings", check=at_least(1)
+    )
     movielens: str | None = setting(None, "u.data or ml-100k.zip on this machine")
-    download: bool = setting(False, "download ml-100k.zip into $ONEBIT_DATA (default: ./data), unless it is there")
+    download: bool = setting(
+        False, "download ml-100k.zip into $ONEBIT_DATA (default: ./data), unless it is there"
+    )
     url: str = setting(URL, "the address for --download")
 
     def mistakes(self) -> Iterator[str]:

@@ -29,7 +29,10 @@ class Sample:
 
 
 def split(sample: Sample, held_out: int, seed: int) -> tuple[Sample, Sample]:
-    """(train, test) with ``held_out`` ratings in the test part. The choice depends on the seed only."""
+    """(train, test) with ``held_out`` ratings in the test part.
+
+    The choice depends on the seed only.
+    """
     order = np.random.default_rng(seed).permutation(len(sample))
     return sample.take(order[held_out:]), sample.take(order[:held_out])
 

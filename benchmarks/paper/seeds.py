@@ -1,4 +1,7 @@
-"""Which draws are used for what. Reported draws were not used to choose settings or grids of settings."""
+"""Which draws are used for what.
+
+Reported draws were not used to choose settings or grids of settings.
+"""
 
 SETTLED_ON = range(240)  # used when the grids were chosen
 FIRST_REPORTED = 1_000

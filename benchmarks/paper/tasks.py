@@ -1,4 +1,7 @@
-"""Tasks that are done once: results are files, and a killed run continues from those that are there."""
+"""Tasks that are done once:
+
+results are files, and a killed run continues from those that are there.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,18 @@ TaskResult = dict[str, Any]  # of JSON values, with ``seconds``
 
 
 def run_tasks(
-    tasks: Sequence[Task], work: Callable[[Task], TaskResult], folder: Location, advance: Callable[[int, float], None],
+    tasks: Sequence[Task],
+    work: Callable[[Task], TaskResult],
+    folder: Location,
+    advance: Callable[[int, float], None],
     at_once: int = 1,
-) -> list[TaskResult]:  # fmt: skip
-    """Do ``work(task)`` for every task, ``at_once`` of them in threads. The results have the order of the tasks.
+) -> list[TaskResult]:
+    """Do ``work(task)`` for every task, ``at_once`` of them in threads.
 
-    Each result is a JSON file in the folder, which appears whole or not at all. A task whose file is there is skipped,
-    so a killed run continues. Each version of the code has its own subfolder.
+    The results have the order of the tasks.
+
+    Each result is a JSON file in the folder, which appears whole or not at all. A task whose file
+    is there is skipped, so a killed run continues. Each version of the code has its own subfolder.
 
     ``advance`` counts finished tasks and their seconds on the clock, 0 for those of an earlier run.
     """
@@ -39,14 +47,20 @@ def run_tasks(
     keys = [json.dumps(task, sort_keys=True) for task in tasks]
     names = {key: f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json" for key in keys}
     there = set(folder.names())
-    results = {key: json.loads((folder / name).read_text())["result"] for key, name in names.items() if name in there}
+    results = {
+        key: json.loads((folder / name).read_text())["result"]
+        for key, name in names.items()
+        if name in there
+    }
     missing = {key: task for key, task in zip(keys, tasks, strict=True) if key not in results}
     advance(len(tasks) - len(missing), 0.0)
     at_once = max(1, min(at_once, len(missing)))
 
     def once(key: str) -> None:
         results[key] = timed(work, missing[key])
-        (folder / names[key]).write_text(json.dumps({"task": missing[key], "result": results[key]}) + "\n")
+        (folder / names[key]).write_text(
+            json.dumps({"task": missing[key], "result": results[key]}) + "\n"
+        )
 
     with ThreadPoolExecutor(at_once) as pool:
         futures = {pool.submit(once, key): key for key in missing}
@@ -75,16 +89,23 @@ def source_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def on_workers(spark: SparkSession, work: Callable[[Task], TaskResult]) -> Callable[[Task], TaskResult]:
+def on_workers(
+    spark: SparkSession, work: Callable[[Task], TaskResult]
+) -> Callable[[Task], TaskResult]:
     """``work`` as a Spark job of one task, which a thread of the driver starts."""
 
     def in_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            texts = [json.dumps(timed(work, json.loads(text))) for text in batch.column("task").to_pylist()]
+            texts = [
+                json.dumps(timed(work, json.loads(text)))
+                for text in batch.column("task").to_pylist()
+            ]
             yield pa.RecordBatch.from_pydict({"result": texts})
 
     def by_spark(task: Task) -> TaskResult:
         line = spark.createDataFrame(pa.table({"task": [json.dumps(task)]})).coalesce(1)
-        return json.loads(line.mapInArrow(in_worker, "result string").toArrow()["result"][0].as_py())
+        return json.loads(
+            line.mapInArrow(in_worker, "result string").toArrow()["result"][0].as_py()
+        )
 
     return by_spark

@@ -1,7 +1,8 @@
-"""Upper limits on the error rate that hold with probability 1 − δ, as functions of a few numbers (docs/MATH.md, §9.1).
+"""Upper limits on the error rate that hold with probability 1 − δ, as functions of a few numbers
+(docs/MATH.md, §9.1).
 
-The Gibbs risk ∫R dρ is how often a fresh draw from ρ errs on a new rating. ``holdout`` bounds another predictor: the
-sign of the mean score, which is the prediction. An error is y·score ≤ 0.
+The Gibbs risk ∫R dρ is how often a fresh draw from ρ errs on a new rating. ``holdout`` bounds
+another predictor: the sign of the mean score, which is the prediction. An error is y·score ≤ 0.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from scipy.special import betainccinv, kl_div
 
 from onebit_spark.core.arrays import DoubleArray
 
-# The values of λ/n that `catoni_over_grid` tries. They are fixed before any data; a union bound pays for the choice.
+# The values of λ/n that `catoni_over_grid` tries. They are fixed before any data; a union bound
+# pays for the choice.
 CATONI_GRID = tuple(2.0 ** (j / 2) for j in range(-14, 5))
 
 
 def theorem1(avb: float, n: int, lam: float, delta: float) -> float:
-    """Theorem 1 of the paper: AVB(ρ) + λ/(2n) + log(1/δ)/λ, for a λ = κn that was fixed in advance. Hinge loss only.
+    """Theorem 1 of the paper:
 
-    ``avb`` is the objective divided by λ. It contains the hinge risk of ρ and KL(ρ‖π)/λ, so no draws are needed. At
-    κ ≥ 2 the bound is above 1.
+    AVB(ρ) + λ/(2n) + log(1/δ)/λ, for a λ = κn that was fixed in advance. Hinge loss only.
+
+    ``avb`` is the objective divided by λ. It contains the hinge risk of ρ and KL(ρ‖π)/λ, so no
+    draws are needed. At κ ≥ 2 the bound is above 1.
     """
     _check(n=n, delta=delta, lam=lam)
     return avb + lam / (2 * n) + math.log(1 / delta) / lam
@@ -44,13 +48,18 @@ def catoni_over_grid(gibbs_risk: float, kl: float, n: int, delta: float) -> tupl
 
 
 def seeger(gibbs_risk: float, kl: float, n: int, delta: float) -> float:
-    """kl⁻¹(∫r_n dρ ; (KL + log(2√n/δ))/n) (Seeger, 2002; Maurer, 2004). It holds for all ρ at once."""
+    """kl⁻¹(∫r_n dρ ;
+
+    (KL + log(2√n/δ))/n) (Seeger, 2002; Maurer, 2004). It holds for all ρ at once.
+    """
     _check(n=n, delta=delta, risk=gibbs_risk, kl=kl)
     return float(kl_inverse(gibbs_risk, (kl + math.log(2 * math.sqrt(n) / delta)) / n))
 
 
 def holdout(errors: int, n: int, delta: float) -> float:
-    """The exact binomial limit Beta⁻¹(1−δ; k+1, n−k) for k errors, or 1 if k = n (Clopper and Pearson, 1934).
+    """The exact binomial limit Beta⁻¹(1−δ;
+
+    k+1, n−k) for k errors, or 1 if k = n (Clopper and Pearson, 1934).
 
     It bounds the error rate of the predictions of a model that never saw these n ratings.
     """
@@ -61,7 +70,10 @@ def holdout(errors: int, n: int, delta: float) -> float:
 
 
 def gibbs_limit(errors: int, draws: int, delta: float) -> float:
-    """kl⁻¹(errors/draws ; log(1/δ)/draws), Chernoff's upper limit of the mean error probability of the draws (§9.3)."""
+    """kl⁻¹(errors/draws ;
+
+    log(1/δ)/draws), Chernoff's upper limit of the mean error probability of the draws (§9.3).
+    """
     _check(n=draws, delta=delta)
     return float(kl_inverse(errors / draws, math.log(1 / delta) / draws))
 
@@ -82,7 +94,7 @@ def _check(*, n: int, delta: float, lam: float = 1.0, risk: float = 0.0, kl: flo
         raise ValueError("; ".join(problems))
 
 
-# ---- the binary Kullback-Leibler divergence --------------------------------------------------------------------------
+# ---- the binary Kullback-Leibler divergence ----------------------------------------------------
 
 
 def _relative_entropy(q: DoubleArray, p: DoubleArray, delta: DoubleArray) -> DoubleArray:
@@ -101,9 +113,11 @@ def _relative_entropy(q: DoubleArray, p: DoubleArray, delta: DoubleArray) -> Dou
 
 
 def kl(q: ArrayLike, p: ArrayLike) -> DoubleArray:
-    """Binary divergence kl(q‖p) = q log(q/p) + (1−q) log((1−q)/(1−p)), to relative precision as p → q.
+    """Binary divergence kl(q‖p) = q log(q/p) + (1−q) log((1−q)/(1−p)), to relative precision as p →
+    q.
 
-    With δ = p − q it is q φ(δ/q) + (1−q) φ(−δ/(1−q)), φ(x) = x − log(1+x): two terms, neither negative.
+    With δ = p − q it is q φ(δ/q) + (1−q) φ(−δ/(1−q)), φ(x) = x − log(1+x): two terms, neither
+    negative.
     """
     a, b = np.broadcast_arrays(np.asarray(q, dtype=np.float64), np.asarray(p, dtype=np.float64))
     delta = b - a
@@ -113,13 +127,16 @@ def kl(q: ArrayLike, p: ArrayLike) -> DoubleArray:
 def kl_inverse(q: ArrayLike, c: ArrayLike) -> DoubleArray:
     """sup{p ∈ [q, 1] : kl(q‖p) ≤ c}, rounded upwards; 1 − e^{−c} at q = 0.
 
-    Bisection from [q, q + c + √(c² + 2qc)]: the upper end follows from kl(q‖p) ≥ (p−q)²/(2p), and is of the
-    order of p − q for small c. The upper end of the last bracket is returned, so that a bound stays a bound.
+    Bisection from [q, q + c + √(c² + 2qc)]: the upper end follows from kl(q‖p) ≥ (p−q)²/(2p), and
+    is of the order of p − q for small c. The upper end of the last bracket is returned, so that a
+    bound stays a bound.
     """
     a, b = np.broadcast_arrays(np.asarray(q, dtype=np.float64), np.asarray(c, dtype=np.float64))
-    low, high = a, np.minimum(1.0, a + b + np.sqrt(b * (b + 2.0 * a)))
+    low = a
+    high = np.minimum(1.0, a + b + np.sqrt(b * (b + 2.0 * a)))
     for _ in range(64):
         middle = 0.5 * (low + high)
         inside = kl(a, middle) <= b
-        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+        low = np.where(inside, middle, low)
+        high = np.where(inside, high, middle)
     return np.where(a == 0.0, -np.expm1(-b), high)[()]

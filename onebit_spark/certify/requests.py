@@ -1,4 +1,6 @@
-"""What is to be certified on ratings that were not fitted, and the certificates that follow from their counts."""
+"""What is to be certified on ratings that were not fitted, and the certificates that follow from
+their counts.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,12 @@ class CertificateRequest:
 
     @classmethod
     def of(
-        cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int, minPrecision: Precisions = ()
+        cls,
+        maxError: float | Sequence[float],
+        delta: float,
+        by: str | None,
+        grid: int,
+        minPrecision: Precisions = (),
     ) -> CertificateRequest:
         return cls(Terms(delta=delta, grid=grid), maxError, by, minPrecision)
 
@@ -51,7 +58,10 @@ class CertificateRequest:
 
     @property
     def calls(self) -> list[CallRequest]:
-        return [*(CallRequest("answered", float(rate)) for rate in self.rates), *precision_requests(self.min_precision)]
+        return [
+            *(CallRequest("answered", float(rate)) for rate in self.rates),
+            *precision_requests(self.min_precision),
+        ]
 
     def problems(self, info: ModelInfo, names: Mapping[str, str] | None = None) -> list[str]:
         """Why a model cannot be certified like this, before any rating is scored.
@@ -63,10 +73,19 @@ class CertificateRequest:
         if not isinstance(self.terms, Terms):
             return [f"terms must be Terms, such as Terms(delta=0.1), not {self.terms!r}"]
         problems = [problem.in_words(names) for problem in self.terms.problems()]
-        asked = {"max_error": request_problems(self.rates), "min_precision": precision_problems(self.min_precision)}
-        problems += [f"{names.get(name, name)} {problem}" for name, found in asked.items() for problem in found]
+        asked = {
+            "max_error": request_problems(self.rates),
+            "min_precision": precision_problems(self.min_precision),
+        }
+        problems += [
+            f"{names.get(name, name)} {problem}"
+            for name, found in asked.items()
+            for problem in found
+        ]
         if not problems and self.calls and info.confidences is None:
-            problems.append("a checkpoint has no confidences of its ratings: certify the finished model")
+            problems.append(
+                "a checkpoint has no confidences of its ratings: certify the finished model"
+            )
         return problems
 
 
@@ -77,16 +96,24 @@ def make_certificates(
     certificates = [with_freshness(item, fresh) for item in certificates]
     if not fresh.get("by_coin"):
         return certificates
-    repeated, left_out = bool(info.repeats.get("repeated")), fresh.get("left_out", 0)
+    repeated = bool(info.repeats.get("repeated"))
+    left_out = fresh.get("left_out", 0)
     return [kept_by_coin(item, repeated, left_out) for item in certificates]
 
 
 def replace_certificates(
-    before: Document, certificates: Sequence[Certificate], instead_of: Collection[str] = OF_PREDICTIONS
+    before: Document,
+    certificates: Sequence[Certificate],
+    instead_of: Collection[str] = OF_PREDICTIONS,
 ) -> Document:
-    """The content of ``certificate.json`` with more certificates, ``instead_of`` those of some names and of groups.
+    """The content of ``certificate.json`` with more certificates, ``instead_of`` those of some
+    names and of groups.
 
     By default these are all about the predictions, so the certificates of a fit remain.
     """
-    kept = [item for item in before["certificates"] if item["name"] not in instead_of and not item.get("group")]
+    kept = [
+        item
+        for item in before["certificates"]
+        if item["name"] not in instead_of and not item.get("group")
+    ]
     return certificate_document([*kept, *(item.as_dict() for item in certificates)])

@@ -1,7 +1,7 @@
 """The job fit, and what all jobs share: checks of inputs and outputs, and the summary at the end.
 
-A job runs on a LocalRuntime or a SparkRuntime, which have the same methods. Their tables and models have other types: a
-job uses only a model's ``info``, ``certificate`` and ``changed``.
+A job runs on a LocalRuntime or a SparkRuntime, which have the same methods. Their tables and models
+have other types: a job uses only a model's ``info``, ``certificate`` and ``changed``.
 """
 
 from __future__ import annotations
@@ -41,10 +41,15 @@ KINDS = {"model": files.MODEL, "figures": files.METRICS, "map": files.MAP}
 
 def fit(runtime: Runtime, request: FitRequest) -> None:
     refuse_outputs(runtime.session, request)
-    clock, columns, config = Clock(), columns_of(request), request.fit_config
+    clock = Clock()
+    columns = columns_of(request)
+    config = request.fit_config
     with runtime.work_folder(request.output):
         ratings, features, pairs, n_pairs = _read(runtime, request, columns, clock)
-        with clock("preparing"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
+        with (
+            clock("preparing"),
+            Progress(config.max_iter, config.tol, quiet=request.quiet) as progress,
+        ):
             model = runtime.fit(ratings, columns, request, features, progress)
         if choosing := model.info.seconds["choosing"]:
             clock.move("preparing", "choosing", choosing)
@@ -59,16 +64,25 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
                 "seconds": dict(clock.seconds),
             }
             seen = model.info.diagnostics or {}
-            more = {"map": with_colours(runtime, seen["map"], features, columns.user)} if "map" in seen else {}
+            more = (
+                {"map": with_colours(runtime, seen["map"], features, columns.user)}
+                if "map" in seen
+                else {}
+            )
             model = model.with_info(replace(model.info, diagnostics={**seen, **more, "job": job}))
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.checkpoint_dir:
                 clear_checkpoints(runtime.session, checkpoints)
         if pairs is not None:
-            with clock("predicting"), failures_after(f"the model is saved in {request.output}, but predicting failed"):
+            with (
+                clock("predicting"),
+                failures_after(f"the model is saved in {request.output}, but predicting failed"),
+            ):
                 runtime.predict(model, pairs, n_pairs, Target.of(request))
-    drawn = not request.quiet and (Location(runtime.session, request.output) / REPORT).exists()  # needs matplotlib
+    drawn = (
+        not request.quiet and (Location(runtime.session, request.output) / REPORT).exists()
+    )  # needs matplotlib
     report = f"{request.output.rstrip('/')}/{REPORT}" if drawn else None
     places = {"report": report, "model": request.output, **Target.of(request).places}
     print_summary(fit_summary(model.info, model.certificate), clock, request.quiet, places)
@@ -77,25 +91,40 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
 def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
     folder = request.checkpoint_dir
     if folder is None:
-        return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume continues it."
+        return (
+            "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and "
+            "--resume continues it."
+        )
     checkpoints = complete_checkpoints(Location(runtime.session, folder))
     if not checkpoints:
-        return f"There is no checkpoint in {folder} yet: the same command starts from the beginning."
-    return f"The checkpoint {checkpoints[-1].uri} is complete: to continue from it, run the same command with --resume."
+        return (
+            f"There is no checkpoint in {folder} yet: the same command starts from the beginning."
+        )
+    return (
+        f"The checkpoint {checkpoints[-1].uri} is complete: to continue from it, run the "
+        "same command with --resume."
+    )
 
 
 def columns_of(request: FitRequest) -> Columns:
-    return Columns(request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col)
+    return Columns(
+        request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col
+    )
 
 
 def _read(
     runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock
 ) -> tuple[Any, dict[Who, InputTable], InputTable | None, int]:
-    """The ratings, checked and partly held out; side features; pairs to predict after the fit, and their number.
+    """The ratings, checked and partly held out;
+
+    side features; pairs to predict after the fit, and their number.
 
     The pairs are counted while the ratings are read.
     """
-    ids, pairs, count, by = (columns.user, columns.item), None, None, request.certify_by
+    ids = (columns.user, columns.item)
+    pairs = None
+    count = None
+    by = request.certify_by
     with ThreadPoolExecutor(1) as executor:
         with clock("reading"):
             names = dict.fromkeys((*columns.names, *([] if by is None else [by])))
@@ -105,7 +134,11 @@ def _read(
                 pairs = runtime.table(request, "predict", ids)
                 check_id_types(runtime, request, "predict", pairs, runtime.types(table, ids))
                 count = executor.submit(runtime.count_pairs, pairs, ids)
-        with clock("holding out" if request.holdout is not None and runtime.session is not None else "reading"):
+        with clock(
+            "holding out"
+            if request.holdout is not None and runtime.session is not None
+            else "reading"
+        ):
             ratings = runtime.ratings(table, columns, request)
         return ratings, features, pairs, 0 if count is None else count.result()
 
@@ -114,7 +147,9 @@ def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clo
     held_out = ratings.held_out
     if held_out is not None:
         with clock("certifying"):
-            wanted = CertificateRequest(request.terms, request.max_error, request.certify_by, request.min_precision)
+            wanted = CertificateRequest(
+                request.terms, request.max_error, request.certify_by, request.min_precision
+            )
             judged = runtime.judge_held_out(model, ratings, wanted.by)
             certificates = model.certify_on(judged, wanted, KEPT_OUT)[1]
             model = model.replace_certificates(certificates)
@@ -129,28 +164,47 @@ def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clo
 def with_colours(
     runtime: Runtime, drawn: dict[str, Any], features: Mapping[Who, InputTable], column: str
 ) -> dict[str, Any]:
-    """A map whose colours are a column of the side features of the users, if they have one with few values."""
-    return coloured(drawn, runtime.groups(features["user"], column, drawn)) if "user" in features else drawn
+    """A map whose colours are a column of the side features of the users, if they have one with few
+    values.
+    """
+    return (
+        coloured(drawn, runtime.groups(features["user"], column, drawn))
+        if "user" in features
+        else drawn
+    )
 
 
-# ---- inputs ----------------------------------------------------------------------------------------------------------
+# ---- inputs ------------------------------------------------------------------------------------
 
 
 def read_features(
-    runtime: Runtime, request: FitRequest | PredictRequest | requests.PositionsRequest, columns: Mapping[Who, str]
+    runtime: Runtime,
+    request: FitRequest | PredictRequest | requests.PositionsRequest,
+    columns: Mapping[Who, str],
 ) -> dict[Who, InputTable]:
-    """All columns of the tables of side features that the request names; ``columns`` are those of the ids."""
+    """All columns of the tables of side features that the request names;
+
+    ``columns`` are those of the ids.
+    """
     names = {who: f"{who}_features" for who in columns}
-    return {who: runtime.features(request, name, columns[who]) for who, name in names.items() if getattr(request, name)}
+    return {
+        who: runtime.features(request, name, columns[who])
+        for who, name in names.items()
+        if getattr(request, name)
+    }
 
 
 def check_id_types(
     runtime: Runtime, request: JobRequest, name: str, table: InputTable, expected: Mapping[str, str]
 ) -> None:
-    """Refuse ids of another type than ``expected`` (column ─► type). Integers of different widths are accepted."""
+    """Refuse ids of another type than ``expected`` (column ─► type).
+
+    Integers of different widths are accepted.
+    """
     given = runtime.types(table, tuple(expected))
     problems = [
-        f"column {column!r} of {as_flag(name)} is of type {given[column]}, but was {wanted} in the fit"
+        f"column {column!r} of {as_flag(name)} is of type {given[column]}, but was {wanted} in "
+        "the fit"
         for column, wanted in expected.items()
         if given[column] != wanted and not (given[column] in INTEGRAL and wanted in INTEGRAL)
     ]
@@ -160,22 +214,33 @@ def check_id_types(
         raise RequestError("; ".join(problems) + f": cast it{hint}")
 
 
-# ---- outputs ---------------------------------------------------------------------------------------------------------
+# ---- outputs -----------------------------------------------------------------------------------
 
 
 def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
     for name, what in request.outputs.items():
         if path := getattr(request, name):
-            kind = files.TABLES[what][requests.is_csv(path)] if what in files.TABLES else KINDS[what]
+            kind = (
+                files.TABLES[what][requests.is_csv(path)] if what in files.TABLES else KINDS[what]
+            )
             refuse_output(spark, as_flag(name), path, kind, request.overwrite)
     if isinstance(request, FitRequest) and request.checkpoint_dir:
         writable(spark, "--checkpoint-dir", request.checkpoint_dir, inside=True)
-    if isinstance(request, FitRequest | PredictRequest) and request.output_table and spark is not None:
+    if (
+        isinstance(request, FitRequest | PredictRequest)
+        and request.output_table
+        and spark is not None
+    ):
         _refuse_table(spark, request.output_table, request.overwrite)
 
 
-def refuse_output(spark: SparkSession | None, flag: str, path: str, kind: OutputKind, overwrite: bool) -> Location:
-    """The location of an output. It does not exist, or may be overwritten; and it can be created."""
+def refuse_output(
+    spark: SparkSession | None, flag: str, path: str, kind: OutputKind, overwrite: bool
+) -> Location:
+    """The location of an output.
+
+    It does not exist, or may be overwritten; and it can be created.
+    """
     target = writable(spark, flag, path)
     if target.exists():
         if not overwrite:
@@ -192,16 +257,22 @@ def _refuse_table(spark: SparkSession, table: str, overwrite: bool) -> None:
             raise RequestError(requests.exists_already("--output-table", table))
         if not set(spark.table(table).columns) >= files.PREDICTED:
             raise RequestError(
-                f"--output-table {table} is not a table of predictions, and nothing else is overwritten: "
+                f"--output-table {table} is not a table of predictions, and nothing else is "
+                "overwritten: "
                 "choose another name, or drop it yourself"
             )
     database = table.rpartition(".")[0]
     if database and not spark.catalog.databaseExists(database):
-        raise RequestError(f"--output-table {table} cannot be made: there is no database {database}")
+        raise RequestError(
+            f"--output-table {table} cannot be made: there is no database {database}"
+        )
 
 
 def writable(spark: SparkSession | None, flag: str, path: str, inside: bool = False) -> Location:
-    """The location of an output. A RequestError if it cannot be created, or nothing ``inside`` it, which is tried."""
+    """The location of an output.
+
+    A RequestError if it cannot be created, or nothing ``inside`` it, which is tried.
+    """
     try:
         target = Location(spark, path)
         above = target if inside else target.parent
@@ -218,15 +289,22 @@ def writable(spark: SparkSession | None, flag: str, path: str, inside: bool = Fa
             trial.delete()
     except RequestError:
         place = above.uri.removeprefix("file:")
-        raise RequestError(f"{flag} {path} cannot be made: {place} is not a folder that you can write to") from None
+        raise RequestError(
+            f"{flag} {path} cannot be made: {place} is not a folder that you can write to"
+        ) from None
     return target
 
 
-# ---- what they print -------------------------------------------------------------------------------------------------
+# ---- what they print ---------------------------------------------------------------------------
 
 
-def print_summary(lines: Iterable[str], clock: Clock | None, quiet: bool, places: Mapping[str, str | None]) -> None:
-    """Print the summary, the seconds, and where the outputs are. A quiet job prints only the paths."""
+def print_summary(
+    lines: Iterable[str], clock: Clock | None, quiet: bool, places: Mapping[str, str | None]
+) -> None:
+    """Print the summary, the seconds, and where the outputs are.
+
+    A quiet job prints only the paths.
+    """
     if not quiet:
         print(*lines, *([] if clock is None else [f"Time: {clock}."]), sep="\n")
     for name, path in places.items():

@@ -1,12 +1,15 @@
-"""The flags of a job: a dataclass of settings, which argparse reads from the command line and from a config file.
+"""The flags of a job:
+
+a dataclass of settings, which argparse reads from the command line and from a config file.
 
     @dataclass(frozen=True, kw_only=True)
     class FitRequest(FitConfig, Request):                     ─►  --rank, --loss …: the settings
-        ratings: str = setting(None, "path of the ratings")   ─►  --ratings PATH, required: its type has no None
-        option: dict[str, str] = repeatable("a reader's")     ─►  --option KEY=VALUE, once or more often
+        ratings: str = setting(None, "path of the ratings")   ─►  --ratings PATH, required
+        option: dict[str, str] = repeatable("a reader's")     ─►  --option KEY=VALUE …
 
-A config file has the same names as keys. They count as flags before those of the command line. One RequestError names
-all mistakes. This module imports neither numpy nor Arrow, so that a mistake is answered at once.
+A config file has the same names as keys. They count as flags before those of the command line. One
+RequestError names all mistakes. This module imports neither numpy nor Arrow, so that a mistake is
+answered at once.
 """
 
 from __future__ import annotations
@@ -42,7 +45,15 @@ MODEL = "model"
 CERTIFICATES = "certificates and probabilities"
 OUTPUT = "output"
 SPARK = "Spark and devices"
-GROUPS = (MAIN, INPUT, MODEL, CERTIFICATES, OUTPUT, RESUMING, SPARK)  # of --help; a line names those of RARE
+GROUPS = (
+    MAIN,
+    INPUT,
+    MODEL,
+    CERTIFICATES,
+    OUTPUT,
+    RESUMING,
+    SPARK,
+)  # of --help; a line names those of RARE
 GROUP_OF = {FitConfig: MODEL, Labels: INPUT, Terms: CERTIFICATES, Execution: SPARK}
 
 METAVARS = {"model": "FOLDER", "output_table": "TABLE", "certify_by": "COLUMN", "remote": "URL"}
@@ -77,14 +88,19 @@ def as_flag(name: str) -> str:
 
 def flags_of(request: type[Request]) -> dict[str, Setting]:
     """The settings that have a flag, by their keys: first those that most people need."""
-    flags = {item.key: item for item in declared(request).values() if item.key}  # type: ignore[arg-type]
+    settings = declared(request).values()  # type: ignore[arg-type]
+    flags = {item.key: item for item in settings if item.key}
     return {key: flags[key] for key in dict.fromkeys((*request.main, *flags)) if key in flags}
 
 
 def parse(request: type[R], prog: str, argv: Sequence[str] | None = None) -> R:
-    """The request, or one RequestError with all problems. The command line wins over the config file."""
+    """The request, or one RequestError with all problems.
+
+    The command line wins over the config file.
+    """
     words = sys.argv[1:] if argv is None else list(argv)
-    flags, problems = flags_of(request), list[str]()
+    flags = flags_of(request)
+    problems = list[str]()
     parser = _make_parser(request, prog, flags, problems)
     found = argparse.Namespace()
     try:
@@ -129,7 +145,7 @@ def command_of(job: str, request: Request) -> str:
     return shlex.join(words)
 
 
-# ---- the command line ------------------------------------------------------------------------------------------------
+# ---- the command line --------------------------------------------------------------------------
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -179,7 +195,9 @@ def _make_parser(
             metavar=_metavar(item),
             help=text,
         )
-    parser.add_argument_group("help").add_argument("-h", "--help", action="help", help="show this text")
+    parser.add_argument_group("help").add_argument(
+        "-h", "--help", action="help", help="show this text"
+    )
     return parser
 
 
@@ -193,7 +211,9 @@ def _is_required(item: Setting) -> bool:
 
 
 def _help(item: Setting, flags: Mapping[str, Setting]) -> str:
-    text = item.described({other.name: as_flag(key) for key, other in flags.items()}).replace("%", "%%")
+    text = item.described({other.name: as_flag(key) for key, other in flags.items()}).replace(
+        "%", "%%"
+    )
     if _is_required(item):
         return f"{text} (required)"
     silent = item.default in (None, (), MISSING) or item.kind is bool
@@ -212,9 +232,14 @@ def _metavar(item: Setting) -> str:
 
 
 def _reader(item: Setting, flag: str, problems: list[str]) -> Callable[[str], object]:
-    """A function from the text of a flag to its value. A wrong text becomes a problem, and the value its default."""
+    """A function from the text of a flag to its value.
+
+    A wrong text becomes a problem, and the value its default.
+    """
     several = get_origin(item.hint)
-    wanted = {dict: "key=value", tuple: SEVERAL}.get(several) or " or ".join([WANTED[item.kind], *item.words])
+    wanted = {dict: "key=value", tuple: SEVERAL}.get(several) or " or ".join(
+        [WANTED[item.kind], *item.words]
+    )
 
     def read(text: str) -> object:
         key, separator, value = text.partition("=")
@@ -243,7 +268,7 @@ def _explain_unknown(word: str, flags: Mapping[str, Setting]) -> str:
     return f"unknown flag {word}{hint}"
 
 
-# ---- the config file -------------------------------------------------------------------------------------------------
+# ---- the config file ---------------------------------------------------------------------------
 
 
 def _config_in(words: Sequence[str]) -> str | None:
@@ -254,7 +279,10 @@ def _config_in(words: Sequence[str]) -> str | None:
 
 
 def _words_in(path: str, flags: Mapping[str, Setting], problems: list[str]) -> Iterator[str]:
-    """The keys of a config file as words of a command line. ``no-report = true`` is ``report = false``."""
+    """The keys of a config file as words of a command line.
+
+    ``no-report = true`` is ``report = false``.
+    """
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -277,10 +305,15 @@ def _words_in(path: str, flags: Mapping[str, Setting], problems: list[str]) -> I
         elif flags[key].kind is str and several not in (dict, tuple) and not isinstance(value, str):
             problems.append(f"{written} must be text, not {value!r}")
         elif several is dict and isinstance(value, dict | list):
-            texts = value if isinstance(value, list) else [f"{one}={_text(each)}" for one, each in value.items()]
+            texts = (
+                value
+                if isinstance(value, list)
+                else [f"{one}={_text(each)}" for one, each in value.items()]
+            )
             yield from (f"{as_flag(key)}={text}" for text in texts)
         else:
-            yield f"{as_flag(key)}={','.join(map(_text, value)) if isinstance(value, list) else _text(value)}"
+            text = ",".join(map(_text, value)) if isinstance(value, list) else _text(value)
+            yield f"{as_flag(key)}={text}"
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,7 @@
-"""LocalRuntime: the jobs in this process. Arrow reads the tables; neither Java nor pyspark is imported."""
+"""LocalRuntime:
+
+the jobs in this process. Arrow reads the tables; neither Java nor pyspark is imported.
+"""
 
 from __future__ import annotations
 
@@ -53,39 +56,59 @@ class LocalRatings(NamedTuple):
 
 
 class LocalRuntime:
-    """The jobs in this process. Tables are ArrowTables, models FittedModels. ``why`` says why it was chosen."""
+    """The jobs in this process.
+
+    Tables are ArrowTables, models FittedModels. ``why`` says why it was chosen.
+    """
 
     session = None
 
     def __init__(self, why: str = "") -> None:
         self._why = why
 
-    # ---- tables ------------------------------------------------------------------------------------------------------
+    # ---- tables ---------------------------------------------------------------------------------
 
-    def table(self, request: JobRequest, name: str, columns: Sequence[str], optional: Sequence[str] = ()) -> ArrowTable:
-        """These columns of the input in the request's field ``name``, and ``optional`` ones if there.
+    def table(
+        self, request: JobRequest, name: str, columns: Sequence[str], optional: Sequence[str] = ()
+    ) -> ArrowTable:
+        """These columns of the input in the request's field ``name``, and ``optional`` ones if
+        there.
 
         Two columns that differ only in upper and lower case are refused, as Spark does.
         """
         table = self._opened(request, name, columns)
-        wanted = [*columns, *(column for column in optional if column not in columns and table.matching(column))]
+        wanted = [
+            *columns,
+            *(column for column in optional if column not in columns and table.matching(column)),
+        ]
         found = {column: table.matching(column) for column in wanted}
         for column, ones in found.items():
             if len(ones) > 1:
-                raise RequestError(f"{column_count_problem(len(ones), column, '', table.schema.names)}")
+                raise RequestError(
+                    f"{column_count_problem(len(ones), column, '', table.schema.names)}"
+                )
         return table.named({column: ones[0] for column, ones in found.items()})
 
     def features(self, request: JobRequest, name: str, column: str) -> ArrowTable:
-        """All columns of a table of side features. Of a CSV, columns of numbers become numbers; the ids stay text."""
+        """All columns of a table of side features.
+
+        Of a CSV, columns of numbers become numbers; the ids stay text.
+        """
         table = self._opened(request, name, (column,))
         if table.format != "csv" or any(key.lower() == "inferschema" for key in request.option):
             return table
-        own, whole = table.matching(column)[0], table.table()
+        own = table.matching(column)[0]
+        whole = table.table()
         names = whole.schema.names
-        return ArrowTable.of(pa.table({name: whole[name] if name == own else inferred(whole[name]) for name in names}))
+        return ArrowTable.of(
+            pa.table(
+                {name: whole[name] if name == own else inferred(whole[name]) for name in names}
+            )
+        )
 
     def _opened(self, request: JobRequest, name: str, columns: Sequence[str]) -> ArrowTable:
-        path, flag = getattr(request, name), as_flag(name)
+        path = getattr(request, name)
+        flag = as_flag(name)
         if (request.format or FILES[0]) in FILES and (lake := table_format(None, path)):
             raise request.is_lake_table(name, lake)
         try:
@@ -105,7 +128,8 @@ class LocalRuntime:
         return table.format == "csv"
 
     def count_pairs(self, pairs: ArrowTable, ids: Sequence[str]) -> int:
-        n, counts = 0, dict.fromkeys(ids, 0)
+        n = 0
+        counts = dict.fromkeys(ids, 0)
         examples: dict[str, list[Any]] = {column: [] for column in ids}
         for batch in pairs.batches(ids):
             n += len(batch)
@@ -117,22 +141,30 @@ class LocalRuntime:
         check_pairs(counts, examples)
         return n
 
-    # ---- fits --------------------------------------------------------------------------------------------------------
+    # ---- fits -----------------------------------------------------------------------------------
 
     def work_folder(self, output: str) -> AbstractContextManager[None]:
         return nullcontext()
 
     def ratings(self, table: ArrowTable, columns: Columns, request: FitRequest) -> LocalRatings:
-        timer, source = PhaseTimer(), ArrowRatings(table, columns, request.certify_by)
-        seed, name = request.fit_config.seed, request.holdout_flag
-        divided = source.divided(None if request.holdout is None else Holdout(request.holdout, seed, name))
+        timer = PhaseTimer()
+        source = ArrowRatings(table, columns, request.certify_by)
+        seed = request.fit_config.seed
+        name = request.holdout_flag
+        divided = source.divided(
+            None if request.holdout is None else Holdout(request.holdout, seed, name)
+        )
         timer.end("survey")
         return LocalRatings(*divided, source.id_types, timer)
 
     def fit(
-        self, ratings: LocalRatings, columns: Columns, request: FitRequest, features: Mapping[Who, ArrowTable],
+        self,
+        ratings: LocalRatings,
+        columns: Columns,
+        request: FitRequest,
+        features: Mapping[Who, ArrowTable],
         progress: Callable[[Iteration], None],
-    ) -> FittedModel:  # fmt: skip
+    ) -> FittedModel:
         tables = {
             who: checked_features(table, columns.roles[who], ratings.id_types[who], who)
             for who, table in features.items()
@@ -159,28 +191,39 @@ class LocalRuntime:
 
     def with_featured_ids(self, model: FittedModel, features: ArrowTable, who: Who) -> FittedModel:
         column = model.info.columns[who]
-        return model.fold_in_features(checked_features(features, column, model.info.id_types[who], who), who)
+        return model.fold_in_features(
+            checked_features(features, column, model.info.id_types[who], who), who
+        )
 
-    # ---- quality -----------------------------------------------------------------------------------------------------
+    # ---- quality --------------------------------------------------------------------------------
 
     def judged_by(
-        self, model: FittedModel, table: ArrowTable, threshold: float | None, request: CertificateRequest
-    ) -> RatingsHere:  # fmt: skip
+        self,
+        model: FittedModel,
+        table: ArrowTable,
+        threshold: float | None,
+        request: CertificateRequest,
+    ) -> RatingsHere:
         judged = model.judge(table, threshold, request.by)
         refuse(request.problems(model.info))
         return judged
 
-    def judge_held_out(self, model: FittedModel, ratings: LocalRatings, by: str | None = None) -> RatingsHere:
+    def judge_held_out(
+        self, model: FittedModel, ratings: LocalRatings, by: str | None = None
+    ) -> RatingsHere:
         assert ratings.held_out is not None
         return model.judge_kept(ratings.held_out)
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
-        """The model with the figures of its report: of the held-out ratings, or else of the fitted ones."""
+        """The model with the figures of its report:
+
+        of the held-out ratings, or else of the fitted ones.
+        """
         kept = ratings.held_out
         on = model.judge_fitted(ratings.to_fit) if kept is None else model.judge_kept(kept)
         return model.diagnose_on(on, source, kept is None)
 
-    # ---- predictions -------------------------------------------------------------------------------------------------
+    # ---- predictions ----------------------------------------------------------------------------
 
     def predict(self, model: FittedModel, pairs: ArrowTable, n: int, target: Target) -> None:
         """Write a line for every pair, whatever the model's strategy for unknown ids."""
@@ -191,17 +234,23 @@ class LocalRuntime:
         def lines() -> Iterator[pa.Table]:
             empty = pa.RecordBatch.from_pylist([], pairs.schema)
             for batch in pairs.batches((user, item)) if n else [empty]:
-                predicted = model.predictions(batch[user], batch[item]).drop_columns(["user", "item"])
+                predicted = model.predictions(batch[user], batch[item]).drop_columns(
+                    ["user", "item"]
+                )
                 label = predicted["prediction"].to_numpy()
                 place = predicted.column_names.index("prediction")
                 coded = pa.array(label > 0) if boolean else pa.array(label.astype(np.int32))
                 predicted = predicted.set_column(place, "prediction", coded)
                 ids = [batch[user], batch[item]]
-                yield pa.table([*ids, *predicted.columns], names=[user, item, *predicted.column_names])
+                yield pa.table(
+                    [*ids, *predicted.columns], names=[user, item, *predicted.column_names]
+                )
 
         _write(lines(), target)
 
-    def recommend(self, model: FittedModel, n: int, seen: ArrowTable | None, target: Target) -> None:
+    def recommend(
+        self, model: FittedModel, n: int, seen: ArrowTable | None, target: Target
+    ) -> None:
         user, item = (model.info.columns[who] for who in SIDE_OF)
         pairs = None if seen is None else seen.table()
         taken = None if pairs is None else (pairs[user], pairs[item])
@@ -211,14 +260,26 @@ class LocalRuntime:
             for first in range(0, len(ids), USERS_AT_ONCE):
                 best = model.recommend(ids.slice(first, USERS_AT_ONCE), n, seen=taken)
                 rank = pa.array(best["rank"].to_numpy().astype(np.int32))
-                columns = [best["user"], best["item"], rank, best["score"], best["std"], best["probability"]]
+                columns = [
+                    best["user"],
+                    best["item"],
+                    rank,
+                    best["score"],
+                    best["std"],
+                    best["probability"],
+                ]
                 yield pa.table(columns, names=[user, item, "rank", "score", "std", "probability"])
 
         _write(lines(), target)
 
     def positions(
-        self, model: FittedModel, who: Who, dimensions: int | None, anchors: Mapping[Any, int], target: Target
-    ) -> None:  # fmt: skip
+        self,
+        model: FittedModel,
+        who: Who,
+        dimensions: int | None,
+        anchors: Mapping[Any, int],
+        target: Target,
+    ) -> None:
         table = model.positions(who, dimensions, anchors)
         _write(iter([table.rename_columns({who: model.info.columns[who]})]), target)
 
@@ -231,7 +292,8 @@ class LocalRuntime:
 
 def _write(lines: Iterator[pa.Table], target: Target) -> None:
     """Write a CSV file, or a folder of one Parquet file, which appears whole or not at all."""
-    path, first = target.path, next(lines)
+    path = target.path
+    first = next(lines)
     assert path is not None
     if is_csv(path):
         with (

@@ -24,13 +24,18 @@ from onebit_spark.settings import Who
 
 def predict(runtime: Runtime, request: PredictRequest) -> None:
     fit_job.refuse_outputs(runtime.session, request)
-    clock, target = Clock(), Target.of(request)
+    clock = Clock()
+    target = Target.of(request)
     asked = "pairs" if request.pairs else "exclude_seen" if request.exclude_seen else None
-    pairs, n = None, 0
+    pairs = None
+    n = 0
     with clock("reading"):
         model = runtime.load(request.model)
-        user, item = model.info.columns["user"], model.info.columns["item"]
-        for who, features in fit_job.read_features(runtime, request, {"user": user, "item": item}).items():
+        user = model.info.columns["user"]
+        item = model.info.columns["item"]
+        for who, features in fit_job.read_features(
+            runtime, request, {"user": user, "item": item}
+        ).items():
             model = runtime.with_featured_ids(model, features, who)
         if asked:
             pairs = runtime.table(request, asked, (user, item))
@@ -43,14 +48,22 @@ def predict(runtime: Runtime, request: PredictRequest) -> None:
             done = f"Predicted {counted(n, 'pair')}."
         else:
             runtime.recommend(model, request.top, pairs, target)
-            done = f"Recommended {counted(request.top, 'item')} to each of {counted(model.info.n_users, 'user')}"
-            done += f", none of the {counted(n, 'pair')} of --exclude-seen." if pairs is not None else "."
+            done = (
+                f"Recommended {counted(request.top, 'item')} to each of "
+                f"{counted(model.info.n_users, 'user')}"
+            )
+            done += (
+                f", none of the {counted(n, 'pair')} of --exclude-seen."
+                if pairs is not None
+                else "."
+            )
     print_summary([done], clock, request.quiet, target.places)
 
 
 def positions(runtime: Runtime, request: PositionsRequest) -> None:
     fit_job.refuse_outputs(runtime.session, request)
-    clock, target = Clock(), Target(request.output, None, request.overwrite, "positions")
+    clock = Clock()
+    target = Target(request.output, None, request.overwrite, "positions")
     who: Who = "user" if request.who == "user" else "item"
     with clock("reading"):
         model = runtime.load(request.model)
@@ -67,7 +80,8 @@ def positions(runtime: Runtime, request: PositionsRequest) -> None:
             drawn = fit_job.with_colours(runtime, drawn, features, model.info.columns["user"])
             if not drawn["groups"]:
                 raise RequestError(
-                    f"--user-features {request.user_features} cannot colour the map: no column has from 2 to {COLOURS} "
+                    f"--user-features {request.user_features} cannot colour the map: no column "
+                    f"has from 2 to {COLOURS} "
                     "different values for the users on it"
                 )
         runtime.positions(model, who, request.dimensions, anchors, target)
@@ -76,7 +90,11 @@ def positions(runtime: Runtime, request: PositionsRequest) -> None:
     done = [f"Positions of {counted(model.info.count(who), who)}."]
     if (axes := model.info.position_axes) is not None and axes.dimensions:
         *first, last = (f"{share:.0%}" for share in axes.shares[: axes.shown(request.dimensions)])
-        shares = f"dimensions explain {', '.join(first)} and {last}" if first else f"dimension explains {last}"
+        shares = (
+            f"dimensions explain {', '.join(first)} and {last}"
+            if first
+            else f"dimension explains {last}"
+        )
         done += [f"The {shares} of the variance of the scores."]
     print_summary(done, clock, request.quiet, {**target.places, "map": request.map})
 
@@ -84,16 +102,22 @@ def positions(runtime: Runtime, request: PositionsRequest) -> None:
 def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
     fit_job.refuse_outputs(runtime.session, request)
     clock = Clock()
-    wanted = CertificateRequest(request.terms, request.max_error, request.certify_by, request.min_precision)
+    wanted = CertificateRequest(
+        request.terms, request.max_error, request.certify_by, request.min_precision
+    )
     with clock("reading"):
         model = runtime.load(request.model)
         ratings = _judged_by(runtime, request, model, "ratings", wanted)
         seen = None
         if request.exclude_seen is not None:
             try:
-                seen = _judged_by(runtime, request, model, "exclude_seen", CertificateRequest(request.terms))
+                seen = _judged_by(
+                    runtime, request, model, "exclude_seen", CertificateRequest(request.terms)
+                )
             except NoRatings:
-                raise RequestError(NOTHING_SEEN.format(f"--exclude-seen {request.exclude_seen}")) from None
+                raise RequestError(
+                    NOTHING_SEEN.format(f"--exclude-seen {request.exclude_seen}")
+                ) from None
     with clock("evaluating"):
         if request.certify:
             figures, certificates = model.certify_on(ratings, wanted)
@@ -106,17 +130,26 @@ def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
     if request.output:
         text = json.dumps(figures, indent=2, allow_nan=False) + "\n"
         Location(runtime.session, request.output).write_text(text)
-    more = "in the file of --output" if request.output else "which --output metrics.json writes to a file"
-    print_summary(evaluation_summary(figures, more), clock, request.quiet, {"metrics": request.output})
+    more = (
+        "in the file of --output"
+        if request.output
+        else "which --output metrics.json writes to a file"
+    )
+    print_summary(
+        evaluation_summary(figures, more), clock, request.quiet, {"metrics": request.output}
+    )
 
 
 def _judged_by(
     runtime: Runtime, request: EvaluateRequest, model: Any, name: str, wanted: CertificateRequest
-) -> Any:  # fmt: skip
-    columns, types = model.info.columns, model.info.id_types
+) -> Any:
+    columns = model.info.columns
+    types = model.info.id_types
     by = [] if wanted.by is None else [wanted.by]
     weight = [columns["weight"]] if "weight" in columns else []
     needed = tuple(dict.fromkeys((columns["user"], columns["item"], columns["label"], *by)))
     table = runtime.table(request, name, needed, weight)
-    fit_job.check_id_types(runtime, request, name, table, {columns[who]: types[who] for who in ("user", "item")})
+    fit_job.check_id_types(
+        runtime, request, name, table, {columns[who]: types[who] for who in ("user", "item")}
+    )
     return runtime.judged_by(model, table, request.threshold, wanted)

@@ -1,4 +1,6 @@
-"""Progress of a fit or of an experiment: a bar on a terminal, some lines in a log, nothing if quiet. And its seconds.
+"""Progress of a fit or of an experiment:
+
+a bar on a terminal, some lines in a log, nothing if quiet. And its seconds.
 
 The bar is tqdm's (the extra "progress").
 """
@@ -28,7 +30,9 @@ RECENT = 10  # iterations whose seconds are averaged
 
 
 class Clock:
-    """Seconds per phase: ``with clock("reading"): …``, once or more often. ``str(clock)`` lists all phases.
+    """Seconds per phase:
+
+    ``with clock("reading"): …``, once or more often. ``str(clock)`` lists all phases.
 
     Seconds in which kernels were compiled are a phase of their own, "compiling".
     """
@@ -38,7 +42,8 @@ class Clock:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        began, compiled = time.perf_counter(), compile_seconds()
+        began = time.perf_counter()
+        compiled = compile_seconds()
         yield
         seconds = time.perf_counter() - began
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
@@ -57,14 +62,23 @@ class Clock:
 
 
 class _Display(ABC):
-    """Shows how many of ``total`` steps are ``done``: by a bar on a terminal, if tqdm is installed; else by lines."""
+    """Shows how many of ``total`` steps are ``done``:
 
-    def __init__(self, name: str, total: int | None, form: str, quiet: bool, stream: TextIO | None) -> None:
-        self.name, self.total, self.quiet, self.stream = name, total, quiet, stream or sys.stderr
+    by a bar on a terminal, if tqdm is installed; else by lines.
+    """
+
+    def __init__(
+        self, name: str, total: int | None, form: str, quiet: bool, stream: TextIO | None
+    ) -> None:
+        self.name = name
+        self.total = total
+        self.quiet = quiet
+        self.stream = stream or sys.stderr
         self.done = 0
         self._bar: Any = None  # tqdm's
         self._form = form  # of the bar
-        self._shown, self._shown_at = 0, -math.inf  # what was done at the last line, and when that was
+        self._shown = 0
+        self._shown_at = -math.inf  # what was done at the last line, and when that was
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +96,9 @@ class _Display(ABC):
             return
         count, figures = self._words()
         if self._bar is None and tqdm is not None and self.stream.isatty():
-            self._bar = tqdm(total=self.total, desc=count, file=self.stream, bar_format=self._form, mininterval=0)
+            self._bar = tqdm(
+                total=self.total, desc=count, file=self.stream, bar_format=self._form, mininterval=0
+            )
         if self._bar is not None:
             self._bar.set_description_str(count, refresh=False)
             self._bar.set_postfix_str(figures, refresh=False)
@@ -92,7 +108,8 @@ class _Display(ABC):
 
     def _write(self, count: str, figures: str) -> None:
         print(f"{count}: {figures}" if figures else count, file=self.stream, flush=True)
-        self._shown, self._shown_at = self.done, time.monotonic()
+        self._shown = self.done
+        self._shown_at = time.monotonic()
 
     @abstractmethod
     def _words(self) -> tuple[str, str]:
@@ -100,21 +117,33 @@ class _Display(ABC):
 
 
 class TaskProgress(_Display):
-    """Counts the tasks of one experiment, over all its stages. Callers must not call it from two threads at once."""
+    """Counts the tasks of one experiment, over all its stages.
+
+    Callers must not call it from two threads at once.
+    """
 
     def __init__(
-        self, total: int, name: str, unit: str = "fits", *, quiet: bool = False, stream: TextIO | None = None
+        self,
+        total: int,
+        name: str,
+        unit: str = "fits",
+        *,
+        quiet: bool = False,
+        stream: TextIO | None = None,
     ) -> None:
         super().__init__(name, total, "{desc} |{bar}| {elapsed}{postfix}", quiet, stream)
         self.unit = unit
-        self.worked, self.seconds = 0, 0.0  # tasks that took time in this run, and their time
-        self._shown, self._shown_at = -1, time.monotonic()
+        self.worked = 0
+        self.seconds = 0.0  # tasks that took time in this run, and their time
+        self._shown = -1
+        self._shown_at = time.monotonic()
 
     def advance(self, tasks: int, seconds: float) -> None:
         """Count tasks that took so many seconds on the clock. 0 seconds: they were done before."""
         self.done += tasks
         if seconds:
-            self.worked, self.seconds = self.worked + tasks, self.seconds + seconds
+            self.worked = self.worked + tasks
+            self.seconds = self.seconds + seconds
         self._show(time.monotonic() - self._shown_at >= TASK_LINE_EVERY_SECONDS)
 
     def _words(self) -> tuple[str, str]:
@@ -130,8 +159,12 @@ class Progress(_Display):
     ...     model = estimator.setProgress(progress).fit(ratings)
     """
 
-    def __init__(self, max_iter: int, tol: float, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        total = max_iter if tol <= 0 else None  # with a tolerance the number of iterations is unknown
+    def __init__(
+        self, max_iter: int, tol: float, *, quiet: bool = False, stream: TextIO | None = None
+    ) -> None:
+        total = (
+            max_iter if tol <= 0 else None
+        )  # with a tolerance the number of iterations is unknown
         form = "{desc} |{bar}| {elapsed}{postfix}" if total else "{desc} {elapsed}{postfix}"
         super().__init__("iteration", total, form, quiet, stream)
         self.iterations: list[Iteration] = []
@@ -147,15 +180,20 @@ class Progress(_Display):
         return sum(iteration.seconds for iteration in self.iterations)
 
     def _words(self) -> tuple[str, str]:
-        """The objective, the change that the stopping rule compares with the tolerance, and the seconds."""
+        """The objective, the change that the stopping rule compares with the tolerance, and the
+        seconds.
+        """
         recent = [one.seconds for one in self.iterations[-RECENT:]]
-        each, figures = sum(recent) / len(recent), [f"objective {self.iterations[-1].objective:.6g}"]
+        each = sum(recent) / len(recent)
+        figures = [f"objective {self.iterations[-1].objective:.6g}"]
         if math.isfinite(change := distance(self.iterations)):
             figures.append(f"change {change:.1e}")
         figures.append(f"{each:.2g} s each")
         if self.total and (left := (self.total - self.done) * each) >= 0.5:
             figures.append(f"about {duration(left)} left")
-        return f"iteration {self.done}" + (f" of {self.total}" if self.total else ""), ", ".join(figures)
+        return f"iteration {self.done}" + (f" of {self.total}" if self.total else ""), ", ".join(
+            figures
+        )
 
 
 def duration(seconds: float) -> str:

@@ -33,12 +33,29 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Settings)
 
 FILES = ("parquet", "csv", "json")
-TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages
+TABLE_FORMATS = {
+    "delta": "Delta Lake",
+    "iceberg": "Iceberg",
+    "hudi": "Hudi",
+}  # Spark needs their packages
 FORMATS = (*FILES, *TABLE_FORMATS)
 TABLE = re.compile(r"\w+(\.\w+){0,2}")
 FILE_ENDINGS = (
-    "parquet", "csv", "tsv", "json", "jsonl", "ndjson", "gz", "bz2", "zst", "lz4", "txt", "data", "zip", "orc"
-)  # fmt: skip
+    "parquet",
+    "csv",
+    "tsv",
+    "json",
+    "jsonl",
+    "ndjson",
+    "gz",
+    "bz2",
+    "zst",
+    "lz4",
+    "txt",
+    "data",
+    "zip",
+    "orc",
+)
 TABULAR = ("predictions", "positions")  # kinds of output that are tables
 RUNTIMES = ("auto", "local", "spark")
 LOG_LEVELS = ("error", "warn", "info", "debug")
@@ -50,10 +67,15 @@ class SessionRequest(Request):
 
     quiet: bool = setting(False, "print only errors and where the output is", group=OUTPUT)
     log_level: str | None = setting(
-        None, "how much Spark logs (default: warn, unless you configured it)", choices=LOG_LEVELS, group=RARE
+        None,
+        "how much Spark logs (default: warn, unless you configured it)",
+        choices=LOG_LEVELS,
+        group=RARE,
     )
     remote: str | None = setting(
-        None, "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)", group=SPARK
+        None,
+        "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)",
+        group=SPARK,
     )
 
 
@@ -62,11 +84,15 @@ class JobRequest(SessionRequest):
     """The flags of jobs that read tables."""
 
     format: str | None = setting(
-        None, "format of the input (default: by the file extension, else parquet)", choices=FORMATS, group=INPUT
+        None,
+        "format of the input (default: by the file extension, else parquet)",
+        choices=FORMATS,
+        group=INPUT,
     )
     runtime: str | None = setting(
         None,
-        "where the job runs: local is this process and needs no Java; auto is local, unless something needs Spark "
+        "where the job runs: local is this process and needs no Java; auto is local, unless "
+        "something needs Spark "
         "(default: auto; with jobs/*.py: spark)",
         choices=RUNTIMES,
         group=SPARK,
@@ -87,17 +113,25 @@ class JobRequest(SessionRequest):
             local = local_path(path)
             if local is not None and not re.search(r"[*?\[{]", path) and not local.exists():
                 yield f"{name} {path} does not exist"
-        for name, path in self.paths(name for name, what in self.outputs.items() if what in TABULAR).items():
+        for name, path in self.paths(
+            name for name, what in self.outputs.items() if what in TABULAR
+        ).items():
             ending = Path(urlsplit(path).path).suffix
             if ending[1:2].isalpha() and ending.lower() not in (".csv", ".parquet"):
-                yield f"{name} {path} ends in {ending}: name a file PATH.csv, or a folder, which gets Parquet files"
+                yield (
+                    f"{name} {path} ends in {ending}: name a file PATH.csv, or a folder, "
+                    "which gets Parquet files"
+                )
         for name, path in targets.items():
             local = local_path(path)
             if local is not None and local.exists() and not self.overwrite:
                 yield exists_already(name, path)
             for other, other_path in {**sources, **targets}.items():
                 if other != name and _holds(path, other_path):
-                    yield f"{other} {other_path} lies in {name} {path}, which is replaced as a whole: choose another"
+                    yield (
+                        f"{other} {other_path} lies in {name} {path}, which is replaced as a "
+                        "whole: choose another"
+                    )
 
     def paths(self, names: Iterable[str]) -> dict[str, str]:
         """The given paths among these fields, by flag."""
@@ -105,17 +139,23 @@ class JobRequest(SessionRequest):
 
     def part(self, table: type[T]) -> T:
         """The settings of one table."""
-        return table(**{item.name: getattr(self, item.name) for item in fields(table)})  # type: ignore[arg-type]
+        names = [item.name for item in fields(table)]  # type: ignore[arg-type]
+        return table(**{name: getattr(self, name) for name in names})
 
     def is_lake_table(self, name: str, lake: str) -> RequestError:
-        path, flag = getattr(self, name), as_flag(name)
+        path = getattr(self, name)
+        flag = as_flag(name)
         return RequestError(
-            f"{flag} {path} belongs to a table of {TABLE_FORMATS[lake]}, whose folder also has files that no longer "
-            f"count: name the table of the catalog ({flag} catalog.database.table), or read the folder with --format "
+            f"{flag} {path} belongs to a table of {TABLE_FORMATS[lake]}, whose folder also has "
+            "files that no longer "
+            f"count: name the table of the catalog ({flag} catalog.database.table), or read the "
+            "folder with --format "
             f"{lake}"
         )
 
-    def no_columns(self, name: str, absent: Sequence[str], columns: Sequence[str], csv: bool) -> RequestError:
+    def no_columns(
+        self, name: str, absent: Sequence[str], columns: Sequence[str], csv: bool
+    ) -> RequestError:
         from onebit_spark.data.files import separator_in
 
         named = "name them with --user-col, --item-col, --label-col, --weight-col"
@@ -124,8 +164,13 @@ class JobRequest(SessionRequest):
         if csv and separator is not None:
             cure = f"they look separated by {separator!r}: add --option 'sep={separator}'"
         elif csv:
-            cure += "; a file without a header line needs --option header=false, and its columns are _c0, _c1, …"
-        visible = [column if column == column.strip() else repr(column) for column in columns]  # blanks are overlooked
+            cure += (
+                "; a file without a header line needs --option header=false, and its "
+                "columns are _c0, _c1, …"
+            )
+        visible = [
+            column if column == column.strip() else repr(column) for column in columns
+        ]  # blanks are overlooked
         return RequestError(
             f"{as_flag(name)} {getattr(self, name)} has no column {', '.join(map(repr, absent))}; "
             f"its columns are {', '.join(visible) or 'none'}: {cure}"
@@ -138,12 +183,14 @@ class CallsRequest(JobRequest):
 
     max_error: tuple[float, ...] = setting(
         (),
-        "certify which pairs are answered with an error rate of at most this, such as 0.05; several: 0.1,0.05",
+        "certify which pairs are answered with an error rate of at most this, such as 0.05; "
+        "several: 0.1,0.05",
         group=CERTIFICATES,
     )
     min_precision: tuple[str, ...] = setting(
         (),
-        "certify which pairs are called positive with at least this precision, such as 0.9; negatives: negative:0.99; "
+        "certify which pairs are called positive with at least this precision, such as 0.9; "
+        "negatives: negative:0.99; "
         "several: 0.9,0.8",
         group=CERTIFICATES,
     )
@@ -157,7 +204,9 @@ class CallsRequest(JobRequest):
             from onebit_spark.certify.certificates import precision_problems, request_problems
 
             yield from (f"--max-error {problem}" for problem in request_problems(self.max_error))
-            yield from (f"--min-precision {problem}" for problem in precision_problems(self.min_precision))
+            yield from (
+                f"--min-precision {problem}" for problem in precision_problems(self.min_precision)
+            )
 
     def without(self, need: str, *names: str) -> Iterator[str]:
         """What is given, but needs something that is not."""
@@ -176,11 +225,20 @@ class FitRequest(FitConfig, Execution, Labels, Terms, CallsRequest):
     item_col: str = setting("item", "column of the item ids", group=INPUT)
     output: str = setting(None, "folder for the model")
     holdout: float | None = setting(
-        None, "keep this share of the ratings out of the fit, to certify the model", check=SHARE, group=CERTIFICATES
+        None,
+        "keep this share of the ratings out of the fit, to certify the model",
+        check=SHARE,
+        group=CERTIFICATES,
     )
-    calibrate: bool = setting(False, "calibrate the probabilities on the held-out ratings", group=CERTIFICATES)
-    predict: str | None = setting(None, "path of user-item pairs to predict after the fit", group=OUTPUT)
-    predictions: str | None = setting(None, "folder for these predictions, or a file PATH.csv", group=OUTPUT)
+    calibrate: bool = setting(
+        False, "calibrate the probabilities on the held-out ratings", group=CERTIFICATES
+    )
+    predict: str | None = setting(
+        None, "path of user-item pairs to predict after the fit", group=OUTPUT
+    )
+    predictions: str | None = setting(
+        None, "folder for these predictions, or a file PATH.csv", group=OUTPUT
+    )
     output_table: str | None = setting(None, "catalog table for these predictions", group=OUTPUT)
     user_features: str | None = setting(
         None, "path of side features of the users: one line per user, any columns", group=INPUT
@@ -188,15 +246,27 @@ class FitRequest(FitConfig, Execution, Labels, Terms, CallsRequest):
     item_features: str | None = setting(
         None, "path of side features of the items: one line per item, any columns", group=INPUT
     )
-    report: bool = setting(True, "draw report.html, the fit in pictures (default: yes)", group=OUTPUT)
+    report: bool = setting(
+        True, "draw report.html, the fit in pictures (default: yes)", group=OUTPUT
+    )
     config: str | None = setting(
-        None, "TOML file with any of these flags as keys; the command line has priority", group=OUTPUT
+        None,
+        "TOML file with any of these flags as keys; the command line has priority",
+        group=OUTPUT,
     )
 
     main = (
-        "ratings", "output", "user_col", "item_col", "label_col", "threshold", "holdout", "max_error", "predict",
+        "ratings",
+        "output",
+        "user_col",
+        "item_col",
+        "label_col",
+        "threshold",
+        "holdout",
+        "max_error",
+        "predict",
         "predictions",
-    )  # fmt: skip
+    )
     inputs = ("ratings", "predict", "user_features", "item_features")
     outputs: ClassVar = {"output": "model", "predictions": "predictions"}
 
@@ -225,9 +295,14 @@ class FitRequest(FitConfig, Execution, Labels, Terms, CallsRequest):
         if len({self.user_col, self.item_col, self.label_col}) < 3:
             yield "--user-col, --item-col and --label-col must name three different columns"
         if self.holdout is None:
-            yield from self.without("ratings that are not fitted: add --holdout 0.1, for example", "calibrate", *CALLS)
+            yield from self.without(
+                "ratings that are not fitted: add --holdout 0.1, for example", "calibrate", *CALLS
+            )
         if (self.predict is None) != (self.predictions is None and self.output_table is None):
-            yield "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together: give both or neither"
+            yield (
+                "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go "
+                "together: give both or neither"
+            )
         yield from table_problems(self.output_table, self.paths(self.inputs))
 
 
@@ -239,10 +314,18 @@ class PredictRequest(JobRequest):
     output: str | None = setting(None, "folder for the predictions, or a file PATH.csv")
     output_table: str | None = setting(None, "catalog table for the predictions", group=OUTPUT)
     pairs: str | None = setting(None, "path of the user-item pairs, in columns named as in the fit")
-    top: int | None = setting(None, "instead of pairs: recommend this many items to every user", check=at_least(1))
-    exclude_seen: str | None = setting(None, "path of ratings; --top does not recommend these pairs")
-    user_features: str | None = setting(None, "path of side features of users without ratings in the fit", group=INPUT)
-    item_features: str | None = setting(None, "path of side features of items without ratings in the fit", group=INPUT)
+    top: int | None = setting(
+        None, "instead of pairs: recommend this many items to every user", check=at_least(1)
+    )
+    exclude_seen: str | None = setting(
+        None, "path of ratings; --top does not recommend these pairs"
+    )
+    user_features: str | None = setting(
+        None, "path of side features of users without ratings in the fit", group=INPUT
+    )
+    item_features: str | None = setting(
+        None, "path of side features of items without ratings in the fit", group=INPUT
+    )
 
     main = ("model", "pairs", "top", "exclude_seen", "output", "overwrite")
     inputs = ("model", "pairs", "exclude_seen", "user_features", "item_features")
@@ -261,7 +344,9 @@ class PredictRequest(JobRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class PositionsRequest(JobRequest):
-    """Write where the users of a model stand, or the intercepts and slopes of its items, with error bars."""
+    """Write where the users of a model stand, or the intercepts and slopes of its items, with error
+    bars.
+    """
 
     model: str = setting(None, "folder of the model")
     output: str = setting(None, "folder for the positions, or a file PATH.csv")
@@ -270,7 +355,8 @@ class PositionsRequest(JobRequest):
         None, "number of dimensions (default: two, or as many as the model has)", check=at_least(1)
     )
     anchor: dict[str, str] = repeatable(
-        "a user whose position in the first dimension is positive, ID=1, or negative, ID=-1 (repeatable)"
+        "a user whose position in the first dimension is positive, ID=1, or negative, ID=-1 "
+        "(repeatable)"
     )
     map: str | None = setting(None, "file for a map of the first two dimensions, such as map.html")
     user_features: str | None = setting(
@@ -288,7 +374,9 @@ class PositionsRequest(JobRequest):
 
     def mistakes(self) -> Iterator[str]:
         yield from super().mistakes()
-        if wrong := [f"{name}={sign}" for name, sign in self.signs.items() if sign not in ("1", "+1", "-1")]:
+        if wrong := [
+            f"{name}={sign}" for name, sign in self.signs.items() if sign not in ("1", "+1", "-1")
+        ]:
             yield f"--anchor must be ID=1 or ID=-1, not {', '.join(wrong)}"
         if self.user_features is not None and self.map is None:
             yield "--user-features colours the map: add --map map.html"
@@ -301,15 +389,24 @@ class EvaluateRequest(CallsRequest):
     model: str = setting(None, "folder of the model")
     ratings: str = setting(None, "path of the ratings, in columns named as in the fit")
     threshold: float | None = setting(
-        None, "labels strictly greater are positive (default: as in the fit)", check=FINITE, group=INPUT
+        None,
+        "labels strictly greater are positive (default: as in the fit)",
+        check=FINITE,
+        group=INPUT,
     )
-    certify: bool = setting(False, "certify an upper limit on the error rate; the ratings must not have been fitted")
+    certify: bool = setting(
+        False, "certify an upper limit on the error rate; the ratings must not have been fitted"
+    )
     delta: float | None = setting(
-        None, "the certificate holds with probability 1 − δ (default: 0.05)", check=SHARE, group=CERTIFICATES
+        None,
+        "the certificate holds with probability 1 − δ (default: 0.05)",
+        check=SHARE,
+        group=CERTIFICATES,
     )
     certificate_grid: int | None = setting(
         None,
-        "number of models or settings that are compared on these ratings; each is certified at δ/grid (default: 1)",
+        "number of models or settings that are compared on these ratings; each is certified at "
+        "δ/grid (default: 1)",
         check=at_least(1),
         group=CERTIFICATES,
     )
@@ -320,14 +417,23 @@ class EvaluateRequest(CallsRequest):
     )
     exclude_seen: str | None = setting(
         None,
-        "path of the fitted ratings; --ranking neither lists nor counts these pairs, and compares with the items that "
+        "path of the fitted ratings; --ranking neither lists nor counts these pairs, and compares "
+        "with the items that "
         "have the most positive ones",
     )
     output: str | None = setting(None, "JSON file for the figures, such as metrics.json")
 
     main = (
-        "model", "ratings", "certify", "max_error", "min_precision", "ranking", "exclude_seen", "output", "overwrite",
-    )  # fmt: skip
+        "model",
+        "ratings",
+        "certify",
+        "max_error",
+        "min_precision",
+        "ranking",
+        "exclude_seen",
+        "output",
+        "overwrite",
+    )
     inputs = ("model", "ratings", "exclude_seen")
     outputs: ClassVar = {"output": "figures"}
 
@@ -343,11 +449,16 @@ class EvaluateRequest(CallsRequest):
         if self.exclude_seen is not None and self.ranking is None:
             yield "--exclude-seen belongs to --ranking N"
         if not self.certify:
-            yield from self.without("a certificate: add --certify", *CALLS, "delta", "certificate_grid")
+            yield from self.without(
+                "a certificate: add --certify", *CALLS, "delta", "certificate_grid"
+            )
 
 
 class Target(NamedTuple):
-    """Where a table goes: a folder of Parquet files or a CSV file, which appears whole or not at all; a table."""
+    """Where a table goes:
+
+    a folder of Parquet files or a CSV file, which appears whole or not at all; a table.
+    """
 
     path: str | None
     table: str | None
@@ -370,7 +481,7 @@ class Target(NamedTuple):
         return {self.what: self.path, f"table of {self.what}": self.table}
 
 
-# ---- paths and tables ------------------------------------------------------------------------------------------------
+# ---- paths and tables --------------------------------------------------------------------------
 
 
 def under_spark_submit() -> bool:
@@ -379,7 +490,10 @@ def under_spark_submit() -> bool:
 
 
 def local_path(path: str) -> Path | None:
-    """The path if it is certainly on the disk of this machine. None if only a Spark session knows."""
+    """The path if it is certainly on the disk of this machine.
+
+    None if only a Spark session knows.
+    """
     parts = urlsplit(path)
     if is_table_name(path) and not Path(path).exists():
         return None
@@ -391,16 +505,27 @@ def local_path(path: str) -> Path | None:
 
 
 def is_table_name(path: str) -> bool:
-    """Whether it may name a table of a catalog, such as ``films.ratings``, and not a file, such as ``ratings.csv``."""
-    return "." in path and bool(TABLE.fullmatch(path)) and path.rpartition(".")[2].lower() not in FILE_ENDINGS
+    """Whether it may name a table of a catalog, such as ``films.ratings``, and not a file, such as
+    ``ratings.csv``.
+    """
+    return (
+        "." in path
+        and bool(TABLE.fullmatch(path))
+        and path.rpartition(".")[2].lower() not in FILE_ENDINGS
+    )
 
 
 def table_problems(name: str | None, sources: Mapping[str, str]) -> Iterator[str]:
     if name is not None and not TABLE.fullmatch(name):
-        yield f"--output-table must be TABLE, DATABASE.TABLE or CATALOG.DATABASE.TABLE, not {name!r}"
+        yield (
+            f"--output-table must be TABLE, DATABASE.TABLE or CATALOG.DATABASE.TABLE, not {name!r}"
+        )
     for source, path in sources.items():
         if path == name:
-            yield f"{source} and --output-table are the same table, {name}: choose another for the predictions"
+            yield (
+                f"{source} and --output-table are the same table, {name}: choose another for "
+                "the predictions"
+            )
 
 
 def is_csv(path: str) -> bool:
@@ -412,6 +537,9 @@ def exists_already(name: str, path: str) -> str:
 
 
 def _holds(folder: str, path: str) -> bool:
-    outer, inner = urlsplit(folder), urlsplit(path)
+    outer = urlsplit(folder)
+    inner = urlsplit(path)
     same_place = outer.netloc == inner.netloc
-    return same_place and Path(os.path.abspath(inner.path)).is_relative_to(os.path.abspath(outer.path))
+    return same_place and Path(os.path.abspath(inner.path)).is_relative_to(
+        os.path.abspath(outer.path)
+    )

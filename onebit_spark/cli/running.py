@@ -1,4 +1,6 @@
-"""How a job runs: arguments, then a runtime, then the work; and how it ends: an exit code and one last line.
+"""How a job runs:
+
+arguments, then a runtime, then the work; and how it ends: an exit code and one last line.
 
 A job runs in this process, unless something needs Spark. The choice is printed with its reason.
 
@@ -36,8 +38,11 @@ from onebit_spark.settings import FitConfig, Terms, available_memory
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DONE, FAILED, REFUSED = 0, 1, 2
-LOCAL, SPARK = "local", "spark"
+DONE = 0
+FAILED = 1
+REFUSED = 2
+LOCAL = "local"
+SPARK = "spark"
 PACKAGE = Path(__file__).parents[1]
 NO_SPARK = "Spark, which is not installed: pip install '.[spark]' in a clone of onebit_spark"
 
@@ -52,23 +57,35 @@ Request = TypeVar("Request", bound=requests.SessionRequest)
 class Job(Generic[Request]):
     name: str
     request: type[Request]  # the dataclass of its flags
-    # Gives the function work(runtime, request). It is imported when the arguments have been checked.
+    # Gives the function work(runtime, request). It is imported when the arguments have been
+    # checked.
     work: Callable[[], Callable[[Any, Request], None]]
-    advice: Callable[[Any, Request], str] = lambda runtime, request: ""  # how to go on after an interrupt
+    advice: Callable[[Any, Request], str] = lambda runtime, request: (
+        ""
+    )  # how to go on after an interrupt
     # warm_up(request, name of the runtime): runs in a thread while Spark starts or a file is read
     warm_up: Callable[[Request, str], None] | None = None
     needs_classic: bool = False  # refuses Spark Connect
     packages: tuple[Path, ...] = ()  # folders of Python packages that the workers do not have
 
     def __call__(
-        self, argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str | None = None,
+        self,
+        argv: Sequence[str] | None = None,
+        *,
+        ship_package: bool = False,
+        name: str | None = None,
         runtime: str = SPARK,
-    ) -> int:  # fmt: skip
-        """Run the job and return its exit code. The last line on stderr, after Spark stopped, says what went wrong.
+    ) -> int:
+        """Run the job and return its exit code.
 
-        ``runtime`` is where it runs if the request names none. ``ship_package``: the workers lack this package.
+        The last line on stderr, after Spark stopped, says what went wrong.
+
+        ``runtime`` is where it runs if the request names none. ``ship_package``: the workers lack
+        this package.
         """
-        job = replace(self, name=name or self.name, packages=self.packages + (PACKAGE,) * ship_package)
+        job = replace(
+            self, name=name or self.name, packages=self.packages + (PACKAGE,) * ship_package
+        )
         with Interrupts() as interrupts:
             request = parse(job.request, job.name, argv)
             log_plainly(logging.WARNING if request.quiet else logging.INFO)
@@ -80,7 +97,10 @@ class Job(Generic[Request]):
             with job._runtime(request, chosen) as place:
                 spark = place.session
                 interrupts.install(None if spark is None else lambda: _silence(spark))
-                with interrupts.with_advice(lambda: job.advice(place, request)), explained_failures():
+                with (
+                    interrupts.with_advice(lambda: job.advice(place, request)),
+                    explained_failures(),
+                ):
                     job.work()(place, request)
         return interrupts.code
 
@@ -95,8 +115,13 @@ class Job(Generic[Request]):
         if self.needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
             from onebit_spark.engines.spark.sessions import NOT_ON_CONNECT
 
-            raise RequestError(f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and SPARK_API_MODE")
-        with spark_session(f"onebit_spark {self.name}", self.packages, request.log_level, remote) as spark:
+            raise RequestError(
+                f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and "
+                "SPARK_API_MODE"
+            )
+        with spark_session(
+            f"onebit_spark {self.name}", self.packages, request.log_level, remote
+        ) as spark:
             from onebit_spark.cli.spark_runtime import SparkRuntime
 
             yield SparkRuntime(spark)
@@ -113,7 +138,7 @@ def in_background(task: Callable[..., None], *arguments: Any) -> None:
     threading.Thread(target=task, args=arguments, name="warm-up", daemon=True).start()
 
 
-# ---- where a job runs ------------------------------------------------------------------------------------------------
+# ---- where a job runs --------------------------------------------------------------------------
 
 BYTES_IN_TRANSFER = 24.0  # of a rating on its way: two ids and a label
 INPUTS = ("ratings", "predict", "pairs", "exclude_seen", "user_features", "item_features")
@@ -126,7 +151,10 @@ class Chosen(NamedTuple):
 
 
 def choose(request: requests.SessionRequest, default: str) -> Chosen:
-    """The runtime of a request, or the ``default`` if it names none. Refuses a runtime that cannot work."""
+    """The runtime of a request, or the ``default`` if it names none.
+
+    Refuses a runtime that cannot work.
+    """
     wanted = getattr(request, "runtime", None) or default
     if wanted == SPARK or not isinstance(request, requests.JobRequest):
         if find_spec("pyspark") is None:
@@ -138,7 +166,9 @@ def choose(request: requests.SessionRequest, default: str) -> Chosen:
         return Chosen(LOCAL, "as requested")
     obstacle = next(chain(cluster_named(), needs_spark(request), too_large(request, "auto")), None)
     if obstacle is None:
-        return Chosen(LOCAL, "the input is read by Arrow and fits this machine, and no cluster is named")
+        return Chosen(
+            LOCAL, "the input is read by Arrow and fits this machine, and no cluster is named"
+        )
     if find_spec("pyspark") is None:
         raise RequestError(f"{obstacle}: that needs {NO_SPARK}")
     return Chosen(SPARK, obstacle)
@@ -202,7 +232,10 @@ def _unreadable(request: requests.JobRequest, name: str, path: str) -> Iterator[
 
 
 def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
-    """Why the ratings do not fit the memory. Whatever else is wrong with them is left to the job."""
+    """Why the ratings do not fit the memory.
+
+    Whatever else is wrong with them is left to the job.
+    """
     if not isinstance(request, requests.FitRequest):
         return
     from onebit_spark.data.files import count_rows, format_of, id_text_bytes, open_table
@@ -210,22 +243,30 @@ def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
     from onebit_spark.engines.decide import driver_exchange
     from onebit_spark.engines.spark.sessions import NO_LIMIT, DriverLimits
 
-    rows, ids = None, 0.0
+    rows = None
+    ids = 0.0
     with suppress(Exception):
         rows = count_rows(request.ratings, request.format, request.option)
-        # The types of JSON lines are known only after reading them all: the job checks the ids of these.
+        # The types of JSON lines are known only after reading them all: the job checks the ids of
+        # these.
         if rows is not None and (request.format or format_of(request.ratings).name) != "json":
-            options = {key: value for key, value in request.option.items() if key.lower() != "inferschema"}  # reads all
+            options = {
+                key: value for key, value in request.option.items() if key.lower() != "inferschema"
+            }  # reads all
             table = open_table(request.ratings, request.format, options)
             ids = id_text_bytes(table, (request.user_col, request.item_col), rows)
     if rows is None:
         return
-    size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.weight_col is not None, id_bytes=ids)
+    size = SizeEstimate(
+        rows, BYTES_IN_TRANSFER, weighted=request.weight_col is not None, id_bytes=ids
+    )
     limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
     try:
         from onebit_spark.core.setup import form_of
 
-        answer = driver_exchange(wanted, size, 0, form_of(request.fit_config), limits, request.execution.driver_ratings)
+        answer = driver_exchange(
+            wanted, size, 0, form_of(request.fit_config), limits, request.execution.driver_ratings
+        )
     except RequestError as error:
         yield str(error)
         return
@@ -233,23 +274,32 @@ def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
         yield answer
 
 
-# ---- Spark sessions --------------------------------------------------------------------------------------------------
+# ---- Spark sessions ----------------------------------------------------------------------------
 
 
 @contextmanager
 def spark_session(
-    name: str, packages: Sequence[Path] = (), log_level: str | None = None, remote: str | None = None,
+    name: str,
+    packages: Sequence[Path] = (),
+    log_level: str | None = None,
+    remote: str | None = None,
     java_options: str = "",
-) -> Iterator[SparkSession]:  # fmt: skip
+) -> Iterator[SparkSession]:
     """The session that runs already, left running; or a new one, stopped at the end.
 
-    Under spark-submit all settings are the caller's. As plain Python the master is local[*] unless configured, and the
-    workers run this interpreter. Spark logs warnings only, unless ``log_level`` or the user's own settings say more.
-    ``remote`` is the address of a Spark Connect server. The workers of a new session get the ``packages``.
+    Under spark-submit all settings are the caller's. As plain Python the master is local[*] unless
+    configured, and the workers run this interpreter. Spark logs warnings only, unless ``log_level``
+    or the user's own settings say more. ``remote`` is the address of a Spark Connect server. The
+    workers of a new session get the ``packages``.
     """
     from pyspark.sql import SparkSession
 
-    from onebit_spark.engines.spark.sessions import check_reachable, is_connect, logging_is_configured, ship
+    from onebit_spark.engines.spark.sessions import (
+        check_reachable,
+        is_connect,
+        logging_is_configured,
+        ship,
+    )
 
     running = SparkSession.getActiveSession()
     if running is not None and (is_connect(running) or not remote):
@@ -263,11 +313,18 @@ def spark_session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if _LOG4J.is_file() and log_level is None:
             options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} {java_options}".strip()
-            os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-java-options '{options}' pyspark-shell")
+            os.environ.setdefault(
+                "PYSPARK_SUBMIT_ARGS", f"--driver-java-options '{options}' pyspark-shell"
+            )
         builder = builder.config("spark.ui.showConsoleProgress", "false")
         # Over TCP a delayed acknowledgement costs each Python task some 40 ms.
         builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
-    if log_level is None and requests.under_spark_submit() and not remote and not logging_is_configured():
+    if (
+        log_level is None
+        and requests.under_spark_submit()
+        and not remote
+        and not logging_is_configured()
+    ):
         log_level = "warn"
     if log_level is not None and not remote:
         builder = builder.config("spark.log.level", log_level.upper())
@@ -275,7 +332,12 @@ def spark_session(
         spark = builder.getOrCreate()
         try:
             for package in packages:  # the workers do not share this process's sys.path
-                ship(spark, shutil.make_archive(f"{folder}/{package.name}", "zip", package.parent, package.name))
+                ship(
+                    spark,
+                    shutil.make_archive(
+                        f"{folder}/{package.name}", "zip", package.parent, package.name
+                    ),
+                )
             yield spark
         finally:
             _silence(spark)  # what it logs at its end would come after our last line
@@ -291,7 +353,7 @@ def _silence(spark: SparkSession) -> None:
         log_nothing(spark)
 
 
-# ---- failures --------------------------------------------------------------------------------------------------------
+# ---- failures ----------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -347,7 +409,7 @@ def print_traceback() -> None:
         traceback.print_exc()
 
 
-# ---- how a job ends --------------------------------------------------------------------------------------------------
+# ---- how a job ends ----------------------------------------------------------------------------
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AGAIN_SECONDS = 0.3
@@ -355,7 +417,9 @@ SILENCE_SECONDS = 2.0  # the longest wait for a busy or dead JVM
 
 
 class Interrupts:
-    """SIGINT and SIGTERM raise KeyboardInterrupt in the body; a second signal ends the process at once.
+    """SIGINT and SIGTERM raise KeyboardInterrupt in the body;
+
+    a second signal ends the process at once.
 
     The exit code says how the body ended, and a last line on stderr, if it did not succeed, why.
     """
@@ -368,7 +432,10 @@ class Interrupts:
         self._silence: Callable[[], None] | None = None
 
     def install(self, silence: Callable[[], None] | None = None) -> None:
-        """Install the handlers; again, with what ends its logging, after a Spark session has installed its own."""
+        """Install the handlers;
+
+        again, with what ends its logging, after a Spark session has installed its own.
+        """
         self._silence = silence
         if threading.current_thread() is threading.main_thread() and self.received is None:
             for number in SIGNALS:
@@ -415,11 +482,13 @@ class Interrupts:
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         logging.disable()  # py4j logs the traceback of the call that it is in
-        # Python ignores what is raised in a finaliser, of which py4j has many: an alarm raises it again.
+        # Python ignores what is raised in a finaliser, of which py4j has many: an alarm raises it
+        # again.
         sys.unraisablehook = lambda _: None
         signal.signal(signal.SIGALRM, self._interrupt_again)
         if self._silence is not None:
-            # Ctrl-C ends Java too, which would log it. This thread may be in a call of the JVM: another one calls it.
+            # Ctrl-C ends Java too, which would log it. This thread may be in a call of the JVM:
+            # another one calls it.
             silencing = threading.Thread(target=self._silence, daemon=True)
             silencing.start()
             silencing.join(SILENCE_SECONDS)
@@ -432,7 +501,8 @@ class Interrupts:
 
     @contextmanager
     def with_advice(self, advice: Callable[[], str]) -> Iterator[None]:
-        """Add the advice to a KeyboardInterrupt of the body while the JVM, which can list files, still runs.
+        """Add the advice to a KeyboardInterrupt of the body while the JVM, which can list files,
+        still runs.
 
         Under spark-submit the JVM ends with the signal too, so any exception may come first.
         """
@@ -447,7 +517,7 @@ class Interrupts:
             raise KeyboardInterrupt(words) from error
 
 
-# ---- the jobs --------------------------------------------------------------------------------------------------------
+# ---- the jobs ----------------------------------------------------------------------------------
 
 
 def _module(name: str) -> Any:
@@ -455,7 +525,8 @@ def _module(name: str) -> Any:
 
 
 def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> None:
-    """Compile the kernels that a fit with these settings needs, or load them from the cache, by a fit of 16 ratings.
+    """Compile the kernels that a fit with these settings needs, or load them from the cache, by a
+    fit of 16 ratings.
 
     This happens while Spark starts or a file is read. No result depends on it.
     """
@@ -464,7 +535,8 @@ def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> Non
     from onebit_spark.in_process import fit_arrays
 
     rows, cols = np.divmod(np.arange(16), 4)
-    labels, weights = np.where((rows + cols) % 3 > 0, 1, -1), np.ones(16, np.float32) if weighted else None
+    labels = np.where((rows + cols) % 3 > 0, 1, -1)
+    weights = np.ones(16, np.float32) if weighted else None
     short = replace(config, max_iter=2, tol=0.0)
     fit_arrays(rows, cols, labels, short, weights=weights, certify=Terms(), device=device)
 
@@ -486,5 +558,7 @@ fit = Job(
     warm_up=_warm_up,
 )
 predict = Job("predict.py", requests.PredictRequest, work=lambda: _module("model_jobs").predict)
-positions = Job("positions.py", requests.PositionsRequest, work=lambda: _module("model_jobs").positions)
+positions = Job(
+    "positions.py", requests.PositionsRequest, work=lambda: _module("model_jobs").positions
+)
 evaluate = Job("evaluate.py", requests.EvaluateRequest, work=lambda: _module("model_jobs").evaluate)

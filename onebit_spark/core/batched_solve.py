@@ -1,24 +1,25 @@
-"""Solves or inverts the D×D systems of eight rows at once, in place and without allocation, inside compiled kernels.
+"""Solves or inverts the D×D systems of eight rows at once, in place and without allocation, inside
+compiled kernels.
 
-One small system is too short to fill vector instructions; eight fill them. Entry q of all eight systems is line q of an
-array with ``LANES`` columns, and every operation below acts on a whole line. LLVM maps a line to the registers of the
-machine (four of two numbers, two of four, one of eight). The lanes do not mix, so the result of a row does not depend
-on the other rows of its batch.
+One small system is too short to fill vector instructions; eight fill them. Entry q of all eight
+systems is line q of an array with ``LANES`` columns, and every operation below acts on a whole
+line. LLVM maps a line to the registers of the machine (four of two numbers, two of four, one of
+eight). The lanes do not mix, so the result of a row does not depend on the other rows of its batch.
 
-A batch is processed in two passes: ``next_batch`` picks the rows, the kernel computes their sums one after the other,
-and then their systems are solved together. A lower triangle is packed row after row: entry (i, j) of all eight systems
-is line i(i+1)/2 + j.
+A batch is processed in two passes: ``next_batch`` picks the rows, the kernel computes their sums
+one after the other, and then their systems are solved together. A lower triangle is packed row
+after row: entry (i, j) of all eight systems is line i(i+1)/2 + j.
 
-Systems are **solved** by Cholesky's method and **inverted** by Gauss-Jordan sweeps. For an inverse, a system is the
-packed lower triangle of [[A, b], [bᵀ, ·]], D + 1 lines, the last of which is b. A sweep of some coordinates k, with r
-the others, maps::
+Systems are **solved** by Cholesky's method and **inverted** by Gauss-Jordan sweeps. For an inverse,
+a system is the packed lower triangle of [[A, b], [bᵀ, ·]], D + 1 lines, the last of which is b. A
+sweep of some coordinates k, with r the others, maps::
 
     A_kk ─► −A_kk⁻¹,     A_rk ─► A_rk A_kk⁻¹,     A_rr ─► A_rr − A_rk A_kk⁻¹ A_kr
 
-After the sweeps of all D coordinates A has become −A⁻¹ and the line of b A⁻¹b. The pivots are those of Cholesky's
-method, so a positive definite A needs no exchange of lines. A sweep of four coordinates reads and writes each entry
-once for four multiply-adds; the triangular solves of Cholesky's method would read three numbers for each. Both take
-D³/2 multiply-adds.
+After the sweeps of all D coordinates A has become −A⁻¹ and the line of b A⁻¹b. The pivots are those
+of Cholesky's method, so a positive definite A needs no exchange of lines. A sweep of four
+coordinates reads and writes each entry once for four multiply-adds; the triangular solves of
+Cholesky's method would read three numbers for each. Both take D³/2 multiply-adds.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -36,7 +37,9 @@ from numba.np.arrayobj import make_array
 from onebit_spark.compiled import inner, intrinsic, jit
 
 LANES = 8  # rows whose systems are solved together
-MOST_RATINGS = 1024  # of a batch of several rows, so that what they read stays in the second-level cache
+MOST_RATINGS = (
+    1024  # of a batch of several rows, so that what they read stays in the second-level cache
+)
 
 _LINE = ir.VectorType(ir.DoubleType(), LANES)
 
@@ -111,7 +114,9 @@ def times(typing, x, y):
 @intrinsic
 def minus_product(typing, s, x, y):
     """s − x·y, rounded once where the machine can."""
-    return _of_lines(3, lambda builder, s, x, y: _of_llvm(builder, "fmuladd", builder.fneg(x), y, s))
+    return _of_lines(
+        3, lambda builder, s, x, y: _of_llvm(builder, "fmuladd", builder.fneg(x), y, s)
+    )
 
 
 @intrinsic
@@ -132,8 +137,13 @@ def reciprocal_root(typing, x):
 
 @inner
 def next_batch(pointers, first, last, members):
-    """Put the next rows with ratings, at most LANES, into ``members``; return their number and the row after them."""
-    count, i, begin = 0, first, pointers[first]
+    """Put the next rows with ratings, at most LANES, into ``members``;
+
+    return their number and the row after them.
+    """
+    count = 0
+    i = first
+    begin = pointers[first]
     while i < last and count < LANES and (count == 0 or pointers[i + 1] - begin <= MOST_RATINGS):
         if pointers[i + 1] > pointers[i]:
             members[count] = i
@@ -196,7 +206,8 @@ def cholesky_solve(c, b, size):
 @inner
 def sum_of_logs(table, i):
     """Σ_k log table[i, k], by one logarithm per four factors."""
-    total, product = 0.0, 1.0
+    total = 0.0
+    product = 1.0
     for k in range(table.shape[1]):
         product *= table[i, k]
         if k % 4 == 3:
@@ -205,22 +216,30 @@ def sum_of_logs(table, i):
     return total + math.log(product)
 
 
-# ---- inverses --------------------------------------------------------------------------------------------------------
+# ---- inverses ----------------------------------------------------------------------------------
 
 BLOCK = 4  # coordinates that are swept together
 
 
 @jit
 def sweep_arrays(size):
-    """Arrays for the systems of a batch, for the reciprocals of their pivots, and for the lines of a sweep."""
+    """Arrays for the systems of a batch, for the reciprocals of their pivots, and for the lines of
+    a sweep.
+    """
     lines = (size + 1) * (size + 2) // 2
-    return np.zeros((lines, LANES)), np.empty((size, LANES)), np.empty((3, BLOCK * (size + 1 + BLOCK), LANES))
+    return (
+        np.zeros((lines, LANES)),
+        np.empty((size, LANES)),
+        np.empty((3, BLOCK * (size + 1 + BLOCK), LANES)),
+    )
 
 
 @jit
 def sweep_all(system, pivots, scratch, size):
     """[A, b] ─► [−A⁻¹, A⁻¹b]. ``pivots`` are filled with the reciprocals of the pivots."""
-    for k in range(0, size - BLOCK + 1, BLOCK):  # not from k = 0: numba would compile a form for this constant
+    for k in range(
+        0, size - BLOCK + 1, BLOCK
+    ):  # not from k = 0: numba would compile a form for this constant
         _sweep_block(system, pivots, scratch[0], scratch[1], scratch[2], size, k)
     for k in range(size - size % BLOCK, size):
         _sweep_one(system, size + 1, size, k, scratch[0], pivots, k)
@@ -229,7 +248,8 @@ def sweep_all(system, pivots, scratch, size):
 @jit
 def half_log_det_inverse(pivots, lane):
     """½ log det A⁻¹ of one row, by one logarithm per four pivots."""
-    total, product = 0.0, 1.0
+    total = 0.0
+    product = 1.0
     for k in range(len(pivots)):
         product *= pivots[k, lane]
         if k % 4 == 3:
@@ -246,7 +266,10 @@ def _line(i, j):
 
 @inner
 def _sweep_one(a, rows, size, k, u, pivots, place):
-    """Sweep coordinate k; ``u`` is scratch for A_rk. The first ``size`` of the ``rows`` lines are coordinates."""
+    """Sweep coordinate k;
+
+    ``u`` is scratch for A_rk. The first ``size`` of the ``rows`` lines are coordinates.
+    """
     r = reciprocal(load(a, _line(k, k)))
     store(pivots, place, r)
     for i in range(rows):
@@ -264,7 +287,10 @@ def _sweep_one(a, rows, size, k, u, pivots, place):
 
 @inner
 def _sweep_block(a, pivots, u, w, d, size, k):
-    """Sweep coordinates k … k + 3; ``u``, ``w`` and ``d`` are scratch for A_rk, A_rk A_kk⁻¹ and −A_kk⁻¹."""
+    """Sweep coordinates k … k + 3;
+
+    ``u``, ``w`` and ``d`` are scratch for A_rk, A_rk A_kk⁻¹ and −A_kk⁻¹.
+    """
     for p in range(BLOCK):
         for q in range(p + 1):
             store(d, _line(p, q), load(a, _line(k + p, k + q)))

@@ -1,8 +1,10 @@
-"""Histograms of the confidence over the fitted ratings, and the thresholds that follow from them (docs/MATH.md, §10.2).
+"""Histograms of the confidence over the fitted ratings, and the thresholds that follow from them
+(docs/MATH.md, §10.2).
 
-The uncalibrated probability is a function of the confidence z. For large z it rounds to 1, while z still orders the
-pairs. A fit keeps a histogram of z over its ratings, with fine bins of equal width in log₂ |z| for either sign. The
-``ConfidenceThresholds`` are computed from this histogram, so no threshold depends on held-out ratings.
+The uncalibrated probability is a function of the confidence z. For large z it rounds to 1, while z
+still orders the pairs. A fit keeps a histogram of z over its ratings, with fine bins of equal width
+in log₂ |z| for either sign. The ``ConfidenceThresholds`` are computed from this histogram, so no
+threshold depends on held-out ratings.
 """
 
 from __future__ import annotations
@@ -20,21 +22,34 @@ from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.scores import HIGHEST_OCTAVE, LARGEST, compute_confidences, predictions_of
 
 Histogram = NDArray[np.int64]
-Call = Literal["answered", "positive", "negative"]  # what a model can say of a pair; each is a boolean column
+Call = Literal[
+    "answered", "positive", "negative"
+]  # what a model can say of a pair; each is a boolean column
 
-LOWEST_OCTAVE = -8  # log₂ |z| ranges up to HIGHEST_OCTAVE; the first and the last bin take what is outside
+LOWEST_OCTAVE = (
+    -8
+)  # log₂ |z| ranges up to HIGHEST_OCTAVE; the first and the last bin take what is outside
 PER_OCTAVE = 512
-HISTOGRAM_BINS = (HIGHEST_OCTAVE - LOWEST_OCTAVE) * PER_OCTAVE  # of |z|; the histogram of z has as many per sign
+HISTOGRAM_BINS = (
+    HIGHEST_OCTAVE - LOWEST_OCTAVE
+) * PER_OCTAVE  # of |z|; the histogram of z has as many per sign
 # A model makes a call where this function of z reaches the threshold of the call.
-TOWARDS: dict[Call, Callable[[Any], Any]] = {"answered": np.abs, "positive": np.positive, "negative": np.negative}
+TOWARDS: dict[Call, Callable[[Any], Any]] = {
+    "answered": np.abs,
+    "positive": np.positive,
+    "negative": np.negative,
+}
 LEVEL_STEP = 1.02  # the ratio of the numbers of ratings that a level and the next higher one answer
-ENOUGH = 4_000_000  # ratings for the histogram; fits of at least twice as many ratings take a sample
+ENOUGH = (
+    4_000_000  # ratings for the histogram; fits of at least twice as many ratings take a sample
+)
 FEWEST = 10  # fitted ratings that the highest level answers
 
 
 @dataclass(frozen=True)
 class ConfidenceThresholds:
-    """Thresholds of |z|, z or −z (``TOWARDS``). Level j calls a pair if its value is at least ``values[j]``::
+    """Thresholds of |z|, z or −z (``TOWARDS``). Level j calls a pair if its value is at least
+    ``values[j]``::
 
     level         0      1      2    …
     threshold     0    0.013  0.027  …
@@ -42,19 +57,27 @@ class ConfidenceThresholds:
     """
 
     shares: tuple[float, ...]  # share of the fitted ratings that each level calls; the first is 1
-    values: tuple[float, ...]  # the thresholds, ascending; the first is 0 or −LARGEST, so level 0 calls everything
+    values: tuple[
+        float, ...
+    ]  # the thresholds, ascending; the first is 0 or −LARGEST, so level 0 calls everything
     class_share: float = 1.0  # share of the fitted ratings that are of the called class; 1 for |z|
 
     def __post_init__(self) -> None:
         first = self.shares[:1] == (1,) and self.values[:1] in ((0,), (-LARGEST,))
         if not first or len(self.shares) != len(self.values):
-            raise ValueError("the first confidence threshold calls all pairs (share 1), and each threshold has a share")
+            raise ValueError(
+                "the first confidence threshold calls all pairs (share 1), and each threshold has "
+                "a share"
+            )
         if np.any(np.diff(self.values) <= 0) or np.any(np.diff(self.shares) > 0):
             raise ValueError("confidence thresholds must ascend, and their shares must not")
 
     @classmethod
     def of_histogram(cls, counts: Histogram, lower: DoubleArray) -> ConfidenceThresholds:
-        """Levels at ``lower`` edges of bins. Each calls 2% more ratings than the next higher one, or one bin more."""
+        """Levels at ``lower`` edges of bins.
+
+        Each calls 2% more ratings than the next higher one, or one bin more.
+        """
         total = int(counts.sum())
         above = np.cumsum(counts[::-1])[::-1]  # ratings in this bin or a higher one
         levels = int(math.log(max(total / FEWEST, 1.0)) / math.log(LEVEL_STEP)) + 1
@@ -93,14 +116,24 @@ def thresholds_of(counts: Histogram) -> dict[Call, ConfidenceThresholds]:
 
 
 def count_confidences(
-    block: RatingBlock, lo: int, hi: int, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior,
-    noise: float, stride: int = 1,
-) -> Histogram:  # fmt: skip
-    """The histogram of z over every ``stride``-th rating of the rows lo … hi−1, in ascending bins (MATH.md, §10.2)."""
+    block: RatingBlock,
+    lo: int,
+    hi: int,
+    row_numbers: NDArray[np.int64],
+    rows: RowPosterior,
+    cols: RowPosterior,
+    noise: float,
+    stride: int = 1,
+) -> Histogram:
+    """The histogram of z over every ``stride``-th rating of the rows lo … hi−1, in ascending bins
+    (MATH.md, §10.2).
+    """
     starts = block.row_pointers[lo:hi] + -row_numbers[lo:hi] % stride
     scores, variances = predictions_of(block, lo, hi, rows, cols, starts, stride)
     bins = bin_of(compute_confidences(scores, np.sqrt(variances), noise))
-    return np.bincount(np.where(scores < 0, -1 - bins, bins) + HISTOGRAM_BINS, minlength=2 * HISTOGRAM_BINS)
+    return np.bincount(
+        np.where(scores < 0, -1 - bins, bins) + HISTOGRAM_BINS, minlength=2 * HISTOGRAM_BINS
+    )
 
 
 def bin_of(z: DoubleArray) -> NDArray[np.int64]:

@@ -1,18 +1,20 @@
 """Features of rows: the set of partners that a row has rated, and tables that describe the rows.
 
-**Implicit features** (docs/MATH.md, §13). Every row and every column has vectors of length K, side by side in
-``RowPosterior.implicit`` as [w r z d s q]. Three of them concern the prior means of the rows that rate it, three its
-own prior mean p_i:
+**Implicit features** (docs/MATH.md, §13). Every row and every column has vectors of length K, side
+by side in ``RowPosterior.implicit`` as [w r z d s q]. Three of them concern the prior means of the
+rows that rate it, three its own prior mean p_i:
 
     w    its coefficient                             r    its residual |Ω_i|^{−½}(E L_i − p_i)
-    z    the preconditioned gradient                 s    |Ω_i|^{−½} times the change of p_i for a step along z
+    z    the preconditioned gradient    s    |Ω_i|^{−½} times the change of p_i for a step along z
     d    the last step of w                          q    the same for d
 
-A model keeps [w r], and a rating reads [w r z d] of its partner. A half step sums these over the partners of each row,
-so implicit features need no pass of their own. ``CoefStep`` is the best step in the span of z and d.
+A model keeps [w r], and a rating reads [w r z d] of its partner. A half step sums these over the
+partners of each row, so implicit features need no pass of their own. ``CoefStep`` is the best step
+in the span of z and d.
 
-**Side features** (§15) are numbers f_i (``data.features``), which add Wᵀf_i to the prior mean of a row. A half step
-sums Σ f_i d_iᵀ, where d_i is the distance of E x_i from its prior mean, and ``FeatureRidge`` moves W.
+**Side features** (§15) are numbers f_i (``data.features``), which add Wᵀf_i to the prior mean of a
+row. A half step sums Σ f_i d_iᵀ, where d_i is the distance of E x_i from its prior mean, and
+``FeatureRidge`` moves W.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -48,8 +50,8 @@ FEATURE_RIDGE = 5.0  # ρ of side features
 def gram_matrix(lines: FloatArray) -> DoubleArray:
     """Σ_i x_i x_iᵀ in double precision, in one thread.
 
-    Ranges of rows are processed in parallel. BLAS would start threads of its own for larger products: with two cores an
-    iteration over 2·10⁷ ratings took 1.6 times as long.
+    Ranges of rows are processed in parallel. BLAS would start threads of its own for larger
+    products: with two cores an iteration over 2·10⁷ ratings took 1.6 times as long.
     """
     total = _lower_triangle(np.ascontiguousarray(lines))
     return total + np.tril(total, -1).T
@@ -62,9 +64,15 @@ def _lower_triangle(lines):
     total = np.zeros((width, width))
     fours = len(lines) - len(lines) % 4
     for i in range(0, fours, 4):
-        a, b, c, d = lines[i], lines[i + 1], lines[i + 2], lines[i + 3]
+        a = lines[i]
+        b = lines[i + 1]
+        c = lines[i + 2]
+        d = lines[i + 3]
         for j in range(width):
-            p, q, r, s = np.float64(a[j]), np.float64(b[j]), np.float64(c[j]), np.float64(d[j])
+            p = np.float64(a[j])
+            q = np.float64(b[j])
+            r = np.float64(c[j])
+            s = np.float64(d[j])
             for k in range(j + 1):
                 total[j, k] += p * a[k] + q * b[k] + r * c[k] + s * d[k]
     for i in range(fours, len(lines)):
@@ -84,14 +92,17 @@ def sent_vectors(partners: RowPosterior) -> FloatArray:
 def add_implicit_sums(
     block: RatingBlock, lo: int, hi: int, partners: FloatArray, own: FloatArray, means: DoubleArray
 ) -> None:
-    """Write z, s and q of the rows lo … hi−1 to ``own``, their ``implicit``, and add their p_i to ``means`` (m × K).
+    """Write z, s and q of the rows lo … hi−1 to ``own``, their ``implicit``, and add their p_i to
+    ``means`` (m × K).
 
     ``partners`` are the [w r z d] of the block's columns.
     """
     _add_implicit_sums(block.row_pointers, block.codes, lo, hi, partners, own, RIDGE, means)
 
 
-def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, means: DoubleArray) -> None:
+def leave_residuals(
+    block: RatingBlock, lo: int, hi: int, rows: RowPosterior, means: DoubleArray
+) -> None:
     """Write r_i of the updated rows lo … hi−1, whose prior means are ``means`` (m × D)."""
     assert rows.features is not None
     rank = rows.rank
@@ -108,12 +119,17 @@ def prior_means(block: RatingBlock, partners: RowPosterior) -> DoubleArray:
     return means
 
 
-def newcomer_means(block: RatingBlock, partners: RowPosterior, centre: DoubleArray, typical: float) -> DoubleArray:
-    """p_i of new rows, whose ratings are treated as the first of a ``typical`` number n̄ (docs/MATH.md, §13).
+def newcomer_means(
+    block: RatingBlock, partners: RowPosterior, centre: DoubleArray, typical: float
+) -> DoubleArray:
+    """p_i of new rows, whose ratings are treated as the first of a ``typical`` number n̄
+    (docs/MATH.md, §13).
 
-    ``centre`` is p̄, the mean of p over all ratings, which the n̄ − |Ω_i| further ratings are expected to have.
+    ``centre`` is p̄, the mean of p over all ratings, which the n̄ − |Ω_i| further ratings are
+    expected to have.
     """
-    means, counts = prior_means(block, partners), block.distinct_counts[:, None]
+    means = prior_means(block, partners)
+    counts = block.distinct_counts[:, None]
     begun = means * np.sqrt(counts / typical) + (1.0 - counts / typical) * centre
     return np.where(counts < typical, begun, means)
 
@@ -133,7 +149,9 @@ def _partner_sums(pointers, codes, i, partners, is_first, part, sums):
     count = 0.0
     for lo in range(pointers[i], pointers[i + 1], CHUNK):
         hi = min(lo + CHUNK, pointers[i + 1])
-        for l in range(lo, hi):  # a column that is rated twice counts once, and its ratings are neighbours
+        for l in range(
+            lo, hi
+        ):  # a column that is rated twice counts once, and its ratings are neighbours
             is_first[l - lo] = l == pointers[i] or codes[l] >> 1 != codes[l - 1] >> 1
             count += is_first[l - lo]
         add_weighted_rows(partners, codes, lo, hi, 0, is_first, part, sums, True)
@@ -143,8 +161,12 @@ def _partner_sums(pointers, codes, i, partners, is_first, part, sums):
 @jit
 def _add_implicit_sums(pointers, codes, first, last, partners, own, ridge, means):
     size = means.shape[1]
-    w, r, z, d = PLACE_W * size, PLACE_R * size, PLACE_Z * size, PLACE_D * size
-    s, q = PLACE_S * size, PLACE_Q * size
+    w = PLACE_W * size
+    r = PLACE_R * size
+    z = PLACE_Z * size
+    d = PLACE_D * size
+    s = PLACE_S * size
+    q = PLACE_Q * size
     sums = np.empty(SENT_VECTORS * size)
     part = np.empty(SENT_VECTORS * size, partners.dtype)
     is_first = np.empty(CHUNK, partners.dtype)
@@ -162,7 +184,8 @@ def _add_implicit_sums(pointers, codes, first, last, partners, own, ridge, means
 
 @jit
 def _add_means(pointers, codes, weights, means):
-    sums, is_first = np.empty(means.shape[1]), np.empty(CHUNK, weights.dtype)
+    sums = np.empty(means.shape[1])
+    is_first = np.empty(CHUNK, weights.dtype)
     part = np.empty(means.shape[1], weights.dtype)
     for i in range(len(means)):
         if pointers[i] == pointers[i + 1]:
@@ -172,14 +195,17 @@ def _add_means(pointers, codes, weights, means):
             means[i, k] += share * sums[k]
 
 
-LEAST_PART = 1e-4  # of the largest eigenvalue; directions below it depend on others, up to float32 rounding
+LEAST_PART = (
+    1e-4  # of the largest eigenvalue; directions below it depend on others, up to float32 rounding
+)
 LEAST_SIZE = 1e-4  # of the longest column of Z, or of D; shorter columns are rounding errors
 
 
 @dataclass(frozen=True)
 class ImplicitMove:
-    """x ─► x + yC in every line of ``implicit``, where x and y = [y₁ y₂] are some of its vectors, and y₂ ─► yC.
+    """x ─► x + yC in every line of ``implicit``, and y₂ ─► yC.
 
+    x and y = [y₁ y₂] are some of its vectors.
     y₂ is not used on the rating side.
     """
 
@@ -188,7 +214,10 @@ class ImplicitMove:
     directions: int  # the position of y₁; y₂ is the next one
 
     def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
-        """Map rows lo … hi−1 in place. The result of a row depends bit for bit on that row alone."""
+        """Map rows lo … hi−1 in place.
+
+        The result of a row depends bit for bit on that row alone.
+        """
         assert posterior.implicit is not None
         _move_implicit(posterior.implicit, self.matrix, self.value, self.directions, lo, hi)
 
@@ -198,7 +227,9 @@ class CoefStep:
     matrix: DoubleArray  # [A; B], 2K × K
 
     @classmethod
-    def best(cls, directions: DoubleArray, residuals: DoubleArray, weights: DoubleArray) -> CoefStep:
+    def best(
+        cls, directions: DoubleArray, residuals: DoubleArray, weights: DoubleArray
+    ) -> CoefStep:
         """From YᵀY (2K × 2K), YᵀR (2K × K) and the Gram matrix of [W Z D] (3K × 3K)."""
         rank = residuals.shape[1]
         system = directions + RIDGE * weights[rank:, rank:]
@@ -207,10 +238,13 @@ class CoefStep:
         longest = np.repeat([part.max() for part in np.split(size, 2)], rank)
         unit = np.divide(1.0, size, out=np.zeros_like(size), where=size > LEAST_SIZE * longest)
         system = unit[:, None] * system * unit
-        if not np.isfinite(system).all():  # the solver reports the objective, which is not finite either
+        if not np.isfinite(
+            system
+        ).all():  # the solver reports the objective, which is not finite either
             return cls(np.zeros_like(right))
         values, vectors = np.linalg.eigh(system)
-        # λ³/(λ⁴ + ε⁴), a smooth version of 1/λ above ε and 0 below it. It is at most 1/λ, so no step rises.
+        # λ³/(λ⁴ + ε⁴), a smooth version of 1/λ above ε and 0 below it. It is at most 1/λ, so no
+        # step rises.
         values = np.maximum(values, 0.0)
         least = LEAST_PART * max(values.max(), np.finfo(np.float64).tiny)
         shares = values / least
@@ -228,7 +262,10 @@ class CoefStep:
         return ImplicitMove(-self.matrix, PLACE_R, PLACE_S)
 
     def before(self, by: RowMap) -> CoefStep:
-        """The same step for lines to which the map x ─► xT has not been applied yet: TAT⁻¹ and TBT⁻¹."""
+        """The same step for lines to which the map x ─► xT has not been applied yet:
+
+        TAT⁻¹ and TBT⁻¹.
+        """
         rank = self.matrix.shape[1]
         turn = by.matrix[-rank:, -rank:]
         mapped = np.concatenate([turn @ part for part in np.split(self.matrix, 2)])
@@ -268,7 +305,9 @@ def _move_implicit(implicit, matrix, value, directions, first, last):
 
 @dataclass(frozen=True)
 class FeatureRidge:
-    factorised: tuple[DoubleArray, bool]  # Cholesky factor of G + ρI, in the form of ``scipy.linalg.cho_factor``
+    factorised: tuple[
+        DoubleArray, bool
+    ]  # Cholesky factor of G + ρI, in the form of ``scipy.linalg.cho_factor``
 
     @classmethod
     def of(cls, gram: DoubleArray) -> FeatureRidge:

@@ -91,7 +91,7 @@ class FitState(Generic[T]):
         self._tables = tables
         self._maps = {}
 
-    # ---- start -----------------------------------------------------------------------------------
+    # ---- start ----------------------------------------------------------------------------------
 
     def start(self, config: FitConfig, loss: Loss) -> None:
         with self.engine.described("start"):
@@ -106,7 +106,7 @@ class FitState(Generic[T]):
         with self.engine.described("more factors"):
             return self.engine.grow(self.posteriors, config, loss)
 
-    # ---- half steps and maps ---------------------------------------------------------------------
+    # ---- half steps and maps --------------------------------------------------------------------
 
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""
@@ -150,7 +150,7 @@ class FitState(Generic[T]):
         for whose, by in ((side, step.of_residuals), (OTHER[side], step.of_coef)):
             self._tables[whose] = self.engine.apply(whose, self._tables[whose], by)
 
-    # ---- sums over rows --------------------------------------------------------------------------
+    # ---- sums over rows -------------------------------------------------------------------------
 
     def coef_gram(self, side: Side) -> Matrix:
         """The Gram matrix of [w z d], the side's implicit weights for the other side.
@@ -174,7 +174,7 @@ class FitState(Generic[T]):
         known = self.features.get(side)
         return None if known is None else rated_gram(known.coded, self.engine.counts(side))
 
-    # ---- other posteriors ------------------------------------------------------------------------
+    # ---- other posteriors -----------------------------------------------------------------------
 
     def posterior(
         self,
@@ -216,7 +216,7 @@ class FitState(Generic[T]):
         make = partial(RowPosterior.with_vectors, kept=MODEL_VECTORS, vectors=vectors)
         return {side: self.convert(side, make, rows) for side, rows in posteriors.items()}
 
-    # ---- over all ratings ------------------------------------------------------------------------
+    # ---- over all ratings -----------------------------------------------------------------------
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         """Errors of draws from the posteriors on the ratings: one pass over the ratings."""
@@ -258,7 +258,7 @@ class FitState(Generic[T]):
                 measured[side] = engine.measure(work, side, posterior[side], partners)
         return axes, measured
 
-    # ---- parts of the ratings --------------------------------------------------------------------
+    # ---- parts of the ratings -------------------------------------------------------------------
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[FitState[Any]]:

@@ -27,28 +27,41 @@ class HoldoutLoss:
     total_weight: float  # Σ w_l
     errors: int  # wrong signs; a score of 0 counts as wrong
     n: int  # number of ratings
-    margins: DoubleArray  # Σ w_l in each bin of the margins y·score/√(c + variance), where c is the noise of the loss
+    # Σ w_l in each bin of the margins y·score/√(c + variance), where c is the noise of the loss
+    margins: DoubleArray
 
     @classmethod
     def of_ratings(
         cls, loss: str, block: RatingBlock, lo: int, hi: int, rows: RowPosterior, cols: RowPosterior
     ) -> HoldoutLoss:
-        first, last = block.row_pointers[lo], block.row_pointers[hi]
+        first = block.row_pointers[lo]
+        last = block.row_pointers[hi]
         signs = np.where(block.codes[first:last] & 1, 1.0, -1.0)
-        weights = np.ones(len(signs)) if block.weights is None else block.weights[first:last].astype(np.float64)
+        weights = (
+            np.ones(len(signs))
+            if block.weights is None
+            else block.weights[first:last].astype(np.float64)
+        )
         scores, variances = predictions_of(block, lo, hi, rows, cols, block.row_pointers[lo:hi])
         losses = LOSSES[loss].held_out(scores, variances, signs)
         with np.errstate(divide="ignore", invalid="ignore"):
-            margins = np.where(scores == 0, 0.0, signs * scores / np.sqrt(LOSSES[loss].score_noise + variances))
+            margins = np.where(
+                scores == 0, 0.0, signs * scores / np.sqrt(LOSSES[loss].score_noise + variances)
+            )
         place = np.clip((margins + WIDEST) * (BINS / (2 * WIDEST)), 0, BINS - 1).astype(np.int64)
         return cls(
-            float(losses @ weights), float(losses**2 @ weights), float(weights.sum()),
-            int(np.count_nonzero(scores * signs <= 0)), len(signs),
+            float(losses @ weights),
+            float(losses**2 @ weights),
+            float(weights.sum()),
+            int(np.count_nonzero(scores * signs <= 0)),
+            len(signs),
             np.bincount(place, weights, BINS).astype(np.float64),
-        )  # fmt: skip
+        )
 
     def to_vector(self) -> DoubleArray:
-        return np.concatenate([[self.total, self.squares, self.total_weight, self.errors, self.n], self.margins])
+        return np.concatenate(
+            [[self.total, self.squares, self.total_weight, self.errors, self.n], self.margins]
+        )
 
     @classmethod
     def of_sums(cls, sums: NDArray[np.float64]) -> HoldoutLoss:
@@ -62,7 +75,11 @@ class HoldoutLoss:
 
     @property
     def standard_error(self) -> float:
-        return math.sqrt(max(self.squares / self.total_weight - self.loss**2, 0.0) / self.n) if self.n else 0.0
+        return (
+            math.sqrt(max(self.squares / self.total_weight - self.loss**2, 0.0) / self.n)
+            if self.n
+            else 0.0
+        )
 
     def temperature_scaling(self, score_noise: float) -> TemperatureScaling | None:
         """The calibration that these ratings prefer to the plain link, if any."""

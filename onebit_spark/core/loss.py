@@ -1,13 +1,14 @@
 """The contract of a loss: how the posterior of a side's rows is updated, given the other side.
 
-Coordinates. A row has D free coordinates, ``[b_i, L_i1 … L_iK]`` with intercepts or ``[L_i1 … L_iK]`` without. With
-intercepts the score b_i + d_j + L_i·R_j is the product of two augmented vectors of length D + 1::
+Coordinates. A row has D free coordinates, ``[b_i, L_i1 … L_iK]`` with intercepts or ``[L_i1 …
+L_iK]`` without. With intercepts the score b_i + d_j + L_i·R_j is the product of two augmented
+vectors of length D + 1::
 
-    the row being updated    [ 1 , b_i, L_i1 … L_iK ]      its first coordinate is fixed at 1, with variance 0
+    the row being updated    [ 1 , b_i, L_i1 … L_iK ]    its first coordinate is 1, with variance 0
     the other side           [ d_j, 1 , R_j1 … R_jK ]
 
-An update of the other side exchanges the roles, so one kernel serves both sides. Without intercepts nothing is fixed,
-and the augmented vectors are the plain ones.
+An update of the other side exchanges the roles, so one kernel serves both sides. Without intercepts
+nothing is fixed, and the augmented vectors are the plain ones.
 """
 
 from __future__ import annotations
@@ -33,32 +34,50 @@ Symmetry = Literal["linear", "scaling"]
 
 @dataclass(frozen=True)
 class RowPrior:
-    """x_i ~ N(mean_i, (diag precision_i + coupling)⁻¹): one line for all rows of the side, or one line per row."""
+    """x_i ~ N(mean_i, (diag precision_i + coupling)⁻¹):
+
+    one line for all rows of the side, or one line per row.
+    """
 
     # (1, D) or (rows, D): E[μ] for intercepts and 0 for factors, plus ``explained``. After a fit,
-    # ``new_ratings.update_prior`` takes the means and inverse variances of known rows from their posterior.
+    # ``new_ratings.update_prior`` takes the means and inverse variances of known rows from their
+    # posterior.
     mean: DoubleArray
     precision: DoubleArray  # (1, D): g = E[1/γ]; or (rows, D)
     # (rows, D): the part of ``mean`` that features explain (docs/MATH.md, §13 and §15)
     explained: DoubleArray | None = None
-    implicit_mean: DoubleArray | None = None  # (rows, K): the part of it that implicit features explain
-    coupling: DoubleArray | None = None  # (D, D), 0 on its diagonal: couples coordinates after ``before``
+    implicit_mean: DoubleArray | None = (
+        None  # (rows, K): the part of it that implicit features explain
+    )
+    coupling: DoubleArray | None = (
+        None  # (D, D), 0 on its diagonal: couples coordinates after ``before``
+    )
 
     @classmethod
     def at(cls, lines: RowPosterior) -> RowPrior:
         return cls(lines.location.astype(np.float64), lines.std.astype(np.float64) ** -2)
 
     def take(self, index: IntArray | slice) -> RowPrior:
-        mean, precision = (lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision))
-        explained, implicit = (None if part is None else part[index] for part in (self.explained, self.implicit_mean))
+        mean, precision = (
+            lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision)
+        )
+        explained, implicit = (
+            None if part is None else part[index] for part in (self.explained, self.implicit_mean)
+        )
         return RowPrior(mean, precision, explained, implicit, self.coupling)
 
-    def shifted_by(self, explained: DoubleArray, implicit_mean: DoubleArray | None = None) -> RowPrior:
-        """The prior with ``explained`` (D columns) and ``implicit_mean`` (K columns) added to the means of all rows."""
+    def shifted_by(
+        self, explained: DoubleArray, implicit_mean: DoubleArray | None = None
+    ) -> RowPrior:
+        """The prior with ``explained`` (D columns) and ``implicit_mean`` (K columns) added to the
+        means of all rows.
+        """
         if implicit_mean is not None:
             explained = explained.copy()
             explained[:, -implicit_mean.shape[1] :] += implicit_mean
-        return replace(self, mean=self.mean + explained, explained=explained, implicit_mean=implicit_mean)
+        return replace(
+            self, mean=self.mean + explained, explained=explained, implicit_mean=implicit_mean
+        )
 
     def before(self, by: RowMap) -> RowPrior:
         """The prior before the pending map x ─► xT + t: mean (p − t)T⁻¹, precision T diag(g) Tᵀ."""
@@ -82,14 +101,23 @@ class HalfStep:
     want_data: bool = False  # whether to compute the objective's data term at the new state
     # ω in [1, 2): means move ω times the way to the minimum of their majoriser (docs/MATH.md, §7.3)
     relaxation: float = 1.0
-    curvature: bool = False  # the logistic loss only: its own curvature E σ'(u) instead of its bound's (§17)
+    curvature: bool = (
+        False  # the logistic loss only: its own curvature E σ'(u) instead of its bound's (§17)
+    )
     # W, (p, D): a row with the side features f has the prior mean Wᵀf (docs/MATH.md, §15)
     feature_coef: DoubleArray | None = None
 
     def before(self, by: RowMap) -> HalfStep:
-        """The same step before the pending map ``by`` of its rows. The map of the other side is pending as well."""
+        """The same step before the pending map ``by`` of its rows.
+
+        The map of the other side is pending as well.
+        """
         learnt = self.feature_coef
-        learnt = None if learnt is None else np.asarray(np.linalg.solve(by.matrix.T, learnt.T).T, np.float64)
+        learnt = (
+            None
+            if learnt is None
+            else np.asarray(np.linalg.solve(by.matrix.T, learnt.T).T, np.float64)
+        )
         return replace(self, prior=self.prior.before(by), feature_coef=learnt)
 
 
@@ -120,11 +148,15 @@ class Loss(ABC):
 
     name: ClassVar[str]  # that of its module, in flags and in Params
     default_kappa: ClassVar[float]  # κ where none is given or chosen
-    chooses_kappa: ClassVar[bool] = False  # whether κ is chosen on a part of the ratings where none is given
+    chooses_kappa: ClassVar[bool] = (
+        False  # whether κ is chosen on a part of the ratings where none is given
+    )
     start_std: ClassVar[float]  # standard deviation of every coordinate at the start
     start_shrinkage: ClassVar[float]  # the spectral start's factor in a model with intercepts
     has_curvature: ClassVar[bool] = False  # whether ``HalfStep.curvature`` is possible
-    score_noise: ClassVar[float]  # c: ``probability`` is an increasing function of score/√(c + variance)
+    score_noise: ClassVar[
+        float
+    ]  # c: ``probability`` is an increasing function of score/√(c + variance)
 
     def __init_subclass__(cls) -> None:
         cls.name = name_of(cls.__module__)
@@ -158,7 +190,10 @@ class Loss(ABC):
         return "linear" if self.kind == "covariance" else "scaling"
 
     def plan(self) -> list[Move]:
-        return [Move("rows", means=True, covariances=True), Move("cols", means=True, covariances=True)]
+        return [
+            Move("rows", means=True, covariances=True),
+            Move("cols", means=True, covariances=True),
+        ]
 
     @abstractmethod
     def other_lines(self, posterior: RowPosterior) -> OtherLines:
@@ -166,20 +201,30 @@ class Loss(ABC):
 
     @abstractmethod
     def update_rows(
-        self, block: RatingBlock, lo: int, hi: int, others: OtherLines, rows: RowPosterior, step: HalfStep
+        self,
+        block: RatingBlock,
+        lo: int,
+        hi: int,
+        others: OtherLines,
+        rows: RowPosterior,
+        step: HalfStep,
     ) -> RowSums:
-        """Update rows lo … hi−1 of ``rows`` in place from the ratings of ``block`` (same numbering).
+        """Update rows lo … hi−1 of ``rows`` in place from the ratings of ``block`` (same
+        numbering).
 
         Rows without ratings do not change. ``step.prior`` is the prior of all rows of the block.
         """
 
 
-def kernel_arguments(block: RatingBlock, rows: RowPosterior, step: HalfStep) -> tuple[Any, Any, Any]:
-    """Ratings, rows and prior as every row kernel takes them: pointers, codes and weights; location, scale and the
-    number of fixed coordinates, 1 with intercepts; mean, precision and coupling. Arrays of one layout, so that a kernel
-    is compiled once.
+def kernel_arguments(
+    block: RatingBlock, rows: RowPosterior, step: HalfStep
+) -> tuple[Any, Any, Any]:
+    """Ratings, rows and prior as every row kernel takes them: pointers, codes and weights;
+    location, scale and the number of fixed coordinates, 1 with intercepts; mean, precision and
+    coupling. Arrays of one layout, so that a kernel is compiled once.
     """
-    prior, size = step.prior, rows.dimension
+    prior = step.prior
+    size = rows.dimension
     coupling = np.zeros((size, size)) if prior.coupling is None else prior.coupling
     return (
         (block.row_pointers, block.codes, block.weights),
@@ -190,7 +235,11 @@ def kernel_arguments(block: RatingBlock, rows: RowPosterior, step: HalfStep) -> 
 
 def other_location(posterior: RowPosterior) -> FloatArray:
     """[d_j, 1, R_j] with intercepts, R_j without (m × augmented)."""
-    return np.insert(posterior.location, 1, 1, axis=1) if posterior.has_intercept else posterior.location
+    return (
+        np.insert(posterior.location, 1, 1, axis=1)
+        if posterior.has_intercept
+        else posterior.location
+    )
 
 
 def other_std(posterior: RowPosterior) -> FloatArray:
@@ -199,7 +248,9 @@ def other_std(posterior: RowPosterior) -> FloatArray:
 
 
 def aligned_table(rows: int, columns: int, dtype: np.dtype[np.floating]) -> FloatArray:
-    """An empty table that begins at a cache line, so that rows of whole cache lines touch no others."""
+    """An empty table that begins at a cache line, so that rows of whole cache lines touch no
+    others.
+    """
     size = rows * columns * dtype.itemsize
     raw = np.empty(size + CACHE_LINE, np.uint8)
     start = -raw.ctypes.data % CACHE_LINE

@@ -1,19 +1,23 @@
-"""Model selection on a held-out tenth of the ratings: κ, rank, implicit features and number of iterations.
+"""Model selection on a held-out tenth of the ratings:
 
-    nine tenths of a slice    start ─► [ some iterations ─► loss of the last tenth: is the change kept? ]* ─► a state
+κ, rank, implicit features and number of iterations.
+
+    nine tenths of a slice   start ─► [ iterations ─► loss of the tenth: keep it? ]* ─► a state
     of one 4 times larger     that state ─► [ the same ]* ─► a state
     of all ratings            that state ─► [ the same ]* ─► a state
     all ratings               that state ─► some more iterations
 
-A slice has all ratings of some rows, or of some columns if there are more of these. A change is kept if it lowers the
-loss of the tenth by more than a tenth of that loss's standard error. The changes are a few more iterations; implicit
-features; a larger or a smaller κ; and, if all factors are in use, more of them, together with a κ for them. Each change
-begins at the best state so far, so nothing is fitted twice, and what a slice has clearly refused is not tried again.
-All ratings may need more factors than a slice: they try twice ``START_RANK`` where slices refused the first growth. At
-the end, factors that the prior has switched off are dropped (docs/MATH.md, §14).
+A slice has all ratings of some rows, or of some columns if there are more of these. A change is
+kept if it lowers the loss of the tenth by more than a tenth of that loss's standard error. The
+changes are a few more iterations; implicit features; a larger or a smaller κ; and, if all factors
+are in use, more of them, together with a κ for them. Each change begins at the best state so far,
+so nothing is fitted twice, and what a slice has clearly refused is not tried again. All ratings may
+need more factors than a slice: they try twice ``START_RANK`` where slices refused the first growth.
+At the end, factors that the prior has switched off are dropped (docs/MATH.md, §14).
 
-With weights the loss of the tenth is a weighted mean, as in the objective. The random choice of the tenth ignores the
-weights. It keeps all ratings of a cell together: otherwise a fit that repeats the ratings it has seen would win.
+With weights the loss of the tenth is a weighted mean, as in the objective. The random choice of the
+tenth ignores the weights. It keeps all ratings of a cell together: otherwise a fit that repeats the
+ratings it has seen would win.
 """
 
 from __future__ import annotations
@@ -47,18 +51,25 @@ log = logging.getLogger("onebit_spark")
 
 # The candidates for κ, times the default of the loss: ten to a decade, a quarter to four.
 KAPPA_FACTORS = (0.25, 0.32, 0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0)
-START_RANK = 10  # the first rank that is tried, and the rank of a fit with too few ratings for a choice
+START_RANK = (
+    10  # the first rank that is tried, and the rank of a fit with too few ratings for a choice
+)
 FITTED_SHARE = 0.9
 FEWEST_RATINGS = 5_000  # with fewer, a tenth is too small to compare candidates
 SHORTEST_FIT = 30  # iterations; a shorter fit would take less time than the selection
-TRIAL_ITERATIONS, FIRST_ITERATIONS = 2, 4  # between two evaluations of the loss, and before the first one
+TRIAL_ITERATIONS = 2
+FIRST_ITERATIONS = 4  # between two evaluations of the loss, and before the first one
 LEAST_GAIN = 0.1  # by which a change must lower the loss, in standard errors
 CLEAR_LOSS = 0.3  # by so many standard errors a state is clearly worse
-NEW_FACTORS_LOSS = (2.0, 1.0)  # by which new factors may raise the loss after 2 and after 4 iterations
+NEW_FACTORS_LOSS = (
+    2.0,
+    1.0,
+)  # by which new factors may raise the loss after 2 and after 4 iterations
 GROWTH = 16  # ranks above ``START_RANK`` are multiples of it, from twice as many on
 FEWEST_IN_SLICE = 75_000  # ratings of the smallest slice, at least
 SLICE_RATIO = 4  # of the sizes of two slices
-COIN_STREAM, SLICE_STREAM = 0x3A9F1, 0x51CE5  # make these random numbers differ from others with the same seed
+COIN_STREAM = 0x3A9F1
+SLICE_STREAM = 0x51CE5  # make these random numbers differ from others with the same seed
 FINAL_ITERATIONS = 6  # iterations with all ratings
 
 
@@ -87,10 +98,14 @@ class Trial(Generic[T]):
         config = self.config
         return {
             "share": share,
-            "rank": config.factors, "weight": kappa_of(config), "implicit_features": config.implicit_features,
-            "iterations": self.iterations, "loss": self.loss, "standard_error": self.holdout.standard_error,
+            "rank": config.factors,
+            "weight": kappa_of(config),
+            "implicit_features": config.implicit_features,
+            "iterations": self.iterations,
+            "loss": self.loss,
+            "standard_error": self.holdout.standard_error,
             "kept": kept,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -99,26 +114,40 @@ class SelectedModel(Generic[T]):
 
     config: FitConfig  # with rank, κ and implicit features
     start: Start[T] | None = None  # the start of the fit of all ratings
-    candidates: int = 1  # number of κ that could be selected; theorem 1 pays for all of them, tried or not
+    candidates: int = (
+        1  # number of κ that could be selected; theorem 1 pays for all of them, tried or not
+    )
     ranks: int = 1  # number of ranks that could be selected; each has a prior of its own
-    trail: list[dict[str, Any]] = field(default_factory=list)  # all trials, in order: see ``Trial.as_dict``
-    noise: TemperatureScaling | None = None  # the calibration of the probabilities, if it lowers the loss
+    trail: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # all trials, in order: see ``Trial.as_dict``
+    noise: TemperatureScaling | None = (
+        None  # the calibration of the probabilities, if it lowers the loss
+    )
     holdout: HoldoutLoss | None = None  # of the selected state
     seconds: float = 0.0  # that the selection took
-    search: Record | None = None  # of an unfinished one: how many ``levels`` are done, what they ``refused``
+    search: Record | None = (
+        None  # of an unfinished one: how many ``levels`` are done, what they ``refused``
+    )
 
     @property
     def losses(self) -> dict[float, float]:
         """The last loss of every κ that was tried with the selected rank and features."""
         kept = [entry for entry in self.trail if entry["kept"]]
         same = ("share", "rank", "implicit_features")
-        alike = [entry for entry in self.trail if kept and all(entry[k] == kept[-1][k] for k in same)]
-        return {entry["weight"]: entry["loss"] for entry in sorted(alike, key=lambda entry: bool(entry["kept"]))}
+        alike = [
+            entry for entry in self.trail if kept and all(entry[k] == kept[-1][k] for k in same)
+        ]
+        return {
+            entry["weight"]: entry["loss"]
+            for entry in sorted(alike, key=lambda entry: bool(entry["kept"]))
+        }
 
     def as_dict(self) -> dict[str, Any] | None:
         if not self.trail:
             return None
-        start, noise = self.start, self.noise
+        start = self.start
+        noise = self.noise
         return {
             "trail": self.trail,
             "ranks": self.ranks,
@@ -130,7 +159,11 @@ class SelectedModel(Generic[T]):
 
     @property
     def calibration(self) -> Calibration | None:
-        return None if self.noise is None else self.noise.calibration(LOSSES[self.config.loss].score_noise)
+        return (
+            None
+            if self.noise is None
+            else self.noise.calibration(LOSSES[self.config.loss].score_noise)
+        )
 
 
 def at_start_rank(config: FitConfig) -> FitConfig:
@@ -139,51 +172,74 @@ def at_start_rank(config: FitConfig) -> FitConfig:
 
 
 def select_model(
-    state: FitState[T], config: FitConfig, start: Start[T] | None = None,
+    state: FitState[T],
+    config: FitConfig,
+    start: Start[T] | None = None,
     after_level: Callable[[SelectedModel[T]], None] | None = None,
-) -> SelectedModel[T]:  # fmt: skip
-    """The settings of a fit: those given, those of the start, or those selected on a tenth of the ratings.
+) -> SelectedModel[T]:
+    """The settings of a fit:
 
-    ``after_level`` is called after every level of the search. A start whose record has a ``search`` continues it.
+    those given, those of the start, or those selected on a tenth of the ratings.
+
+    ``after_level`` is called after every level of the search. A start whose record has a ``search``
+    continues it.
     """
     given = replace(at_start_rank(config), likelihood_weight=kappa_of(config))
     if not (chooses_kappa(config) or config.rank == AUTO):
         return SelectedModel(given, start)
     candidates = len(KAPPA_FACTORS) if chooses_kappa(config) else 1
     ranks = config.max_rank if config.rank == AUTO else 1
-    if start is not None and start.history and start.record is None:  # an interrupted fit that had nothing to choose
+    if (
+        start is not None and start.history and start.record is None
+    ):  # an interrupted fit that had nothing to choose
         return SelectedModel(given, start)
     if start is not None:  # the settings of the earlier fit, except for those that are given
-        chosen = {"likelihood_weight": chooses_kappa(config), "rank": config.rank == AUTO, "implicit_features": True}
-        before = replace(given, **{name: value for name, value in start.settings.items() if chosen[name]})
+        chosen = {
+            "likelihood_weight": chooses_kappa(config),
+            "rank": config.rank == AUTO,
+            "implicit_features": True,
+        }
+        before = replace(
+            given, **{name: value for name, value in start.settings.items() if chosen[name]}
+        )
         record = start.record or {}
         if "search" not in record:
             scaling = TemperatureScaling(**record["noise"]) if record.get("noise") else None
-            return SelectedModel(before, start, candidates, ranks, list(record.get("trail", ())), scaling)
+            return SelectedModel(
+                before, start, candidates, ranks, list(record.get("trail", ())), scaling
+            )
     elif state.engine.n_ratings < FEWEST_RATINGS or (
         config.max_iter < SHORTEST_FIT and config.likelihood_weight != AUTO
     ):
         return SelectedModel(given)
-    search, trial, done = _Search(state, config, given), None, 0
+    search = _Search(state, config, given)
+    trial = None
+    done = 0
     if start is not None:
-        trial, done = search.resumed(before, start, record), record["search"]["levels"]
+        trial = search.resumed(before, start, record)
+        done = record["search"]["levels"]
     for number, level in enumerate(islice(_levels(state, config.seed), done, None), done + 1):
         trial = search.best(level, trial)
         if level is not None and trial is not None and after_level is not None:
             after_level(replace(search.state(trial, number), candidates=candidates, ranks=ranks))
     assert trial is not None
-    noise, settings = None, replace(trial.config, max_iter=config.max_iter, tol=config.tol)
+    noise = None
+    settings = replace(trial.config, max_iter=config.max_iter, tol=config.tol)
     if LOSSES[config.loss].score_noise > 0:
         noise = trial.holdout.temperature_scaling(LOSSES[config.loss].score_noise)
     final = _final_start(trial, state)
-    model = SelectedModel(settings, final, candidates, ranks, search.trail, noise, trial.holdout, search.seconds)
+    model = SelectedModel(
+        settings, final, candidates, ranks, search.trail, noise, trial.holdout, search.seconds
+    )
     if after_level is not None:
         after_level(model)
     return model
 
 
 def _levels(state: FitState[Any], seed: int) -> Iterator[Split | None]:
-    """The slices of the side with more ids, each contained in the next, and None for all ratings."""
+    """The slices of the side with more ids, each contained in the next, and None for all
+    ratings.
+    """
     side = _longer(state)
     slices = int(math.log(max(state.engine.n_ratings / FEWEST_IN_SLICE, 1), SLICE_RATIO))
     yield from (Split(seed ^ SLICE_STREAM, SLICE_RATIO**-k, side) for k in range(slices, 0, -1))
@@ -209,22 +265,28 @@ def sentences(record: Record) -> Iterator[str]:
     )
     if noise := record["noise"]:
         silent = f"{noise['noise']:.1%} of the labels are random, and " if noise["noise"] else ""
-        yield f"Probabilities are calibrated on that tenth: {silent}the temperature is {noise['temperature']:.3g}."
+        yield (
+            f"Probabilities are calibrated on that tenth: {silent}the temperature is "
+            f"{noise['temperature']:.3g}."
+        )
 
 
 def trial_table(record: Record) -> Iterator[str]:
     """The trials as lines of a table, from ``SelectedModel.as_dict``."""
     yield "share  rank  weight  implicit features  iterations    loss    gain"
     for entry, gain in zip(record["trail"], gains(record["trail"]), strict=True):
-        features, kept = "yes" if entry["implicit_features"] else "no", "  kept" if entry["kept"] else ""
+        features = "yes" if entry["implicit_features"] else "no"
+        kept = "  kept" if entry["kept"] else ""
         yield (
             f"{entry['share']:5.3g}  {entry['rank']:4}  {entry['weight']:6.3g}  {features:>17}  "
-            f"{entry['iterations']:10}  {entry['loss']:.4f}  {'' if gain is None else f'{gain:+.3g}':>6}{kept}".rstrip()
+            f"{entry['iterations']:10}  {entry['loss']:.4f}  "
+            f"{'' if gain is None else f'{gain:+.3g}':>6}{kept}".rstrip()
         )
 
 
 def gains(trail: Iterable[Record]) -> Iterator[float | None]:
-    """How far the loss of every trial is below that of the last kept one before it, in its standard errors.
+    """How far the loss of every trial is below that of the last kept one before it, in its standard
+    errors.
 
     None for the first trial on a share of the ratings.
     """
@@ -239,32 +301,46 @@ def gains(trail: Iterable[Record]) -> Iterator[float | None]:
 def _final_start(trial: Trial[T], state: FitState[T]) -> Start[T]:
     """The start of the fit of all ratings: the end of the fit of nine tenths.
 
-    The coefficients of side features start at 0, because their coding depends on which rows have ratings.
+    The coefficients of side features start at 0, because their coding depends on which rows have
+    ratings.
     """
     before = trial.iterations
     reason = (
-        f"these used all ratings; {before} before used nine tenths of them, until the loss of the last tenth no longer "
+        f"these used all ratings; {before} before used nine tenths of them, until the loss of the "
+        "last tenth no longer "
         "fell"
     )
     scales = replace(trial.start.scales, features={}) if state.features else trial.start.scales
-    return Start(trial.start.posteriors, scales, earlier=before, planned=IterationPlan(FINAL_ITERATIONS, reason))
+    return Start(
+        trial.start.posteriors,
+        scales,
+        earlier=before,
+        planned=IterationPlan(FINAL_ITERATIONS, reason),
+    )
 
 
 class _Search(Generic[T]):
-    """Trials on nine tenths of the ratings of a level (``_part``), compared by the loss of the last tenth of them."""
+    """Trials on nine tenths of the ratings of a level (``_part``), compared by the loss of the last
+    tenth of them.
+    """
 
     # a level may be a slice in this process, whatever the tables of the whole are
     _level: FitState[Any]
     _part: FitState[Any]
     _share: float  # of the ratings, on this level
-    # The numbers of the rows of the level below (``Engine.numbers``); None if it has all rows of the engine.
+    # The numbers of the rows of the level below (``Engine.numbers``); None if it has all rows of
+    # the engine.
     _below: dict[Side, NDArray[np.int64]] | None = None
 
     def __init__(self, state: FitState[T], asked: FitConfig, given: FitConfig) -> None:
-        self._whole, self._asked, self._given = state, asked, given
+        self._whole = state
+        self._asked = asked
+        self._given = given
         self._split = Split(asked.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
         self._too_large: set[int] = set()  # ranks for which there is too little memory
-        self._refused: dict[tuple[int, float], bool] = {}  # rank and κ of what was tried: whether it is clearly worse
+        self._refused: dict[
+            tuple[int, float], bool
+        ] = {}  # rank and κ of what was tried: whether it is clearly worse
         self._new = _longer(state)  # the side of which a level has more rows than that below
         self._rival: Trial[T] | None = None  # the state that a group of changes must beat together
         self.trail: list[dict[str, Any]] = []
@@ -280,21 +356,29 @@ class _Search(Generic[T]):
         posteriors = self._placed(self._whole, trial.start)
         refused = [key for key, clearly in self._refused.items() if clearly]
         start = Start(posteriors, _final_start(trial, self._whole).scales)
-        return SelectedModel(trial.config, start, trail=self.trail, search={"levels": levels, "refused": refused})
+        return SelectedModel(
+            trial.config, start, trail=self.trail, search={"levels": levels, "refused": refused}
+        )
 
     def resumed(self, config: FitConfig, start: Start[T], record: Record) -> Trial[T]:
         """The trial of a ``state``."""
         self.trail = list(record["trail"])
         self._refused = dict.fromkeys(map(tuple, record["search"]["refused"]), True)
-        return Trial(config, start, HoldoutLoss.of_sums(np.zeros(5)))  # the next level does not read its loss
+        return Trial(
+            config, start, HoldoutLoss.of_sums(np.zeros(5))
+        )  # the next level does not read its loss
 
     def best(self, level: Split | None, below: Trial[T] | None) -> Trial[T] | None:
         """The state that no change improves, on a slice of the ratings or on all of them (None)."""
         with ExitStack() as release:
-            self._level, self._share = self._whole, 1.0
+            self._level = self._whole
+            self._share = 1.0
             if level is not None:
-                self._level, self._share = release.enter_context(self._whole.restricted(level)), level.fraction
-                if self._level.engine.n_ratings < FEWEST_RATINGS:  # a few ids have most of the ratings
+                self._level = release.enter_context(self._whole.restricted(level))
+                self._share = level.fraction
+                if (
+                    self._level.engine.n_ratings < FEWEST_RATINGS
+                ):  # a few ids have most of the ratings
                     return below
             self._part = release.enter_context(self._level.restricted(self._split))
             self._refused = {key: clearly for key, clearly in self._refused.items() if clearly}
@@ -314,13 +398,15 @@ class _Search(Generic[T]):
 
     def _first_trial(self) -> Trial[T]:
         """The first fit, with or without implicit features, and with its best κ."""
-        config, refused = self._given, None
+        config = self._given
+        refused = None
         trial = self._trial(config, None, FIRST_ITERATIONS)
         if config.implicit_features:
             plain = self._trial(replace(config, implicit_features=False), None, FIRST_ITERATIONS)
             pays = trial.beats(plain)
             if not pays:
-                trial, plain = self._settled(trial), self._settled(plain)
+                trial = self._settled(trial)
+                plain = self._settled(plain)
                 pays = trial.beats(plain)
             if pays:
                 self._record(plain, True)
@@ -333,10 +419,13 @@ class _Search(Generic[T]):
         return self._with_best_kappa(trial)
 
     def _continued(self, below: Trial[T]) -> Trial[T]:
-        """The state of the level below after iterations on this one. The rows that are new move first.
+        """The state of the level below after iterations on this one.
 
-        Where most factors are switched off, a fit from the start may be better: a slice with few ratings per row or
-        column switches off factors that more ratings need, and they do not come back.
+        The rows that are new move first.
+
+        Where most factors are switched off, a fit from the start may be better: a slice with few
+        ratings per row or column switches off factors that more ratings need, and they do not come
+        back.
         """
         before: Start[Any] = below.start
         numbers = self._part.engine.numbers
@@ -348,7 +437,8 @@ class _Search(Generic[T]):
         trial = self._settled(self._trial(below.config, start, FIRST_ITERATIONS))
         self._record(trial, True)
         if 2 * len(self._in_use(trial)) < trial.config.factors:
-            refused, self._refused = self._refused, {}
+            refused = self._refused
+            self._refused = {}
             with self._against(trial):
                 fresh = self._first_trial()
             if fresh.beats(trial):
@@ -366,7 +456,9 @@ class _Search(Generic[T]):
                 if (config.factors, kappa_of(config)) in self._refused:
                     break
                 changed = self._trial(config, trial.start, TRIAL_ITERATIONS)
-                if abs(changed.loss - trial.loss) < LEAST_GAIN * trial.holdout.standard_error:  # undecided
+                if (
+                    abs(changed.loss - trial.loss) < LEAST_GAIN * trial.holdout.standard_error
+                ):  # undecided
                     changed = self._trial(config, changed.start, TRIAL_ITERATIONS)
                 if not self._kept(changed, trial):
                     break
@@ -378,7 +470,9 @@ class _Search(Generic[T]):
 
     def _with_more_factors(self, trial: Trial[T]) -> Trial[T]:
         """The state with as many factors as help."""
-        while (wider := self._wider(trial.config)) and len(self._in_use(trial)) == trial.config.factors:
+        while (wider := self._wider(trial.config)) and len(
+            self._in_use(trial)
+        ) == trial.config.factors:
             if not trial.settled:
                 trial = self._settled(trial)
                 self._record(trial, True)
@@ -390,18 +484,24 @@ class _Search(Generic[T]):
 
     def _wider(self, config: FitConfig) -> FitConfig | None:
         """The settings with the next rank, if there is one to be tried."""
-        asked, rank = self._asked, config.factors
+        asked = self._asked
+        rank = config.factors
         ranks = [max(2 * GROWTH, GROWTH * (rank // GROWTH + 1))]
         if self._share == 1 and rank == START_RANK:
             ranks.append(2 * START_RANK)
         for each in ranks if asked.rank == AUTO else ():
             wider = replace(config, rank=min(each, asked.max_rank))
-            refused = wider.factors in self._too_large or (wider.factors, kappa_of(wider)) in self._refused
+            refused = (
+                wider.factors in self._too_large
+                or (wider.factors, kappa_of(wider)) in self._refused
+            )
             if refused or wider.factors <= rank:
                 continue
             if not (short := self._whole.engine.shortage(wider)):
                 return wider
-            log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
+            log.warning(
+                "choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short
+            )
             self._too_large.add(wider.factors)
         return None
 
@@ -411,7 +511,9 @@ class _Search(Generic[T]):
         self._part.start_from(trial.start.posteriors)
         posteriors = self._part.grow(wider, loss_of(wider))
         index = np.where(np.arange(wider.factors) < old, np.arange(wider.factors), -1)
-        grown = replace(trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(index))
+        grown = replace(
+            trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(index)
+        )
         for limit in NEW_FACTORS_LOSS:
             changed = self._trial(wider, grown, TRIAL_ITERATIONS)
             if changed.loss > trial.loss + limit * trial.holdout.standard_error:
@@ -422,14 +524,18 @@ class _Search(Generic[T]):
         self._record(changed, True)
         changed = self._with_best_kappa(changed, (1,))
         if changed.beats(trial):
-            for (rank, kappa), clearly in list(self._refused.items()):  # more factors want no smaller κ
+            for (rank, kappa), clearly in list(
+                self._refused.items()
+            ):  # more factors want no smaller κ
                 if rank == old and kappa < kappa_of(trial.config):
                     self._refused[wider.factors, kappa] = clearly
             return changed
         return trial
 
     def _without_idle_factors(self, trial: Trial[T]) -> Trial[T]:
-        """The state without the factors that the prior has switched off, unless the held-out loss needs them."""
+        """The state without the factors that the prior has switched off, unless the held-out loss
+        needs them.
+        """
         used = self._in_use(trial)
         if len(used) == trial.config.factors:
             return trial
@@ -438,7 +544,9 @@ class _Search(Generic[T]):
             side: self._part.convert(side, partial(RowPosterior.with_only, factors=kept), posterior)
             for side, posterior in trial.start.posteriors.items()
         }
-        start = replace(trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(kept))
+        start = replace(
+            trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(kept)
+        )
         holdout = self._level.holdout_loss(trial.config.loss, posteriors, self._split)
         if len(used) and holdout.loss > trial.loss + LEAST_GAIN * trial.holdout.standard_error:
             return trial
@@ -474,7 +582,9 @@ class _Search(Generic[T]):
 
     @contextmanager
     def _against(self, trial: Trial[T]) -> Iterator[None]:
-        """Of changes that are tried together, those count as kept that beat the state before all of them."""
+        """Of changes that are tried together, those count as kept that beat the state before all of
+        them.
+        """
         self._rival = trial
         yield
         self._rival = None
@@ -482,14 +592,21 @@ class _Search(Generic[T]):
     def _record(self, trial: Trial[T], kept: bool) -> None:
         kept = kept and (self._rival is None or trial.beats(self._rival))
         self.trail.append(trial.as_dict(self._share, kept))
-        config, (*_, gain) = trial.config, gains(self.trail)
+        config = trial.config
+        (*_, gain) = gains(self.trail)
         log.info(
-            "choosing by a tenth of %s: rank %d, weight %g%s: loss %.4f after %d iterations%s, %s, %.3g s so far",
-            "the ratings" if self._share == 1 else f"1/{1 / self._share:.0f} of the ratings", config.factors,
-            kappa_of(config), "" if config.implicit_features else ", no implicit features", trial.loss,
+            "choosing by a tenth of %s: rank %d, weight %g%s: loss %.4f after %d iterations%s, "
+            "%s, %.3g s so far",
+            "the ratings" if self._share == 1 else f"1/{1 / self._share:.0f} of the ratings",
+            config.factors,
+            kappa_of(config),
+            "" if config.implicit_features else ", no implicit features",
+            trial.loss,
             trial.iterations,
-            "" if gain is None else f", gain {gain:+.3g} standard errors", "kept" if kept else "not kept", self.seconds,
-        )  # fmt: skip
+            "" if gain is None else f", gain {gain:+.3g} standard errors",
+            "kept" if kept else "not kept",
+            self.seconds,
+        )
 
     def _in_use(self, trial: Trial[T]) -> NDArray[np.int64]:
         part = self._part

@@ -1,4 +1,6 @@
-"""The Gaussian variational posterior of every row of a side (``RowPosterior``), and affine maps of it (``RowMap``)."""
+"""The Gaussian variational posterior of every row of a side (``RowPosterior``), and affine maps of
+it (``RowMap``).
+"""
 # mypy: disallow-untyped-defs=False
 
 from __future__ import annotations
@@ -15,13 +17,19 @@ from onebit_spark.core.arrays import DoubleArray, FloatArray, IntArray, Mask
 
 Kind = Literal["spread", "covariance"]
 
-# Vectors of length K in ``implicit``: in a model, sent to the rows that rate this one, and in a fit.
-MODEL_VECTORS, SENT_VECTORS, FIT_VECTORS = 2, 4, 6
-# The place of each vector there; ``core.features`` says what they are. Kernels of a GPU know them too (``rows.cuh``).
+# Vectors of length K in ``implicit``: in a model, sent to the rows that rate this one, and in a
+# fit.
+MODEL_VECTORS = 2
+SENT_VECTORS = 4
+FIT_VECTORS = 6
+# The place of each vector there; ``core.features`` says what they are. Kernels of a GPU know them
+# too (``rows.cuh``).
 PLACE_W, PLACE_R, PLACE_Z, PLACE_D, PLACE_S, PLACE_Q = range(FIT_VECTORS)
 
 RANK_THRESHOLD = 0.01  # share of the strongest factor; a weaker factor is not in use
-LEAST_STRENGTH = 0.01  # a factor that moves scores by less than this moves no probability by more than .0025
+LEAST_STRENGTH = (
+    0.01  # a factor that moves scores by less than this moves no probability by more than .0025
+)
 
 
 def packed_size(dimension: int) -> int:
@@ -81,24 +89,27 @@ class ImplicitVectors:
 class RowPosterior:
     """Normal posterior L_i ~ N(location_i, ·) of every row i of one side (docs/MATH.md, §1.4).
 
-    A row has D free coordinates: the K factors and, in a model with intercepts, the intercept before them.
+    A row has D free coordinates: the K factors and, in a model with intercepts, the intercept
+    before them.
     """
 
     location: FloatArray  # posterior means [b_i, L_i1 … L_iK], m × D
-    # "spread": standard deviations s_ik (√v in the paper), m × D; "covariance": the lower triangle of V_i, row after
-    # row, m × D(D+1)/2
+    # "spread": standard deviations s_ik (√v in the paper), m × D; "covariance": the lower triangle
+    # of V_i, row after row, m × D(D+1)/2
     scale: FloatArray
     kind: Kind  # what ``scale`` contains
     has_intercept: bool  # whether the first coordinate is an intercept
-    # with implicit features: the vectors [w r z d s q] of a row, m × 6K (``core.features``); a model keeps
-    # [w r], and [w r z d] are sent to partners
+    # with implicit features: the vectors [w r z d s q] of a row, m × 6K (``core.features``); a
+    # model keeps [w r], and [w r z d] are sent to partners
     implicit: FloatArray | None = None
 
     def __post_init__(self) -> None:
         rows, dimension = self.location.shape
         width = dimension if self.kind == "spread" else packed_size(dimension)
         if self.scale.shape != (rows, width):
-            raise ValueError(f"a {self.kind} of {rows} rows has shape {(rows, width)}, not {self.scale.shape}")
+            raise ValueError(
+                f"a {self.kind} of {rows} rows has shape {(rows, width)}, not {self.scale.shape}"
+            )
         if self.scale.dtype != self.location.dtype:
             raise ValueError(f"location is {self.location.dtype} but scale is {self.scale.dtype}")
         if self.implicit is not None and self.implicit.shape not in (
@@ -109,7 +120,9 @@ class RowPosterior:
     @cached_property
     def form(self) -> Form:
         """How a row is laid out when it is stored or sent."""
-        return Form(self.dimension, self.kind, self.has_intercept, self.location.dtype.name, self.vectors)
+        return Form(
+            self.dimension, self.kind, self.has_intercept, self.location.dtype.name, self.vectors
+        )
 
     @property
     def n_rows(self) -> int:
@@ -151,14 +164,19 @@ class RowPosterior:
 
     @property
     def std(self) -> FloatArray:
-        """Posterior standard deviation of every free coordinate (m × D), with the intercept first."""
+        """Posterior standard deviation of every free coordinate (m × D), with the intercept
+        first.
+        """
         if self.kind == "spread":
             return self.scale
         return np.sqrt(self.scale[:, _diagonal(self.dimension)])
 
     @property
     def spread(self) -> FloatArray:
-        """Posterior standard deviation of the K factor columns (m × K): the hinge's s, or √diag V."""
+        """Posterior standard deviation of the K factor columns (m × K):
+
+        the hinge's s, or √diag V.
+        """
         return self.std[:, int(self.has_intercept) :]
 
     @property
@@ -186,38 +204,63 @@ class RowPosterior:
 
     def take(self, index: IntArray | slice) -> RowPosterior:
         implicit = None if self.implicit is None else self.implicit[index]
-        return RowPosterior(self.location[index], self.scale[index], self.kind, self.has_intercept, implicit)
+        return RowPosterior(
+            self.location[index], self.scale[index], self.kind, self.has_intercept, implicit
+        )
 
     def packed(self) -> FloatArray:
         """Location, scale and implicit side by side; ``form.unpacked`` is the inverse."""
-        return np.hstack([self.location, self.scale, *([] if self.implicit is None else [self.implicit])])
+        return np.hstack(
+            [self.location, self.scale, *([] if self.implicit is None else [self.implicit])]
+        )
 
     def copy(self) -> RowPosterior:
         implicit = None if self.implicit is None else self.implicit.copy()
-        return RowPosterior(self.location.copy(), self.scale.copy(), self.kind, self.has_intercept, implicit)
+        return RowPosterior(
+            self.location.copy(), self.scale.copy(), self.kind, self.has_intercept, implicit
+        )
 
     def astype(self, precision: str) -> RowPosterior:
         return replace(self.form, precision=precision).unpacked(self.packed().astype(precision))
 
     def with_implicit(self, vectors: int = MODEL_VECTORS) -> RowPosterior:
         """The same posterior, with implicit vectors of 0."""
-        return replace(self, implicit=np.zeros((self.n_rows, vectors * self.rank), self.location.dtype))
+        return replace(
+            self, implicit=np.zeros((self.n_rows, vectors * self.rank), self.location.dtype)
+        )
 
     def with_vectors(self, kept: int, vectors: int) -> RowPosterior:
-        """The same with so many vectors in ``implicit``: the first ``kept`` as they are, the others 0."""
+        """The same with so many vectors in ``implicit``:
+
+        the first ``kept`` as they are, the others 0.
+        """
         if self.implicit is None:
             return self
         blank = np.zeros_like(self.implicit, shape=(self.n_rows, (vectors - kept) * self.rank))
-        return replace(self, implicit=np.concatenate([self.implicit[:, : kept * self.rank], blank], axis=1))
+        return replace(
+            self, implicit=np.concatenate([self.implicit[:, : kept * self.rank], blank], axis=1)
+        )
 
     def with_factors(self, factors: FloatArray, std: float) -> RowPosterior:
-        """The same with further factors (m × ΔK means), independent of the others; their implicit vectors are 0."""
-        more, dimension = factors.shape[1], self.dimension + factors.shape[1]
-        wider = Form(dimension, self.kind, self.has_intercept, self.location.dtype.name, self.vectors)
+        """The same with further factors (m × ΔK means), independent of the others;
+
+        their implicit vectors are 0.
+        """
+        more = factors.shape[1]
+        dimension = self.dimension + factors.shape[1]
+        wider = Form(
+            dimension, self.kind, self.has_intercept, self.location.dtype.name, self.vectors
+        )
         rows = wider.unpacked(np.zeros((self.n_rows, wider.width), wider.precision))
         rows.location[:] = np.hstack([self.location, factors])
-        rows.scale[:, : self.scale.shape[1]] = self.scale  # the triangle of the first coordinates comes first
-        new = np.arange(self.dimension, dimension) if self.kind == "spread" else _diagonal(dimension)[-more:]
+        rows.scale[:, : self.scale.shape[1]] = (
+            self.scale
+        )  # the triangle of the first coordinates comes first
+        new = (
+            np.arange(self.dimension, dimension)
+            if self.kind == "spread"
+            else _diagonal(dimension)[-more:]
+        )
         rows.scale[:, new] = std if self.kind == "spread" else std**2
         if rows.features is not None and self.features is not None:
             for place in range(self.vectors):
@@ -226,22 +269,29 @@ class RowPosterior:
 
     def with_only(self, factors: IntArray) -> RowPosterior:
         """The marginal posterior of these factors and of the intercept."""
-        kept = np.concatenate([np.arange(int(self.has_intercept)), factors + int(self.has_intercept)])
+        kept = np.concatenate(
+            [np.arange(int(self.has_intercept)), factors + int(self.has_intercept)]
+        )
         scale = kept
         if self.kind == "covariance":
             a, b = (kept[index] for index in np.tril_indices(len(kept)))
-            high, low = np.maximum(a, b), np.minimum(a, b)
+            high = np.maximum(a, b)
+            low = np.minimum(a, b)
             scale = high * (high + 1) // 2 + low
         implicit = self.implicit
         if implicit is not None:
-            implicit = implicit.take(np.concatenate([factors + n * self.rank for n in range(self.vectors)]), axis=1)
-        # take, since an index of columns would give arrays in Fortran's order, which kernels read more slowly
+            implicit = implicit.take(
+                np.concatenate([factors + n * self.rank for n in range(self.vectors)]), axis=1
+            )
+        # take, since an index of columns would give arrays in Fortran's order, which kernels read
+        # more slowly
         tables = self.location.take(kept, axis=1), self.scale.take(scale, axis=1)
         return RowPosterior(*tables, self.kind, self.has_intercept, implicit)
 
     def put(self, index: IntArray | Mask, rows: RowPosterior) -> None:
         """Overwrite the rows at ``index``. Implicit vectors that ``rows`` lacks become 0."""
-        self.location[index], self.scale[index] = rows.location, rows.scale
+        self.location[index] = rows.location
+        self.scale[index] = rows.scale
         if self.implicit is not None:
             self.implicit[index] = 0.0 if rows.implicit is None else rows.implicit
 
@@ -252,8 +302,13 @@ class RowPosterior:
         return rows
 
     @classmethod
-    def isotropic(cls, location: FloatArray, std: FloatArray | float, kind: Kind, has_intercept: bool) -> RowPosterior:
-        """A posterior with independent coordinates. ``std`` is broadcast over rows and coordinates."""
+    def isotropic(
+        cls, location: FloatArray, std: FloatArray | float, kind: Kind, has_intercept: bool
+    ) -> RowPosterior:
+        """A posterior with independent coordinates.
+
+        ``std`` is broadcast over rows and coordinates.
+        """
         rows, dimension = location.shape
         stds = np.broadcast_to(np.asarray(std, location.dtype), (rows, dimension))
         if kind == "spread":
@@ -299,7 +354,8 @@ class Form:
         """The inverse of ``RowPosterior.packed``; a table without rows may have any width."""
         table = table.reshape(-1, self.width)
         last = self.width - self.vectors * self.rank
-        location, scale = table[:, : self.dimension].copy(), table[:, self.dimension : last].copy()
+        location = table[:, : self.dimension].copy()
+        scale = table[:, self.dimension : last].copy()
         implicit = table[:, last:].copy() if self.vectors else None
         return RowPosterior(location, scale, self.kind, self.has_intercept, implicit)
 
@@ -315,25 +371,29 @@ def _total(lines, chosen):
     return total
 
 
-def factors_in_use(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> NDArray[np.int64]:
-    """The numbers of the factors in use, from ‖E L_k‖, ‖E R_k‖ and the m1 rows and m2 columns with ratings (§8.5).
+def factors_in_use(
+    row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int
+) -> NDArray[np.int64]:
+    """The numbers of the factors in use, from ‖E L_k‖, ‖E R_k‖ and the m1 rows and m2 columns with
+    ratings (§8.5).
 
-    ``LEAST_STRENGTH`` matters for random labels: there all factors are switched off, and their remainders have similar
-    sizes.
+    ``LEAST_STRENGTH`` matters for random labels: there all factors are switched off, and their
+    remainders have similar sizes.
     """
     strength = row_norms * col_norms / np.sqrt(n_rows * n_cols)
     return np.flatnonzero(strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max()))
 
 
-# ---- affine maps of all rows -----------------------------------------------------------------------------------------
+# ---- affine maps of all rows -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RowMap:
     """x ─► xT + t for the D free coordinates of every row, so E x ─► E x·T + t and V ─► TᵀVT.
 
-    Independent coordinates stay independent only if T has one entry per line and column; then s ─► s·|T|. The implicit
-    vectors of a row are mapped with it: w, z and d by the T of the other side, r, s and q by its own T.
+    Independent coordinates stay independent only if T has one entry per line and column; then
+    s ─► s·|T|. The implicit vectors of a row are mapped with it: w, z and d by the T of the other
+    side, r, s and q by its own T.
     """
 
     matrix: DoubleArray  # T, D × D
@@ -361,7 +421,9 @@ class RowMap:
         """T̃ with [1, x] ─► [1, x]T̃ = [1, xT + t]."""
         dimension = len(self.shift)
         whole = np.zeros((dimension + 1, dimension + 1))
-        whole[0, 0], whole[0, 1:], whole[1:, 1:] = 1.0, self.shift, self.matrix
+        whole[0, 0] = 1.0
+        whole[0, 1:] = self.shift
+        whole[1:, 1:] = self.matrix
         return whole
 
     @property
@@ -380,13 +442,18 @@ class RowMap:
         return whole
 
     def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
-        """Map rows lo … hi−1 in place. The result of a row depends bit for bit on that row alone."""
+        """Map rows lo … hi−1 in place.
+
+        The result of a row depends bit for bit on that row alone.
+        """
         kernel = _map_covariances if posterior.kind == "covariance" else _map_stds
         kernel(posterior.location, posterior.scale, self.matrix, self.shift, lo, hi)
         if posterior.implicit is not None:
             assert self.other is not None
             first = int(posterior.has_intercept)
-            own, other = (np.ascontiguousarray(t[first:, first:]) for t in (self.matrix, self.other))
+            own, other = (
+                np.ascontiguousarray(t[first:, first:]) for t in (self.matrix, self.other)
+            )
             _map_implicit(posterior.implicit, other, own, posterior.vectors, lo, hi)
 
 
@@ -421,7 +488,8 @@ def _map_stds(location, std, matrix, shift, first, last):
 def _map_covariances(location, covariance, matrix, shift, first, last):
     """TᵀVT = Tᵀ(VT), V from its packed lower triangle and back."""
     size = len(shift)
-    out, half = np.empty(size), np.empty((size, size))
+    out = np.empty(size)
+    half = np.empty((size, size))
     for i in range(first, last):
         _map_locations(location, matrix, shift, i, out)
         v = covariance[i]

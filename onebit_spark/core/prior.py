@@ -2,8 +2,8 @@
 
     L_i, R_j | γ ~ N(0, diag γ),  γ_k ~ π      ⇒      ρ(γ_k) ∝ π(γ_k) γ_k^{−m/2} e^{−S_k/(2γ_k)}
 
-Here m is the number of rows and columns that share γ_k, and S_k = E[Σ_i L_ik² + Σ_j R_jk²]. A fit needs
-g = E[1/γ] and log Z in every iteration. Draws for new ids need the quantiles.
+Here m is the number of rows and columns that share γ_k, and S_k = E[Σ_i L_ik² + Σ_j R_jk²]. A fit
+needs g = E[1/γ] and log Z in every iteration. Draws for new ids need the quantiles.
 """
 
 from __future__ import annotations
@@ -32,14 +32,18 @@ class ScalePrior(ABC):
         cls.name = name_of(cls.__module__)
 
     def __post_init__(self) -> None:
-        wrong = [f"{name} = {value!r}" for name, value in vars(self).items() if not 0.0 < value < np.inf]
+        wrong = [
+            f"{name} = {value!r}" for name, value in vars(self).items() if not 0.0 < value < np.inf
+        ]
         if wrong:
             needed = f"the {self.name} prior needs positive finite parameters"
             raise ValueError(f"{needed}, not {' and '.join(wrong)}")
 
     def posterior(self, second_moment: ArrayLike, count: ArrayLike) -> ScalePosterior:
         """ρ(γ) from S_k ≥ 0 and m_k ≥ 0, the rows and columns that share γ_k."""
-        s, m = np.broadcast_arrays(np.asarray(second_moment, np.float64), np.asarray(count, np.float64))
+        s, m = np.broadcast_arrays(
+            np.asarray(second_moment, np.float64), np.asarray(count, np.float64)
+        )
         if not (np.all((s >= 0.0) & np.isfinite(s)) and np.all((m >= 0.0) & np.isfinite(m))):
             raise ValueError("second moments and counts must be finite and not negative")
         return ScalePosterior(self, np.maximum(s, self.smallest_second_moment), m)
@@ -64,7 +68,10 @@ class ScalePrior(ABC):
 
     @abstractmethod
     def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
-        """Quantiles of ρ at ``u``, whose last axis is that of s and m. A uniform u gives a draw of γ."""
+        """Quantiles of ρ at ``u``, whose last axis is that of s and m.
+
+        A uniform u gives a draw of γ.
+        """
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,13 @@
-"""Random numbers of ratings, random splits (``Split``) and random draws from the posterior (``Draws``).
+"""Random numbers of ratings, random splits (``Split``) and random draws from the posterior
+(``Draws``).
 
-The random numbers of a rating are functions of the seed, the row and the position in the row. The ratings of a row are
-in the order of their columns, in every engine and for every order of the input. So the numbers are the same in every
-layout, and the same again when a lost task is repeated.
+The random numbers of a rating are functions of the seed, the row and the position in the row. The
+ratings of a row are in the order of their columns, in every engine and for every order of the
+input. So the numbers are the same in every layout, and the same again when a lost task is repeated.
 
-A stream is a 64-bit counter with steps of the golden ratio; each value is scrambled when it is read (SplitMix64:
-Steele, Lea and Flood, 2014). The streams of different ratings start at scrambled values, so they are practically
-independent.
+A stream is a 64-bit counter with steps of the golden ratio; each value is scrambled when it is read
+(SplitMix64: Steele, Lea and Flood, 2014). The streams of different ratings start at scrambled
+values, so they are practically independent.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -25,11 +26,17 @@ from onebit_spark.core.blocks import RatingBlock, empty_like
 from onebit_spark.core.posterior import RowPosterior
 
 STEP = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_S30 = np.uint64(30)
+_S27 = np.uint64(27)
+_S31 = np.uint64(31)
+_S11 = np.uint64(11)
 _UNIT = 2.0**-53
-_MANTISSA, _ONE = (1 << 52) - 1, 1023 << 52  # of a double in [1, 2)
-_ROOT, _LOG2 = math.sqrt(2.0), math.log(2.0)
+_MANTISSA = (1 << 52) - 1
+_ONE = 1023 << 52  # of a double in [1, 2)
+_ROOT = math.sqrt(2.0)
+_LOG2 = math.log(2.0)
 
 
 @inner
@@ -56,12 +63,18 @@ def uniform(state):
 
 @jit
 def fill_lanes(states, n, out, work):
-    """Standard normals (Box and Muller, 1958) of n streams: out[a, k] is the a-th of stream k, whose state moves on.
+    """Standard normals (Box and Muller, 1958) of n streams:
 
-    Logarithm, cosine and sine are short sums with an error of 1e−15, because the compiler turns a loop over these into
-    vector instructions. ``work`` has 4 lines of the same length as those of ``out``.
+    out[a, k] is the a-th of stream k, whose state moves on.
+
+    Logarithm, cosine and sine are short sums with an error of 1e−15, because the compiler turns a
+    loop over these into vector instructions. ``work`` has 4 lines of the same length as those of
+    ``out``.
     """
-    uniforms, turns, radii, spare = work[0], work[1], work[2], work[3]
+    uniforms = work[0]
+    turns = work[1]
+    radii = work[2]
+    spare = work[3]
     for a in range(0, len(out), 2):
         for k in range(n):
             uniforms[k], turns[k] = uniform(states[k]), uniform(states[k] + STEP)
@@ -85,7 +98,9 @@ def _fill_radii(bits, n, mantissas, mantissa_bits, radii):
         s = np.true_divide(m - 1.0, m + 1.0)  # without the check for 0 of Python's division
         z = s * s
         far = 1 / 15 + z * (1 / 17 + z * (1 / 19 + z * (1 / 21)))
-        tail = 1 / 3 + z * (1 / 5 + z * (1 / 7 + z * (1 / 9 + z * (1 / 11 + z * (1 / 13 + z * far)))))
+        tail = 1 / 3 + z * (
+            1 / 5 + z * (1 / 7 + z * (1 / 9 + z * (1 / 11 + z * (1 / 13 + z * far))))
+        )
         radii[k] = math.sqrt(-2.0 * (exponent * _LOG2 + 2.0 * (s + s * z * tail)))
 
 
@@ -126,7 +141,7 @@ def uniforms(states, width):
     return out
 
 
-# ---- random splits of the ratings ------------------------------------------------------------------------------------
+# ---- random splits of the ratings --------------------------------------------------------------
 
 
 UNITS = ("cell", "rows", "cols")
@@ -136,8 +151,9 @@ UNITS = ("cell", "rows", "cols")
 class Split:
     """Chooses every cell, row or column with the probability ``fraction``, not by its labels.
 
-    All ratings of a cell stay together. The rows that a smaller fraction chooses are among those of a larger
-    one, and a cell is chosen in them if it is chosen among all ratings (docs/MATH.md, §14).
+    All ratings of a cell stay together. The rows that a smaller fraction chooses are among those of
+    a larger one, and a cell is chosen in them if it is chosen among all ratings (docs/MATH.md,
+    §14).
     """
 
     seed: int
@@ -146,15 +162,23 @@ class Split:
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction < 1:
-            raise ValueError(f"the fraction of a split must lie strictly between 0 and 1, not {self.fraction!r}")
+            raise ValueError(
+                f"the fraction of a split must lie strictly between 0 and 1, not {self.fraction!r}"
+            )
 
-    def part_of(self, block: RatingBlock, rows: Indices, columns: Indices, those: bool = True) -> RatingBlock:
-        """The chosen ratings of a block (``those``), or the others. ``rows`` and ``columns`` are its numbers.
+    def part_of(
+        self, block: RatingBlock, rows: Indices, columns: Indices, those: bool = True
+    ) -> RatingBlock:
+        """The chosen ratings of a block (``those``), or the others.
+
+        ``rows`` and ``columns`` are its numbers.
 
         The part has all rows and columns of the block.
         """
         coin = self.seed, self.fraction, UNITS.index(self.by)
-        pointers, codes, weights = _keep(block.row_pointers, block.codes, block.weights, rows, columns, coin, those)
+        pointers, codes, weights = _keep(
+            block.row_pointers, block.codes, block.weights, rows, columns, coin, those
+        )
         return RatingBlock(pointers, codes, block.n_columns, weights)
 
 
@@ -166,7 +190,8 @@ def chosen(seed, fraction, row, column):
 @jit
 def _keep(pointers, codes, weights, rows, columns, coin, those):
     seed, fraction, by = coin  # 0 … 2: the place in ``UNITS``
-    kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
+    kept_pointers = np.zeros_like(pointers)
+    kept = np.empty_like(codes)
     carried = empty_like(weights)
     n = 0
     for i in range(len(pointers) - 1):
@@ -182,7 +207,7 @@ def _keep(pointers, codes, weights, rows, columns, coin, those):
     return kept_pointers, kept[:n].copy(), None if weights is None else carried[:n].copy()
 
 
-# ---- draws from the posterior ----------------------------------------------------------------------------------------
+# ---- draws from the posterior ------------------------------------------------------------------
 
 ENOUGH_DRAWS = 2_000_000  # in total; the confidence limit then exceeds the risk by about .001
 LANES = 32  # ratings whose draws are computed side by side
@@ -191,10 +216,13 @@ MOST_PER_RATING = 16  # with so few ratings, more draws hardly improve the bound
 
 @dataclass(frozen=True)
 class Draws:
-    """Draws that estimate the Gibbs risk ∫ r_n dρ: how often a draw from the posterior errs (docs/MATH.md, §9.3).
+    """Draws that estimate the Gibbs risk ∫ r_n dρ:
 
-    u = b_i + d_j + L_i·R_j is drawn in two steps: x_i = [b_i, L_i] from N(M_i, V_i), then u given x_i. The latter is
-    normal with mean b_i + E[d_j] + L_i·E[R_j] and variance x'ᵀ V_j x', where x' = [1, L_i] multiplies [d_j, R_j].
+    how often a draw from the posterior errs (docs/MATH.md, §9.3).
+
+    u = b_i + d_j + L_i·R_j is drawn in two steps: x_i = [b_i, L_i] from N(M_i, V_i), then u given
+    x_i. The latter is normal with mean b_i + E[d_j] + L_i·E[R_j] and variance x'ᵀ V_j x', where x'
+    = [1, L_i] multiplies [d_j, R_j].
     """
 
     seed: int
@@ -213,9 +241,14 @@ class GibbsErrors(NamedTuple):
 
 
 def count_errors(
-    block: RatingBlock, lo: int, hi: int, row_numbers: Indices, rows: RowPosterior, cols: RowPosterior,
+    block: RatingBlock,
+    lo: int,
+    hi: int,
+    row_numbers: Indices,
+    rows: RowPosterior,
+    cols: RowPosterior,
     draws: Draws,
-) -> int:  # fmt: skip
+) -> int:
     """The number of draws that err, for the ratings of the rows lo … hi−1.
 
     Row r of the block is row ``row_numbers[r]`` of the matrix.
@@ -244,7 +277,10 @@ class _How(NamedTuple):
 
 @inner
 def _cholesky_of_row(scale, full, out):
-    """The lower triangle C with V_i = C Cᵀ. A pivot that is negative by rounding is replaced by 0."""
+    """The lower triangle C with V_i = C Cᵀ.
+
+    A pivot that is negative by rounding is replaced by 0.
+    """
     size = len(out)
     if not full:
         for k in range(size):
@@ -265,16 +301,28 @@ def _cholesky_of_row(scale, full, out):
 
 @jit
 def _count_errors(pointers, codes, span, row_numbers, rows, cols, how):
-    """Draws for ``LANES`` ratings of a row side by side, which share the Cholesky factor of the row."""
+    """Draws for ``LANES`` ratings of a row side by side, which share the Cholesky factor of the
+    row.
+    """
     first, last = span
-    row_location, row_scale, col_location, col_scale = rows.location, rows.scale, cols.location, cols.scale
+    row_location = rows.location
+    row_scale = rows.scale
+    col_location = cols.location
+    col_scale = cols.scale
     full, has_intercept, seed, per_rating = how
-    size, packed = row_location.shape[1], row_scale.shape[1]
-    root, work = np.zeros((size, size)), np.empty((4, LANES))
-    states, signs = np.empty(LANES, np.uint64), np.empty(LANES)
-    mean, scale = np.empty((size, LANES)), np.empty((packed, LANES))  # of the partners
-    drawn, x = np.empty((size + 1, LANES)), np.empty((size, LANES))
-    score, variance, part = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    size = row_location.shape[1]
+    packed = row_scale.shape[1]
+    root = np.zeros((size, size))
+    work = np.empty((4, LANES))
+    states = np.empty(LANES, np.uint64)
+    signs = np.empty(LANES)
+    mean = np.empty((size, LANES))
+    scale = np.empty((packed, LANES))  # of the partners
+    drawn = np.empty((size + 1, LANES))
+    x = np.empty((size, LANES))
+    score = np.empty(LANES)
+    variance = np.empty(LANES)
+    part = np.empty(LANES)
     errors = 0
     for i in range(first, last):
         if pointers[i] == pointers[i + 1]:
@@ -320,11 +368,16 @@ def _draw_rows(location, root, full, drawn, n, x):
 
 @inner
 def _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part):
-    """Mean and variance of u given the draws x of the rows, side by side. An intercept in x becomes 1."""
+    """Mean and variance of u given the draws x of the rows, side by side.
+
+    An intercept in x becomes 1.
+    """
     for k in range(n):
-        score[k], variance[k] = 0.0, 0.0
+        score[k] = 0.0
+        variance[k] = 0.0
         if has_intercept:
-            score[k], x[0, k] = x[0, k], 1.0
+            score[k] = x[0, k]
+            x[0, k] = 1.0
     q = 0
     for a in range(len(x)):
         for k in range(n):
@@ -344,18 +397,28 @@ def _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part):
 
 
 def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> DoubleArray:
-    """One draw of u per pair (line l of ``rows``, line l of ``cols``), from the random stream of the pair."""
-    out, posteriors = np.empty(rows.n_rows), (_Posteriors(side.location, side.scale) for side in (rows, cols))
+    """One draw of u per pair (line l of ``rows``, line l of ``cols``), from the random stream of
+    the pair.
+    """
+    out = np.empty(rows.n_rows)
+    posteriors = (_Posteriors(side.location, side.scale) for side in (rows, cols))
     _draw_pairs(*posteriors, rows.kind == "covariance", rows.has_intercept, states.copy(), out)
     return out
 
 
 @jit
 def _draw_pairs(rows, cols, full, has_intercept, states, out):
-    size, packed = rows.location.shape[1], rows.scale.shape[1]
-    root, work = np.zeros((size, size)), np.empty((4, 1))
-    mean, scale, drawn, x = np.empty((size, 1)), np.empty((packed, 1)), np.empty((size + 1, 1)), np.empty((size, 1))
-    score, variance, part = np.empty(1), np.empty(1), np.empty(1)
+    size = rows.location.shape[1]
+    packed = rows.scale.shape[1]
+    root = np.zeros((size, size))
+    work = np.empty((4, 1))
+    mean = np.empty((size, 1))
+    scale = np.empty((packed, 1))
+    drawn = np.empty((size + 1, 1))
+    x = np.empty((size, 1))
+    score = np.empty(1)
+    variance = np.empty(1)
+    part = np.empty(1)
     for l in range(len(out)):
         _cholesky_of_row(rows.scale[l], full, root)
         fill_lanes(states[l : l + 1], 1, drawn, work)

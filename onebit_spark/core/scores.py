@@ -40,17 +40,21 @@ def compute_scores_of_means(rows: FloatArray, cols: FloatArray, intercepts: bool
 def compute_variances(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
     """var u = tr V_iV_j + M_jᵀV_iM_j + M_iᵀV_jM_i on the augmented coordinates, line by line."""
     if rows.kind == "spread":
-        row_mean, col_mean = rows.mean.astype(np.float64), cols.mean.astype(np.float64)
-        row_var, col_var = rows.spread.astype(np.float64) ** 2, cols.spread.astype(np.float64) ** 2
+        row_mean = rows.mean.astype(np.float64)
+        col_mean = cols.mean.astype(np.float64)
+        row_var = rows.spread.astype(np.float64) ** 2
+        col_var = cols.spread.astype(np.float64) ** 2
         total = np.sum(row_var * col_mean**2 + (row_mean**2 + row_var) * col_var, axis=1)
         if rows.has_intercept:
             total += rows.std[:, 0].astype(np.float64) ** 2 + cols.std[:, 0].astype(np.float64) ** 2
         return np.asarray(total)
     first = int(rows.has_intercept)
-    row_cov, col_cov = rows.covariance.astype(np.float64), cols.covariance.astype(np.float64)
-    # In the free coordinates of row i the partner is z_j = [1, R_j], with the covariance of R_j. d_j adds its variance
-    # and its covariance with R_j times E[L_i].
-    row_partner, col_partner = _as_partner(cols), _as_partner(rows)
+    row_cov = rows.covariance.astype(np.float64)
+    col_cov = cols.covariance.astype(np.float64)
+    # In the free coordinates of row i the partner is z_j = [1, R_j], with the covariance of R_j.
+    # d_j adds its variance and its covariance with R_j times E[L_i].
+    row_partner = _as_partner(cols)
+    col_partner = _as_partner(rows)
     total = np.einsum("la,lab,lb->l", row_partner, row_cov, row_partner)
     total += np.einsum("la,lab,lb->l", col_partner, col_cov, col_partner)
     total += np.einsum("lab,lab->l", row_cov[:, first:, first:], col_cov[:, first:, first:])
@@ -68,7 +72,9 @@ def compute_probabilities(
 ) -> DoubleArray:
     """P(+) by the formula of the loss (see ``probability`` of each loss), or by a calibration."""
     if calibration is not None:
-        return calibration.probability(np.asarray(scores, np.float64), np.asarray(variances, np.float64))
+        return calibration.probability(
+            np.asarray(scores, np.float64), np.asarray(variances, np.float64)
+        )
     return LOSSES[loss].probability(scores, variances)
 
 
@@ -77,7 +83,9 @@ def score_noise(loss: str, calibration: Calibration | None = None) -> float:
     return LOSSES[loss].score_noise if calibration is None else calibration.noise
 
 
-def compute_confidences(score: NDArray[np.float64], std: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+def compute_confidences(
+    score: NDArray[np.float64], std: NDArray[np.float64], noise: float
+) -> NDArray[np.float64]:
     """z = score / √(noise + std²), clipped to ±LARGEST; 0 if the score is 0."""
     root = np.sqrt(noise + std * std)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -85,25 +93,43 @@ def compute_confidences(score: NDArray[np.float64], std: NDArray[np.float64], no
 
 
 def predictions_of(
-    block: RatingBlock, lo: int, hi: int, rows: RowPosterior, cols: RowPosterior, starts: NDArray[np.int64],
+    block: RatingBlock,
+    lo: int,
+    hi: int,
+    rows: RowPosterior,
+    cols: RowPosterior,
+    starts: NDArray[np.int64],
     stride: int = 1,
-) -> tuple[DoubleArray, DoubleArray]:  # fmt: skip
-    """Score and variance of every s-th rating of the rows lo … hi−1, the first of which are at ``starts``."""
+) -> tuple[DoubleArray, DoubleArray]:
+    """Score and variance of every s-th rating of the rows lo … hi−1, the first of which are at
+    ``starts``.
+    """
     n = int(np.sum(np.maximum(-(-(block.row_pointers[lo + 1 : hi + 1] - starts) // stride), 0)))
-    scores, variances = np.empty(n), np.empty(n)
+    scores = np.empty(n)
+    variances = np.empty(n)
     _fill_predictions(
-        starts, block.row_pointers[lo + 1 : hi + 1], stride, block.codes, lo,
-        (rows.location, rows.scale, cols.location, cols.scale), (rows.kind == "covariance", rows.has_intercept),
-        scores, variances,
-    )  # fmt: skip
+        starts,
+        block.row_pointers[lo + 1 : hi + 1],
+        stride,
+        block.codes,
+        lo,
+        (rows.location, rows.scale, cols.location, cols.scale),
+        (rows.kind == "covariance", rows.has_intercept),
+        scores,
+        variances,
+    )
     return scores, variances
 
 
 def compute_moments(
-    pairs: Callable[[slice], tuple[RowPosterior, RowPosterior]], n: int, dimension: int, threads: int = 1
+    pairs: Callable[[slice], tuple[RowPosterior, RowPosterior]],
+    n: int,
+    dimension: int,
+    threads: int = 1,
 ) -> tuple[DoubleArray, DoubleArray]:
     """Score and variance of n pairs, in slices. ``pairs`` gives the posteriors of a slice."""
-    score, variance = np.empty(n), np.empty(n)
+    score = np.empty(n)
+    variance = np.empty(n)
 
     def fill(part: slice) -> None:
         both = pairs(part)
@@ -125,15 +151,16 @@ def in_slices(fill: Callable[[slice], None], n: int, size: int, threads: int) ->
             list(pool.map(fill, parts))
 
 
-# ---- kernels --------------------------------------------------------------------------------------
+# ---- kernels -----------------------------------------------------------------------------------
 
 
 @inner
 def fill_row_terms(location, scale, full, has_intercept, w, own, met):
     """For one row: w = [1, L_i], and the factors of its partner's terms in the variance.
 
-    var u = <own, z_j z_jᵀ> + <met, V_j> with own = V_i and met = w wᵀ + V_i, the latter without its intercept. Both are
-    packed, with off-diagonal entries doubled. With independent coordinates they are the diagonals only.
+    var u = <own, z_j z_jᵀ> + <met, V_j> with own = V_i and met = w wᵀ + V_i, the latter without its
+    intercept. Both are packed, with off-diagonal entries doubled. With independent coordinates they
+    are the diagonals only.
     """
     for a in range(len(w)):
         w[a] = location[a]
@@ -151,19 +178,26 @@ def fill_row_terms(location, scale, full, has_intercept, w, own, met):
 
 @inner
 def pair_moments(w, own, met, base, location, scale, full, has_intercept, z):
-    """Score and variance of the row of ``fill_row_terms``, whose intercept is ``base``, and one partner."""
-    score, variance, size = base, 0.0, len(w)
+    """Score and variance of the row of ``fill_row_terms``, whose intercept is ``base``, and one
+    partner.
+    """
+    score = base
+    variance = 0.0
+    size = len(w)
     for a in range(size):
         z[a] = location[a]
         score += w[a] * z[a]
     if has_intercept:
         z[0] = 1.0
-    if full:  # two loops, and no index that a branch changes: these compile to vector instructions, five times faster
+    # two loops, and no index that a branch changes: these compile to vector instructions, five
+    # times faster
+    if full:
         for q in range(len(met)):
             variance += met[q] * scale[q]
         q = 0
         for a in range(size):
-            line, s = own[q : q + a + 1], 0.0
+            line = own[q : q + a + 1]
+            s = 0.0
             for b in range(a + 1):
                 s += line[b] * z[b]
             variance += s * z[a]
@@ -179,8 +213,10 @@ def pair_moments(w, own, met, base, location, scale, full, has_intercept, z):
 def _fill_predictions(starts, ends, stride, codes, first, tables, form, scores, variances):
     row_location, row_scale, col_location, col_scale = tables
     full, has_intercept = form
-    w, z = np.empty(row_location.shape[1]), np.empty(row_location.shape[1])
-    own, met = np.empty(row_scale.shape[1]), np.empty(row_scale.shape[1])
+    w = np.empty(row_location.shape[1])
+    z = np.empty(row_location.shape[1])
+    own = np.empty(row_scale.shape[1])
+    met = np.empty(row_scale.shape[1])
     n = 0
     for r in range(len(starts)):
         if starts[r] >= ends[r]:
@@ -190,6 +226,8 @@ def _fill_predictions(starts, ends, stride, codes, first, tables, form, scores, 
         base = np.float64(location[0]) if has_intercept else 0.0
         for l in range(starts[r], ends[r], stride):
             j = codes[l] >> 1
-            score, variance = pair_moments(w, own, met, base, col_location[j], col_scale[j], full, has_intercept, z)
+            score, variance = pair_moments(
+                w, own, met, base, col_location[j], col_scale[j], full, has_intercept, z
+            )
             scores[n], variances[n] = score, max(variance, 0.0)
             n += 1

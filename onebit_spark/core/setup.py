@@ -37,11 +37,15 @@ def chooses_kappa(config: FitConfig) -> bool:
 def form_of(config: FitConfig) -> Form:
     """The form of a row of the posterior."""
     vectors = FIT_VECTORS if config.implicit_features else 0
-    return Form(config.dimension, loss_of(config).kind, config.intercepts, config.precision, vectors)
+    return Form(
+        config.dimension, loss_of(config).kind, config.intercepts, config.precision, vectors
+    )
 
 
 def factor_prior(config: FitConfig, n_lines: int) -> ScalePrior:
-    """π^γ for m = ``n_lines`` rows and columns with ratings, with the defaults of α and β (§7.5)."""
+    """π^γ for m = ``n_lines`` rows and columns with ratings, with the defaults of α and β
+    (§7.5).
+    """
     prior = PRIORS[config.prior]
     alpha = config.alpha if config.alpha is not None else PRIOR_SHARE * n_lines
     beta = config.beta if config.beta is not None else prior.beta_for_scale(alpha, PRIOR_SCALE)
@@ -49,6 +53,8 @@ def factor_prior(config: FitConfig, n_lines: int) -> ScalePrior:
 
 
 def intercept_prior(config: FitConfig) -> ScalePrior | None:
-    """The prior of the scales of the intercepts, with the weight of two rows (§6.1), if there are any."""
+    """The prior of the scales of the intercepts, with the weight of two rows (§6.1), if there are
+    any.
+    """
     prior = PRIORS[config.prior]
     return prior(1.0, prior.beta_for_scale(1.0, 1.0)) if config.intercepts else None

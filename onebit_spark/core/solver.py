@@ -84,7 +84,7 @@ class Start(Generic[T]):
 AfterIteration = Callable[[FitState[T], HyperPosterior, list[Iteration]], None]
 
 
-# ---- the loop ------------------------------------------------------------------------------------
+# ---- the loop ----------------------------------------------------------------------------------
 
 
 def solve(
@@ -136,7 +136,7 @@ def solve(
     return Outcome(now.hierarchy, history, False, reason)
 
 
-# ---- the start -----------------------------------------------------------------------------------
+# ---- the start ---------------------------------------------------------------------------------
 
 
 def begin(
@@ -170,7 +170,7 @@ def feature_grams(state: FitState[T]) -> dict[Side, Matrix]:
     return {side: gram for side, gram in grams.items() if gram is not None}
 
 
-# ---- what stays the same during a fit ------------------------------------------------------------
+# ---- what stays the same during a fit ----------------------------------------------------------
 
 # The γ step: the updated prior of the rows, KL(ρ‖π), and maps of the rows, if any.
 PriorStep = Callable[
@@ -263,7 +263,7 @@ class Rules:
         )
 
 
-# ---- one iteration -------------------------------------------------------------------------------
+# ---- one iteration -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -372,7 +372,7 @@ def check_objective(step: Iteration) -> None:
         )
 
 
-# ---- the stopping rule ---------------------------------------------------------------------------
+# ---- the stopping rule -------------------------------------------------------------------------
 
 
 def how_far(history: Sequence[Iteration], tol: float) -> str:
@@ -404,7 +404,7 @@ def distance(history: Sequence[Iteration]) -> float:
     return max(abs(recent_fall(history)), history[-1].change)
 
 
-# ---- seconds -------------------------------------------------------------------------------------
+# ---- seconds -----------------------------------------------------------------------------------
 
 
 class PhaseTimer:

@@ -1,7 +1,8 @@
 """The spectral start: leading singular vectors of the normalised sign matrix (docs/MATH.md, §7.1).
 
-With weights, a rating counts as w_l ratings in Y, D, n and the keys of the rows (§16). Without the factors f_k a column
-of noise would survive in a worse optimum (hinge, type B with noise 3: rank 5, and an objective that is 6% higher).
+With weights, a rating counts as w_l ratings in Y, D, n and the keys of the rows (§16). Without the
+factors f_k a column of noise would survive in a worse optimum (hinge, type B with noise 3: rank 5,
+and an objective that is 6% higher).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from onebit_spark.core.randomness import STEP, scrambled
 T = TypeVar("T")
 
 Table = DoubleArray  # one line per row of a side
-StartTable = NDArray[np.float32]  # a factor or the result of a product with Y: a start needs no more digits
+StartTable = NDArray[
+    np.float32
+]  # a factor or the result of a product with Y: a start needs no more digits
 
 NOISE = 1e-2  # size of factors beyond the rank of the spectrum, relative to a typical factor
 
@@ -49,25 +52,36 @@ def scaled_product(rows: CountedRows, table: FloatArray, right: DoubleArray) -> 
 
 @dataclass(frozen=True)
 class Keyed:
-    """Makes ``width`` standard normals per row, from a hash of (seed, counts, positives); 0 for empty rows."""
+    """Makes ``width`` standard normals per row, from a hash of (seed, counts, positives);
+
+    0 for empty rows.
+    """
 
     width: int
     seed: int
 
     def __call__(self, rows: CountedRows) -> DoubleArray:
-        return _normals((rows.counts, rows.positives), self.width, self.seed) * (rows.counts > 0)[:, None]
+        return (
+            _normals((rows.counts, rows.positives), self.width, self.seed)
+            * (rows.counts > 0)[:, None]
+        )
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """Makes ``width`` normals per row with this standard deviation, from a hash of (seed, row); 0 for empty rows."""
+    """Makes ``width`` normals per row with this standard deviation, from a hash of (seed, row);
+
+    0 for empty rows.
+    """
 
     width: int
     seed: int
     std: float = 1.0
 
     def __call__(self, rows: CountedRows) -> DoubleArray:
-        return self.std * _normals((rows.numbers,), self.width, self.seed) * (rows.counts > 0)[:, None]
+        return (
+            self.std * _normals((rows.numbers,), self.width, self.seed) * (rows.counts > 0)[:, None]
+        )
 
 
 @dataclass(frozen=True)
@@ -128,7 +142,11 @@ def _as_key(values: Sums) -> NDArray[np.uint64]:
     if values.dtype.kind == "i":
         return values.astype(np.uint64)
     whole = (values == np.rint(values)) & (values < 2.0**63)
-    return np.where(whole, np.where(whole, values, 0).astype(np.uint64), values.astype(np.float64).view(np.uint64))
+    return np.where(
+        whole,
+        np.where(whole, values, 0).astype(np.uint64),
+        values.astype(np.float64).view(np.uint64),
+    )
 
 
 def _mix(value: NDArray[np.uint64], key: NDArray[np.uint64] | int) -> NDArray[np.uint64]:
@@ -143,19 +161,28 @@ def distinct_keys(rows: CountedRows) -> Sums:
     return np.unique(keys, axis=0)
 
 
-# ---- the start -------------------------------------------------------------------------------------------------------
+# ---- the start ---------------------------------------------------------------------------------
 
-SUBSPACE_ITERATIONS = 2  # with this oversampling, more iterations change neither the objective nor the error of a fit
+SUBSPACE_ITERATIONS = (
+    2  # with this oversampling, more iterations change neither the objective nor the error of a fit
+)
 OVERSAMPLING = 6
-NEGLIGIBLE = 1e-5  # directions below this share of the largest are rounding errors of float32 products
+NEGLIGIBLE = (
+    1e-5  # directions below this share of the largest are rounding errors of float32 products
+)
 NO_FACTOR = 3e-4  # singular values of Y below this share of the largest are ignored
-FEW_KEYS = 4  # with fewer distinct (ratings, positives) per direction, the keys of the rows are added
+FEW_KEYS = (
+    4  # with fewer distinct (ratings, positives) per direction, the keys of the rows are added
+)
 MARGIN = 0.5  # mean of y·u at the start; too small is better than too large
 LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros would stay zero in every iteration
 
 
 class SignMatrix(Protocol[T]):
-    """Products with Y, which is never formed. A row table T has one line per row of a side, in the engine's form."""
+    """Products with Y, which is never formed.
+
+    A row table T has one line per row of a side, in the engine's form.
+    """
 
     @property
     def total_weight(self) -> float:
@@ -165,7 +192,10 @@ class SignMatrix(Protocol[T]):
         """Number of rows of the side with at least one rating."""
 
     def distinct_keys(self, side: Side, enough: int) -> int:
-        """Number of different (counts, positives) of the rows of the side. From ``enough`` on it need not be exact."""
+        """Number of different (counts, positives) of the rows of the side.
+
+        From ``enough`` on it need not be exact.
+        """
 
     def draw(self, side: Side, normals: Normals) -> T:
         """Normals for every row of the side."""
@@ -177,14 +207,22 @@ class SignMatrix(Protocol[T]):
         """The factors of the start, line by line."""
 
     def product(self, side: Side, table: T, right: DoubleArray) -> T:
-        """D^{−½} Y D^{−½} (table·right) for a table of the other side; Yᵀ if the side is the columns."""
+        """D^{−½} Y D^{−½} (table·right) for a table of the other side;
+
+        Yᵀ if the side is the columns.
+        """
 
     def total(self, side: Side, measure: TableSum, table: T) -> DoubleArray:
         """The sum of measure(rows, lines) over all lines of the table."""
 
 
-def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = MARGIN) -> tuple[T, T]:
-    """The spectral start: L (m1 × K) and R (m2 × K) from Y. Rows and columns without ratings get zeros."""
+def spectral_start(
+    matrix: SignMatrix[T], rank: int, seed: int, margin: float = MARGIN
+) -> tuple[T, T]:
+    """The spectral start:
+
+    L (m1 × K) and R (m2 × K) from Y. Rows and columns without ratings get zeros.
+    """
     width = min(rank + OVERSAMPLING, matrix.count("rows"), matrix.count("cols"))
     right = np.eye(width)
     z = matrix.draw("cols", Keyed(width, seed))
@@ -195,21 +233,25 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = 
         z = matrix.product("cols", matrix.product("rows", z, right), np.eye(right.shape[1]))
         basis = _orthonormal(matrix.total("cols", gram, z))
         if basis is None:
-            # The data are so symmetric that the keyed lines cancel exactly. Only then are the positions of the columns
-            # used.
+            # The data are so symmetric that the keyed lines cancel exactly. Only then are the
+            # positions of the columns used.
             z = matrix.draw("cols", Numbered(width, seed))
             basis = _orthonormal(matrix.total("cols", gram, z))
             assert basis is not None
         right = basis
     w = matrix.product("rows", z, right)
     values, vectors = np.linalg.eigh(matrix.total("rows", gram, w))
-    values, vectors = values[::-1], vectors[:, ::-1]
+    values = values[::-1]
+    vectors = vectors[:, ::-1]
     kept = min(rank, int(np.sum(values > NO_FACTOR**2 * values[0])))
-    sigma, rotation = np.sqrt(values[:kept]), vectors[:, :kept]
+    sigma = np.sqrt(values[:kept])
+    rotation = vectors[:, :kept]
     edge = values[-1] if len(values) > rank else 0.0
     shrinkage = np.maximum(1.0 - edge / values[:kept], LEAST_SIGNAL)
     # Without a factor, Y is 0: every cell was rated both ways equally often.
-    scale = np.sqrt(margin * matrix.total_weight / np.sum((shrinkage * sigma) ** 2)) if kept else 0.0
+    scale = (
+        np.sqrt(margin * matrix.total_weight / np.sum((shrinkage * sigma) ** 2)) if kept else 0.0
+    )
     for_rows = Factors(rotation * (scale * shrinkage / np.sqrt(sigma)), rank - kept, seed)
     for_cols = Factors(right @ rotation * (scale * shrinkage * np.sqrt(sigma)), rank - kept, seed)
     # The signs make Σ_j R_jk³ positive. A sum over columns does not depend on their numbering.
@@ -225,7 +267,9 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = 
 
 
 def random_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
-    """Independent normal factors with scores of variance 1, for comparison with ``spectral_start``."""
+    """Independent normal factors with scores of variance 1, for comparison with
+    ``spectral_start``.
+    """
     std = rank**-0.25
     rows = matrix.draw("rows", Numbered(rank, 2 * seed, std))
     cols = matrix.draw("cols", Numbered(rank, 2 * seed + 1, std))

@@ -27,7 +27,13 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidences import Histogram, count_confidences
-from onebit_spark.core.features import ImplicitMove, add_implicit_sums, coef_gram, leave_residuals, sent_vectors
+from onebit_spark.core.features import (
+    ImplicitMove,
+    add_implicit_sums,
+    coef_gram,
+    leave_residuals,
+    sent_vectors,
+)
 from onebit_spark.core.holdout import HoldoutLoss
 from onebit_spark.core.loss import RowSums
 from onebit_spark.core.losses import HalfStep, Loss, RowPrior, Side
@@ -133,7 +139,7 @@ def features_of(own: Own) -> FloatArray | None:
     return numbers_of(own["features"]) if "features" in own else None
 
 
-# ---- a half step ---------------------------------------------------------------------------------
+# ---- a half step -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -215,7 +221,7 @@ def _statistics(
     return SideStatistics.of_rows(before[part], after, prior, counts[part], RowSums(), some)
 
 
-# ---- a posterior from another one ----------------------------------------------------------------
+# ---- a posterior from another one --------------------------------------------------------------
 
 
 class RowMapping(RowWork):
@@ -265,7 +271,7 @@ def prior_rows(prior: RowPrior, n: int, like: RowPosterior) -> RowPosterior:
     return RowPosterior.isotropic(location, std, like.kind, like.has_intercept)
 
 
-# ---- sums ----------------------------------------------------------------------------------------
+# ---- sums --------------------------------------------------------------------------------------
 
 
 class SumWork(BlockWork, Generic[S]):
@@ -399,7 +405,7 @@ class SumHoldoutLoss(RatingWork[HoldoutLoss]):
         return HoldoutLoss.of_sums(total)
 
 
-# ---- what the ratings of a row leave open --------------------------------------------------------
+# ---- what the ratings of a row leave open ------------------------------------------------------
 
 
 @dataclass(frozen=True)

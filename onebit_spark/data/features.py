@@ -24,7 +24,7 @@ LEAST_STD = 1e-9  # of the largest value of a feature; one that varies less is c
 Table32 = NDArray[np.float32]
 
 
-# ---- the coding ----------------------------------------------------------------------------------
+# ---- the coding --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,9 @@ def can_be_feature(kind: pa.DataType) -> bool:
     inner = kind.value_type if is_list(kind) else kind
     if pa.types.is_dictionary(inner):
         inner = inner.value_type
-    is_number = pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_decimal(inner)
+    is_number = (
+        pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_decimal(inner)
+    )
     return is_text(inner) or is_number or pa.types.is_boolean(inner)
 
 
@@ -146,7 +148,7 @@ def warn_of_unknown_values(coding: FeatureCoding, table: pa.Table, what: str) ->
             log.warning(words, what, name, n, table.num_rows, next(iter(unseen.values())))
 
 
-# ---- the values of a column ----------------------------------------------------------------------
+# ---- the values of a column --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,9 @@ def read_values(column: pa.ChunkedArray | pa.Array) -> Strings | Numbers:
     if is_text(flat.type):
         encoded = pc.dictionary_encode(flat.drop_null())
         codes = {value: code for code, value in enumerate(encoded.dictionary.to_pylist())}
-        return Strings(present, codes, encoded.indices.to_numpy().astype(np.int64), lines[is_valid(flat)])
+        return Strings(
+            present, codes, encoded.indices.to_numpy().astype(np.int64), lines[is_valid(flat)]
+        )
     lengths = np.bincount(lines, minlength=len(column))
     elements = np.full((len(column), int(lengths.max(initial=0))), np.nan)
     first = np.cumsum(lengths) - lengths
@@ -267,12 +271,15 @@ def as_doubles(column: pa.Array) -> DoubleArray:
     return np.asarray(doubles.to_numpy(zero_copy_only=False), np.float64)
 
 
-# ---- the features of a side ----------------------------------------------------------------------
+# ---- the features of a side --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SideFeatures:
-    """The side features of all rows of a side. Their coding is learnt from the rows with ratings."""
+    """The side features of all rows of a side.
+
+    Their coding is learnt from the rows with ratings.
+    """
 
     table: pa.Table  # one line per row
     coding: FeatureCoding  # how columns become numbers
@@ -289,7 +296,9 @@ class SideFeatures:
         if not isinstance(given, pa.Table):
             numbers = np.asarray(given, np.float64)
             if numbers.ndim != 2:
-                raise ValueError(f"{name} must have lines and columns, not the shape {numbers.shape}")
+                raise ValueError(
+                    f"{name} must have lines and columns, not the shape {numbers.shape}"
+                )
             given = pa.table({str(place): column for place, column in enumerate(numbers.T)})
         if given.num_rows != len(rated):
             wanted = f"{len(rated):,} lines, one per row or column"
@@ -305,6 +314,10 @@ def codings_of(features: SideTables) -> dict[Side, FeatureCoding]:
 
 
 def coded_by_rated(features: SideTables, counts: Callable[[Side], Indices]) -> SideTables:
-    """The same features, with codings that are learnt from the rows with ratings in a part of the ratings."""
-    coded = {side: SideFeatures.over(known.table, counts(side) > 0) for side, known in features.items()}
+    """The same features, with codings that are learnt from the rows with ratings in a part of the
+    ratings.
+    """
+    coded = {
+        side: SideFeatures.over(known.table, counts(side) > 0) for side, known in features.items()
+    }
     return {side: known for side, known in coded.items() if known.coding.features}

@@ -1,12 +1,17 @@
-"""ArrowTable: a table in memory, or of Parquet, CSV or JSON lines files, read by Arrow in batches, in Spark's types.
+"""ArrowTable:
 
-The files of a table are one file, a folder, or a pattern, on a local disk or at a URI that Arrow or fsspec supports. As
-in Spark, names that begin with a dot or an underscore are skipped, and a folder such as ``day=3`` is a column.
+a table in memory, or of Parquet, CSV or JSON lines files, read by Arrow in batches, in Spark's
+types.
 
-CSV follows RFC 4180 on both runtimes: fields may be quoted, a quote inside quotes is doubled, and a backslash is an
-ordinary character. There is a header line, the same in all files of a folder, and every line has as many fields as the
-header. An empty field is null, quoted or not. Columns are text unless ``inferSchema`` is true. Line breaks inside
-quotes need ``multiLine``. ``SPARK_CSV`` are the options that make Spark read it so. This module imports no Spark.
+The files of a table are one file, a folder, or a pattern, on a local disk or at a URI that Arrow or
+fsspec supports. As in Spark, names that begin with a dot or an underscore are skipped, and a folder
+such as ``day=3`` is a column.
+
+CSV follows RFC 4180 on both runtimes: fields may be quoted, a quote inside quotes is doubled, and a
+backslash is an ordinary character. There is a header line, the same in all files of a folder, and
+every line has as many fields as the header. An empty field is null, quoted or not. Columns are text
+unless ``inferSchema`` is true. Line breaks inside quotes need ``multiLine``. ``SPARK_CSV`` are the
+options that make Spark read it so. This module imports no Spark.
 """
 
 from __future__ import annotations
@@ -42,7 +47,10 @@ ROWS_PER_BATCH = 1 << 17
 
 
 class Unreadable(RequestError):
-    """Arrow cannot read a file or folder. The message continues a sentence that begins with the path."""
+    """Arrow cannot read a file or folder.
+
+    The message continues a sentence that begins with the path.
+    """
 
 
 @dataclass(frozen=True)
@@ -82,49 +90,74 @@ class ArrowTable:
         def batches(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             different = list(dict.fromkeys(columns[name] for name in names))
             for batch in self.batches(different):
-                yield pa.RecordBatch.from_arrays([batch[columns[name]] for name in names], list(names))
+                yield pa.RecordBatch.from_arrays(
+                    [batch[columns[name]] for name in names], list(names)
+                )
 
         return replace(self, schema=schema, batches=batches)
 
 
 def _in_types(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     named = ((name, own, schema.field(name).type) for name, own in columns.items())
-    return pa.RecordBatch.from_pydict({name: in_spark_type(own, f"column {name!r}", kind) for name, own, kind in named})
+    return pa.RecordBatch.from_pydict(
+        {name: in_spark_type(own, f"column {name!r}", kind) for name, own, kind in named}
+    )
 
 
-def open_table(path: str, format: str | None = None, options: Mapping[str, str] | None = None) -> ArrowTable:
+def open_table(
+    path: str, format: str | None = None, options: Mapping[str, str] | None = None
+) -> ArrowTable:
     """The table of a file or folder. The format is that of the file extension, unless it is given.
 
-    Raises FileNotFoundError if there is nothing at the path, and Unreadable if there is no file of this format, or it
-    cannot be read. A damaged file raises a RequestError while the batches are read.
+    Raises FileNotFoundError if there is nothing at the path, and Unreadable if there is no file of
+    this format, or it cannot be read. A damaged file raises a RequestError while the batches are
+    read.
     """
     reader, format = _reader_of(path, format, options or {})
     try:
         fields = reader.schema()
     except (pa.ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
-        reason = f"cannot be read as {format} (check the format and its options): {in_one_line(error)}"
+        reason = (
+            f"cannot be read as {format} (check the format and its options): {in_one_line(error)}"
+        )
         raise Unreadable(reason) from error
     files = reader.files
-    # The columns in the names of folders, with their values in every file: numbers if all of them are.
+    # The columns in the names of folders, with their values in every file: numbers if all of them
+    # are.
     names = dict.fromkeys(name for file in files for name in file.partition)
-    texts = {name: pa.array([file.partition.get(name) for file in files], pa.string()) for name in names}
+    texts = {
+        name: pa.array([file.partition.get(name) for file in files], pa.string()) for name in names
+    }
     partitions = {name: inferred(text, PARTITION_TYPES) for name, text in texts.items()}
-    own = pa.schema([(column.name, as_spark(column.type)) for column in fields if column.name not in partitions])
-    schema = pa.schema([*own, *(pa.field(name, values.type) for name, values in partitions.items())])
+    own = pa.schema(
+        [(column.name, as_spark(column.type)) for column in fields if column.name not in partitions]
+    )
+    schema = pa.schema(
+        [*own, *(pa.field(name, values.type) for name, values in partitions.items())]
+    )
 
     def batches(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         in_files = [name for name in names if name not in partitions] or own.names[:1]
         for place, file in enumerate(files):
             with file.explained():
                 for batch in reader.read(file, in_files):
-                    folders = {name: pa.repeat(values[place], len(batch)) for name, values in partitions.items()}
-                    yield _in_types({name: folders[name] if name in folders else batch[name] for name in names}, schema)
+                    folders = {
+                        name: pa.repeat(values[place], len(batch))
+                        for name, values in partitions.items()
+                    }
+                    yield _in_types(
+                        {name: folders[name] if name in folders else batch[name] for name in names},
+                        schema,
+                    )
 
     return ArrowTable(schema, batches, format)
 
 
 def count_rows(path: str, format: str | None, options: Mapping[str, str]) -> int | None:
-    """About how many rows a table has, if that is known before it is read. Raises as ``open_table``."""
+    """About how many rows a table has, if that is known before it is read.
+
+    Raises as ``open_table``.
+    """
     return _reader_of(path, format, options)[0].rows()
 
 
@@ -135,7 +168,9 @@ def _reader_of(path: str, format: str | None, options: Mapping[str, str]) -> tup
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Unreadable(f"cannot be read: {in_one_line(error)}") from error
-    format, implied = (format, {}) if format is not None else format_of(path, [file.path for file in files])
+    format, implied = (
+        (format, {}) if format is not None else format_of(path, [file.path for file in files])
+    )
     if not files:
         raise Unreadable(f"holds no {format} file: check the path and the format")
     given = {**implied, **options}
@@ -144,9 +179,16 @@ def _reader_of(path: str, format: str | None, options: Mapping[str, str]) -> tup
     return READERS[format](files, given), format
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
+# ---- files -------------------------------------------------------------------------------------
 
-ENDINGS = {"parquet": "parquet", "csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "ndjson": "json"}
+ENDINGS = {
+    "parquet": "parquet",
+    "csv": "csv",
+    "tsv": "csv",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+}
 COMPRESSIONS = ("gz", "bz2", "zst", "lz4")
 OPTIONS_OF = {"tsv": {"sep": "\t"}}  # options that a file extension implies
 DEFAULT = "parquet"
@@ -160,12 +202,18 @@ class Format(NamedTuple):
 
 
 def is_data(name: str) -> bool:
-    """Whether a name in a folder is one of data: Spark skips those that begin with a dot or an underscore."""
+    """Whether a name in a folder is one of data:
+
+    Spark skips those that begin with a dot or an underscore.
+    """
     return not name.startswith((".", "_")) or ("=" in name and not name.startswith("."))
 
 
 def ending(name: str) -> str | None:
-    """The file extension that names the format, such as csv of ratings.csv.gz; None if there is none."""
+    """The file extension that names the format, such as csv of ratings.csv.gz;
+
+    None if there is none.
+    """
     parts = name.lower().rstrip("/").split(".")[1:]
     if parts and parts[-1] in COMPRESSIONS:
         parts.pop()
@@ -173,7 +221,9 @@ def ending(name: str) -> str | None:
 
 
 def format_of(path: str, within: Iterable[str] = ()) -> Format:
-    """The format by the name of a file, or of the files ``within`` a folder; Parquet if they have no extension.
+    """The format by the name of a file, or of the files ``within`` a folder;
+
+    Parquet if they have no extension.
 
     Raises an Unreadable if the files within a folder have different extensions.
     """
@@ -182,10 +232,15 @@ def format_of(path: str, within: Iterable[str] = ()) -> Format:
         names = [name.rpartition("/")[2] for name in within]
         kinds = [each for each in map(ending, names) if each is not None]
         kind = kinds[0] if kinds else DEFAULT
-        odd = [name for name in names if "." in name and ENDINGS.get(ending(name) or "") != ENDINGS[kind]]
+        odd = [
+            name
+            for name in names
+            if "." in name and ENDINGS.get(ending(name) or "") != ENDINGS[kind]
+        ]
         if kinds and odd:
             raise Unreadable(
-                f"also holds {odd[0]}, which is no {ENDINGS[kind]} file: move it elsewhere, or name the files by a "
+                f"also holds {odd[0]}, which is no {ENDINGS[kind]} file: move it elsewhere, or "
+                "name the files by a "
                 f"pattern such as *.{kind}"
             )
     return Format(ENDINGS[kind], OPTIONS_OF.get(kind, {}))
@@ -196,7 +251,9 @@ class DataFile:
     system: fs.FileSystem
     path: str
     size: int
-    partition: Mapping[str, str | None] = field(default_factory=dict)  # column ─► its value, from folders as day=3
+    partition: Mapping[str, str | None] = field(
+        default_factory=dict
+    )  # column ─► its value, from folders as day=3
 
     @property
     def uri(self) -> str:
@@ -206,7 +263,9 @@ class DataFile:
         return self.system.open_input_file(self.path)
 
     def stream(self) -> Any:
-        """The content from beginning to end, decompressed if the file extension is that of a compression."""
+        """The content from beginning to end, decompressed if the file extension is that of a
+        compression.
+        """
         return self.system.open_input_stream(self.path)
 
     @contextmanager
@@ -217,7 +276,9 @@ class DataFile:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if line := re.search(r"Expected \d+ columns, got \d+: (.*)", str(error)):
                 raise RequestError(wrong_line(self.uri, line[1])) from error
-            raise RequestError(f"the file {self.uri} cannot be read, is it damaged? {in_one_line(error)}") from error
+            raise RequestError(
+                f"the file {self.uri} cannot be read, is it damaged? {in_one_line(error)}"
+            ) from error
 
 
 def in_one_line(error: Exception) -> str:
@@ -233,7 +294,11 @@ def data_files(path: str) -> Iterator[DataFile]:
     """
     system, inside = file_system(path)
     places = [inside]
-    if isinstance(system, fs.LocalFileSystem) and PATTERN.search(inside) and not os.path.exists(inside):
+    if (
+        isinstance(system, fs.LocalFileSystem)
+        and PATTERN.search(inside)
+        and not os.path.exists(inside)
+    ):
         places = sorted(glob.glob(inside))
     infos = system.get_file_info(places)
     if not infos or any(info.type == fs.FileType.NotFound for info in infos):
@@ -245,18 +310,29 @@ def data_files(path: str) -> Iterator[DataFile]:
         entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
         for each in sorted(entries, key=lambda entry: entry.path):
             *folders, name = posixpath.relpath(each.path, info.path).split("/")
-            inside_partitions = all("=" in folder for folder in folders)  # Spark reads no other folders
-            if each.type == fs.FileType.File and inside_partitions and all(map(is_data, (*folders, name))):
+            inside_partitions = all(
+                "=" in folder for folder in folders
+            )  # Spark reads no other folders
+            if (
+                each.type == fs.FileType.File
+                and inside_partitions
+                and all(map(is_data, (*folders, name)))
+            ):
                 values = (unquote(folder).partition("=") for folder in folders)
-                partition = {column: None if value == NO_PARTITION else value for column, _, value in values}
+                partition = {
+                    column: None if value == NO_PARTITION else value for column, _, value in values
+                }
                 yield DataFile(system, each.path, each.size, partition)
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
+# ---- text --------------------------------------------------------------------------------------
 
-NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)[df]?|([+-]?inf(?:inity)?|nan)", re.IGNORECASE)
+NUMBER = re.compile(
+    r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)[df]?|([+-]?inf(?:inity)?|nan)", re.IGNORECASE
+)
 WHOLE = pa.decimal128(38, 0)  # stands for whole numbers that are too large for 64 bits
-INFERRED = (  # of text: the first type that fits, and a wider one of the same family if later text needs it
+# of text: the first type that fits, and a wider one of the same family if later text needs it
+INFERRED = (
     (pa.int32(), pa.int64(), WHOLE, pa.float64()),
     (pa.date32(), pa.timestamp("us")),
     (pa.bool_(),),
@@ -267,7 +343,10 @@ Families = tuple[tuple[pa.DataType, ...], ...]
 
 
 def text_to_numbers(text: pa.ChunkedArray, booleans: bool = False) -> pa.ChunkedArray:
-    """Text as doubles, as Spark's ``try_cast`` has them: null where it is no number. True and false may be 1 and 0."""
+    """Text as doubles, as Spark's ``try_cast`` has them:
+
+    null where it is no number. True and false may be 1 and 0.
+    """
     with suppress(pa.ArrowInvalid):
         return text.cast(pa.float64())
     words = {"true": 1.0, "false": 0.0} if booleans else {}
@@ -280,7 +359,10 @@ def text_to_numbers(text: pa.ChunkedArray, booleans: bool = False) -> pa.Chunked
 
 
 def inferred_types(text: pa.Array | pa.ChunkedArray, among: Families = INFERRED) -> Families:
-    """The types, from the first one on, that all this text can be read as; none if it must stay text."""
+    """The types, from the first one on, that all this text can be read as;
+
+    none if it must stay text.
+    """
     present = text.drop_null()
     if not len(present):
         return among
@@ -306,8 +388,13 @@ def _digits(text: pa.Array | pa.ChunkedArray) -> int:
     return pc.max(pc.utf8_length(pc.utf8_ltrim(text, "+-0"))).as_py() or 1
 
 
-def inferred(text: pa.Array | pa.ChunkedArray, among: Families = INFERRED) -> pa.Array | pa.ChunkedArray:
-    """A column of text as numbers, times or booleans, if all of it is such: Spark's ``inferSchema``."""
+def inferred(
+    text: pa.Array | pa.ChunkedArray, among: Families = INFERRED
+) -> pa.Array | pa.ChunkedArray:
+    """A column of text as numbers, times or booleans, if all of it is such:
+
+    Spark's ``inferSchema``.
+    """
     types = inferred_types(text, among)
     if text.null_count == len(text) or not types:
         return text
@@ -320,9 +407,16 @@ def null_or_nan(values: pa.ChunkedArray | pa.Array) -> NDArray[np.bool_]:
 
 
 def id_text_bytes(table: ArrowTable, columns: Sequence[str], n: int) -> float:
-    """Bytes of the different ids that are text, among n rows of a table. Columns that are not there count nothing."""
+    """Bytes of the different ids that are text, among n rows of a table.
+
+    Columns that are not there count nothing.
+    """
     names = dict.fromkeys(name for column in columns for name in table.matching(column))
-    text = [name for name in names if table.schema.field(name).type in (pa.string(), pa.large_string(), pa.binary())]
+    text = [
+        name
+        for name in names
+        if table.schema.field(name).type in (pa.string(), pa.large_string(), pa.binary())
+    ]
     first = next(table.batches(text), None) if text else None
     if first is None or len(first) < 2:
         return 0.0
@@ -332,19 +426,29 @@ def id_text_bytes(table: ArrowTable, columns: Sequence[str], n: int) -> float:
 def n_different(first: pa.Array, n: int) -> float:
     """About how many of n values differ, by Heaps' law: k rows have c·k^β different values.
 
-    β is 1 where every row brings a new value, or the rows are sorted, and near 0 where all values have been seen.
+    β is 1 where every row brings a new value, or the rows are sorted, and near 0 where all values
+    have been seen.
     """
     half, whole = (len(part.unique()) for part in (first.slice(0, len(first) // 2), first))
     growth = min(1.0, math.log2(whole / half))
     return min(n, whole * max(1.0, n / len(first)) ** growth)
 
 
-# ---- CSV -------------------------------------------------------------------------------------------------------------
+# ---- CSV ---------------------------------------------------------------------------------------
 
 BLOCK = 4 * 2**20  # bytes of text that are parsed at once
 CSV_OPTIONS = (
-    "sep", "delimiter", "header", "inferschema", "quote", "escape", "nullvalue", "encoding", "charset", "multiline",
-)  # fmt: skip
+    "sep",
+    "delimiter",
+    "header",
+    "inferschema",
+    "quote",
+    "escape",
+    "nullvalue",
+    "encoding",
+    "charset",
+    "multiline",
+)
 CSV_SWITCHES = ("header", "inferschema", "multiline")
 CSV_CHARACTERS = ("sep", "delimiter", "quote", "escape")
 OTHER_SEPARATORS = (";", "\t", "|")
@@ -352,13 +456,17 @@ SPARK_CSV = {  # of Spark's reader: the dialect above
     "header": "true",
     "escape": '"',
     "mode": "FAILFAST",  # a line with too many or too few fields
-    "columnPruning": "false",  # otherwise Spark would not count the fields of columns that are not read
+    # otherwise Spark would not count the fields of columns that are not read
+    "columnPruning": "false",
     "unescapedQuoteHandling": "RAISE_ERROR",
 }
 
 
 def spark_csv(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of Spark's reader of CSV: the given ones, and for the rest those of the dialect above."""
+    """Options of Spark's reader of CSV:
+
+    the given ones, and for the rest those of the dialect above.
+    """
     given = {key.lower(): value for key, value in options.items()}
     own = {key: value for key, value in SPARK_CSV.items() if key.lower() not in given}
     if "nullvalue" in given and "emptyvalue" not in given:
@@ -369,7 +477,9 @@ def spark_csv(options: Mapping[str, str]) -> dict[str, str]:
 def check_switches(options: Mapping[str, str]) -> None:
     for key, value in options.items():
         if key.lower() in CSV_SWITCHES and value.strip().lower() not in ("true", "false"):
-            raise Unreadable(f"cannot be read: the option {key} must be true or false, not {value!r}")
+            raise Unreadable(
+                f"cannot be read: the option {key} must be true or false, not {value!r}"
+            )
 
 
 def option_problems(format: str, options: Mapping[str, str]) -> list[str]:
@@ -377,7 +487,11 @@ def option_problems(format: str, options: Mapping[str, str]) -> list[str]:
     if format not in READERS:
         return [f"Arrow does not read the format {format}"]
     known = CSV_OPTIONS if format == "csv" else ()
-    problems = [f"Arrow's reader of {format} has no option {key}" for key in options if key.lower() not in known]
+    problems = [
+        f"Arrow's reader of {format} has no option {key}"
+        for key in options
+        if key.lower() not in known
+    ]
     for key in CSV_CHARACTERS:
         value = next((text for name, text in options.items() if name.lower() == key), "")
         if format == "csv" and len(value.replace("\\t", "\t")) > 1:
@@ -391,21 +505,29 @@ def separator_in(names: Sequence[str]) -> str | None:
 
 def wrong_line(file: str, line: str) -> str:
     return (
-        f"the file {file} has a line with more or fewer fields than its header: {line[:200]!r}. Quote fields that "
+        f"the file {file} has a line with more or fewer fields than its header: {line[:200]!r}. "
+        "Quote fields that "
         "contain the separator; line breaks inside quotes need the option multiLine=true"
     )
 
 
 WRONG_QUOTES = 'the file {} has text after a closing quote: a quote inside quotes is written as ""'
-WRONG_HEADER = "the file {} has another header line than other files: give all files the same columns in order"
+WRONG_HEADER = (
+    "the file {} has another header line than other files: give all files the same columns in order"
+)
 EMPTY_CSV = "is empty: a CSV file has a header line"
 
 
 def shared_name(names: Sequence[str]) -> str | None:
-    """Why a header line with these names cannot be that of several files; Spark could not compare these lines."""
+    """Why a header line with these names cannot be that of several files;
+
+    Spark could not compare these lines.
+    """
     times = Counter(map(str.lower, names))
     twice = next((name for name in names if name and times[name.lower()] > 1), None)
-    return twice and f"has several columns named {twice!r}: give each column of a folder its own name"
+    return (
+        twice and f"has several columns named {twice!r}: give each column of a folder its own name"
+    )
 
 
 class _Files:
@@ -413,28 +535,40 @@ class _Files:
         self.files = files
 
     def rows(self) -> int | None:
-        """The number of rows, here by the length of the lines at the beginning; None if it is not known."""
+        """The number of rows, here by the length of the lines at the beginning;
+
+        None if it is not known.
+        """
         file = self.files[0]
         with file.stream() as stream:
             sample: bytes = stream.read(SAMPLE)
-        size = sum(each.size * (COMPRESSED if each.path.endswith(PACKED_ENDINGS) else 1) for each in self.files)
+        size = sum(
+            each.size * (COMPRESSED if each.path.endswith(PACKED_ENDINGS) else 1)
+            for each in self.files
+        )
         return int(size * sample.count(b"\n") / len(sample)) if b"\n" in sample else None
 
 
 class CsvReader(_Files):
-    """Reads CSV by Spark's options: sep, header, inferSchema, quote, escape, nullValue, encoding, multiLine."""
+    """Reads CSV by Spark's options:
+
+    sep, header, inferSchema, quote, escape, nullValue, encoding, multiLine.
+    """
 
     def __init__(self, files: Sequence[DataFile], options: Mapping[str, str]) -> None:
         given = {key.lower(): value for key, value in options.items()}
         switches = {key: given.get(key, "false").strip().lower() == "true" for key in CSV_SWITCHES}
         self._header = switches["header"] or "header" not in given
-        self._infer, self._line_breaks = switches["inferschema"], switches["multiline"]
+        self._infer = switches["inferschema"]
+        self._line_breaks = switches["multiline"]
         self._parse = pacsv.ParseOptions(
             delimiter=given.get("sep", given.get("delimiter", ",")).replace("\\t", "\t"),
             quote_char=given.get("quote", '"') or False,
             escape_char=given["escape"] if given.get("escape", '"') not in ('"', "") else False,
             newlines_in_values=self._line_breaks,
-            invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",  # Spark skips blank lines
+            invalid_row_handler=lambda row: (
+                "error" if row.text.strip() else "skip"
+            ),  # Spark skips blank lines
         )
         self._encoding = given.get("encoding", given.get("charset", "utf8"))
         self._nulls = ["", *([given["nullvalue"]] if "nullvalue" in given else [])]
@@ -446,9 +580,12 @@ class CsvReader(_Files):
         self._names = first if self._header else [""] * len(first)
         if len(self.files) > 1 and (problem := shared_name(self._names)):
             raise Unreadable(problem)
-        times = Counter(map(str.lower, self._names))  # as Spark, number the columns that have no name of their own
+        times = Counter(
+            map(str.lower, self._names)
+        )  # as Spark, number the columns that have no name of their own
         self._columns = [
-            name if name and times[name.lower()] == 1 else f"{name or '_c'}{n}" for n, name in enumerate(self._names)
+            name if name and times[name.lower()] == 1 else f"{name or '_c'}{n}"
+            for n, name in enumerate(self._names)
         ]
 
     def _first_line(self, file: DataFile) -> list[str]:
@@ -460,12 +597,19 @@ class CsvReader(_Files):
 
     @contextmanager
     def _lines(self, file: DataFile, strict: bool = False) -> Iterator[Iterator[list[str]]]:
-        """The fields of the lines, read by Python. A strict reader refuses text after a closing quote."""
-        encoding = "utf-8-sig" if self._encoding.lower().replace("-", "") == "utf8" else self._encoding
+        """The fields of the lines, read by Python.
+
+        A strict reader refuses text after a closing quote.
+        """
+        encoding = (
+            "utf-8-sig" if self._encoding.lower().replace("-", "") == "utf8" else self._encoding
+        )
         with io.TextIOWrapper(file.stream(), encoding, errors="replace", newline="") as text:
             quote: Any = self._parse.quote_char or None
             style: Any = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
-            yield csv.reader(text, delimiter=self._parse.delimiter, quotechar=quote, quoting=style, strict=strict)
+            yield csv.reader(
+                text, delimiter=self._parse.delimiter, quotechar=quote, quoting=style, strict=strict
+            )
 
     def _check_quotes(self, file: DataFile) -> None:
         """Refuse text after a closing quote, as Spark does. Arrow would append it to the field."""
@@ -499,23 +643,33 @@ class CsvReader(_Files):
                         if possible[name] and possible[name][0][0] == WHOLE:
                             digits[name] = max(digits[name], _digits(batch[name]))
         kinds = {name: families[0][0] for name, families in possible.items() if len(families) == 1}
-        return {name: pa.decimal128(digits[name], 0) if kind == WHOLE else kind for name, kind in kinds.items()}
+        return {
+            name: pa.decimal128(digits[name], 0) if kind == WHOLE else kind
+            for name, kind in kinds.items()
+        }
 
     def read(self, file: DataFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         own = self._first_line(file)
-        if self._header and [name.lower() for name in own] != [name.lower() for name in self._names]:
+        if self._header and [name.lower() for name in own] != [
+            name.lower() for name in self._names
+        ]:
             raise RequestError(WRONG_HEADER.format(file.uri))
         if len(own) != len(self._names):
             raise RequestError(wrong_line(file.uri, self._parse.delimiter.join(own)))
         self._check_quotes(file)
         options = pacsv.ReadOptions(
-            block_size=BLOCK, encoding=self._encoding, column_names=self._columns,
+            block_size=BLOCK,
+            encoding=self._encoding,
+            column_names=self._columns,
             skip_rows_after_names=int(self._header),
-        )  # fmt: skip
+        )
         convert = pacsv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()), include_columns=list(names), strings_can_be_null=True,
-            quoted_strings_can_be_null=True, null_values=self._nulls,
-        )  # fmt: skip
+            column_types=dict.fromkeys(names, pa.string()),
+            include_columns=list(names),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=True,
+            null_values=self._nulls,
+        )
         with pacsv.open_csv(file.stream(), options, self._parse, convert) as batches:
             for batch in batches:
                 for column in () if self._line_breaks else batch.columns:
@@ -525,7 +679,7 @@ class CsvReader(_Files):
                 yield batch
 
 
-# ---- Parquet and JSON lines ------------------------------------------------------------------------------------------
+# ---- Parquet and JSON lines --------------------------------------------------------------------
 
 MOST_FOOTERS = 10_000  # files that are opened to count their rows
 SAMPLE = 2**16  # bytes of a text whose lines are counted
@@ -576,18 +730,25 @@ def _json(file: DataFile) -> pa.Table:
     options = pajson.ReadOptions(block_size=BLOCK)
     try:
         table = pajson.read_json(file.stream(), options)
-        if times := [column.name for column in table.schema if pa.types.is_timestamp(column.type)]:  # text in Spark
+        if times := [
+            column.name for column in table.schema if pa.types.is_timestamp(column.type)
+        ]:  # text in Spark
             text = pa.schema([(name, pa.string()) for name in times])
-            table = pajson.read_json(file.stream(), options, pajson.ParseOptions(explicit_schema=text))
+            table = pajson.read_json(
+                file.stream(), options, pajson.ParseOptions(explicit_schema=text)
+            )
     except pa.ArrowInvalid as error:
-        if "JSON parse error" in str(error) and ("changed from" not in str(error) or "Column()" in str(error)):
+        if "JSON parse error" in str(error) and (
+            "changed from" not in str(error) or "Column()" in str(error)
+        ):
             raise Unreadable(NOT_JSON) from error
         raise
     return table
 
 
 NOT_JSON = (
-    "has lines that are no JSON objects: write one object per line; on Spark, the option multiLine=true reads a file "
+    "has lines that are no JSON objects: write one object per line; on Spark, the option "
+    "multiLine=true reads a file "
     "of one array"
 )
 

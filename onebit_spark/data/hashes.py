@@ -1,7 +1,9 @@
-"""Hashes of cells and weights, and sketches of cells. The hash is Spark's ``xxhash64`` (XXH64; Collet, 2012).
+"""Hashes of cells and weights, and sketches of cells.
 
-Spark would hash the salt again for every rating, and send 8 more bytes of each to Python. A fit without Spark holds out
-the same ratings, and has the same fingerprint, as one with it.
+The hash is Spark's ``xxhash64`` (XXH64; Collet, 2012).
+
+Spark would hash the salt again for every rating, and send 8 more bytes of each to Python. A fit
+without Spark holds out the same ratings, and has the same fingerprint, as one with it.
 """
 
 from __future__ import annotations
@@ -25,18 +27,29 @@ PART_BITS = 28  # so that the sum over 2³⁵ rows is still a bigint
 P1, P2, P3, P4, P5 = (
     np.uint64(prime)
     for prime in (
-        0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5,
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
     )
-)  # fmt: skip
+)
 # Arrays' own type, for which numba compiles ``_turned`` once, not for each constant.
-T1, T7, T11, T12, T18, T23, T27, T31, WORD = (np.uint64(bits) for bits in (1, 7, 11, 12, 18, 23, 27, 31, 64))
+T1, T7, T11, T12, T18, T23, T27, T31, WORD = (
+    np.uint64(bits) for bits in (1, 7, 11, 12, 18, 23, 27, 31, 64)
+)
 SPARK_SEED = np.uint64(42)
 MOST_LONG_DIGITS = 18  # of a decimal that Spark hashes as a 64-bit integer
 _MASK = np.uint64((1 << PART_BITS) - 1)
 
 
-def cell_hashes(users: pa.ChunkedArray | pa.Array, items: pa.ChunkedArray | pa.Array) -> NDArray[np.int64]:
-    """``xxhash64(SALT, user, item)`` of every rating, without nulls; integers of all widths are hashed as 64 bits."""
+def cell_hashes(
+    users: pa.ChunkedArray | pa.Array, items: pa.ChunkedArray | pa.Array
+) -> NDArray[np.int64]:
+    """``xxhash64(SALT, user, item)`` of every rating, without nulls;
+
+    integers of all widths are hashed as 64 bits.
+    """
     hashes = np.full(len(users), SALT_HASH, np.uint64)
     for ids in (users, items):
         hashes = hashed(ids.cast(pa.int64()) if pa.types.is_integer(ids.type) else ids, hashes)
@@ -48,7 +61,10 @@ def pair_hashes(users: pa.Array, items: pa.Array) -> NDArray[np.int64]:
 
 
 def coin_drawn(users: pa.ChunkedArray, items: pa.ChunkedArray, seed: int) -> NDArray[np.uint64]:
-    """The 32 bits that ``engines.spark.columns.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
+    """The 32 bits that ``engines.spark.columns.coin`` compares with the share:
+
+    of ``xxhash64(seed, user, item)``.
+    """
     start = np.full(1, SPARK_SEED)
     first = hashed(pa.array([seed], pa.int32() if -(2**31) <= seed < 2**31 else pa.int64()), start)
     hashes = np.full(len(users), first[0], np.uint64)
@@ -56,7 +72,9 @@ def coin_drawn(users: pa.ChunkedArray, items: pa.ChunkedArray, seed: int) -> NDA
 
 
 def hashed(values: pa.ChunkedArray | pa.Array, seeds: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spark's ``XxHash64`` of each value of a column without nulls, from a seed of its own, by the column's type."""
+    """Spark's ``XxHash64`` of each value of a column without nulls, from a seed of its own, by the
+    column's type.
+    """
     array = one_array(values)
     kind = array.type
     if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind.bit_width < 32):
@@ -68,11 +86,16 @@ def hashed(values: pa.ChunkedArray | pa.Array, seeds: NDArray[np.uint64]) -> NDA
     elif pa.types.is_decimal(kind):
         if kind.precision <= MOST_LONG_DIGITS:
             words = kind.bit_width // 64  # the lowest first
-            lowest = np.frombuffer(array.buffers()[1] or b"", np.int64)[words * array.offset :: words]
+            lowest = np.frombuffer(array.buffers()[1] or b"", np.int64)[
+                words * array.offset :: words
+            ]
             return _hashed_numbers(lowest[: len(array)], seeds)
         unscaled = _unscaled(array)
         sizes = ((8 + (number + (number < 0)).bit_length()) // 8 for number in unscaled)
-        shortest = (number.to_bytes(size, "big", signed=True) for number, size in zip(unscaled, sizes, strict=True))
+        shortest = (
+            number.to_bytes(size, "big", signed=True)
+            for number, size in zip(unscaled, sizes, strict=True)
+        )
         array = pa.array(list(shortest), pa.binary())
     if pa.types.is_primitive(array.type):  # also dates, times and durations
         kind = pa.int64() if array.type.bit_width == 64 else pa.int32()
@@ -85,7 +108,10 @@ def hashed(values: pa.ChunkedArray | pa.Array, seeds: NDArray[np.uint64]) -> NDA
 
 
 def _unscaled(decimals: pa.Array) -> list[int]:
-    """Decimals of 128 bits without their point. ``Decimal.scaleb`` would round them to 28 digits."""
+    """Decimals of 128 bits without their point.
+
+    ``Decimal.scaleb`` would round them to 28 digits.
+    """
     width = decimals.type.bit_width // 8
     data = bytes(decimals.buffers()[1] or b"")[decimals.offset * width :]
     return [
@@ -101,7 +127,9 @@ def weight_hashes(weights: NDArray[np.float32]) -> NDArray[np.int64]:
 def hash_sums(
     hashes: NDArray[np.int64], label: NDArray[np.bool_], weights: NDArray[np.float32] | None = None
 ) -> dict[str, int]:
-    """The fingerprint of a set of ratings: sums of 56 bits of the hash of each cell, label and weight.
+    """The fingerprint of a set of ratings:
+
+    sums of 56 bits of the hash of each cell, label and weight.
 
     A sum changes if a rating occurs twice. With an exclusive or, the two would cancel.
     """
@@ -112,7 +140,8 @@ def hash_sums(
 
 @jit
 def _sums(hashes, label, of_weights):  # type: ignore[no-untyped-def]
-    low, high = np.uint64(0), np.uint64(0)
+    low = np.uint64(0)
+    high = np.uint64(0)
     for k in range(len(hashes)):
         whole = ~hashes[k] if label[k] else hashes[k]
         if len(of_weights):
@@ -139,13 +168,20 @@ def _hashed_bytes(data, places, seeds):  # type: ignore[no-untyped-def]
     """Value k is ``data[places[k] : places[k + 1]]``."""
     hashes = np.empty(len(places) - 1, np.uint64)
     for k in range(len(hashes)):
-        at, end, seed = places[k], places[k + 1], seeds[k]
+        at = places[k]
+        end = places[k + 1]
+        seed = seeds[k]
         length = np.uint64(end - at)
         if end - at >= 32:
-            a, b, c, d = seed + P1 + P2, seed + P2, seed, seed - P1
+            a = seed + P1 + P2
+            b = seed + P2
+            c = seed
+            d = seed - P1
             while end - at >= 32:
-                a, b = _round(a, _word(data, at, 8)), _round(b, _word(data, at + 8, 8))
-                c, d = _round(c, _word(data, at + 16, 8)), _round(d, _word(data, at + 24, 8))
+                a = _round(a, _word(data, at, 8))
+                b = _round(b, _word(data, at + 8, 8))
+                c = _round(c, _word(data, at + 16, 8))
+                d = _round(d, _word(data, at + 24, 8))
                 at += 32
             x = _turned(a, T1) + _turned(b, T7) + _turned(c, T12) + _turned(d, T18)
             for lane in (a, b, c, d):
@@ -203,20 +239,23 @@ def _mixed(x):  # type: ignore[no-untyped-def]
     return x ^ x >> np.uint64(32)
 
 
-# ---- sketches of cells -----------------------------------------------------------------------------------------------
+# ---- sketches of cells -------------------------------------------------------------------------
 #
-# What a model was fitted on, in a few megabytes: the cells with the lowest hashes, each with its number of ratings. Two
-# sketches can be compared and merged below the smaller of their limits (docs/MATH.md, §9.6).
+# What a model was fitted on, in a few megabytes: the cells with the lowest hashes, each with its
+# number of ratings. Two sketches can be compared and merged below the smaller of their limits
+# (docs/MATH.md, §9.6).
 
-LOWEST, HIGHEST = -(2**63), 2**63 - 1  # smallest and largest hash
+LOWEST = -(2**63)
+HIGHEST = 2**63 - 1  # smallest and largest hash
 KEPT = 2**20  # the cells of about so many ratings are kept: 16 MB
 ENOUGH = 30  # with fewer ratings a share means little
-# A share that exceeds the expected one by less is always accepted: at most MOST_MARGIN, and MARGIN_OF_ROOT/√n of n
-# ratings, which falls as the margin of a bound does (docs/MATH.md, §9.7).
+# A share that exceeds the expected one by less is always accepted: at most MOST_MARGIN, and
+# MARGIN_OF_ROOT/√n of n ratings, which falls as the margin of a bound does (docs/MATH.md, §9.7).
 MOST_MARGIN = 0.01
 MARGIN_OF_ROOT = 0.3
 ALLOWED_STANDARD_ERRORS = 3.0  # the same, in standard errors
-UNLIKELY = 0.01  # few ratings, all on known cells: they are not fresh if this had a smaller chance in a fresh sample
+# few ratings, all on known cells: they are not fresh if this had a smaller chance in a fresh sample
+UNLIKELY = 0.01
 
 
 def limit_for(n: int) -> int:
@@ -238,7 +277,11 @@ class Comparison:
 
     @property
     def stale(self) -> bool:
-        few_but_all = 0 < self.looked_at < ENOUGH and self.share == 1 and self.expected**self.looked_at < UNLIKELY
+        few_but_all = (
+            0 < self.looked_at < ENOUGH
+            and self.share == 1
+            and self.expected**self.looked_at < UNLIKELY
+        )
         return self.share > self.allowed or few_but_all
 
     @property
@@ -252,11 +295,16 @@ class CellSketch:
     limit: int  # largest hash that is kept
     hashes: NDArray[np.int64]  # hashes of the cells, ascending
     ratings: NDArray[np.int64]  # number of ratings of each cell
-    complete: bool = True  # false if the model was also fitted to cells that the sketch does not hold
+    complete: bool = (
+        True  # false if the model was also fitted to cells that the sketch does not hold
+    )
 
     @classmethod
     def of(cls, cells: NDArray[np.int64], limit: int = HIGHEST) -> CellSketch:
-        """The sketch of ratings by the hashes of their cells; up to ``limit``, or lower where they are many."""
+        """The sketch of ratings by the hashes of their cells;
+
+        up to ``limit``, or lower where they are many.
+        """
         limit = min(limit, limit_for(len(cells)))
         return cls(limit, *np.unique(cells[cells <= limit], return_counts=True))
 
@@ -295,10 +343,13 @@ class CellSketch:
     def compared(self, other: CellSketch) -> Comparison:
         """Compare the ratings of another sketch with the cells of this one (docs/MATH.md, §9.6).
 
-        Where no cell is repeated, the standard error allows for one repeat that was missed by chance.
+        Where no cell is repeated, the standard error allows for one repeat that was missed by
+        chance.
         """
-        known, asked = self.up_to(other.limit), other.up_to(self.limit)
-        looked_at, n = asked.n_ratings, known.n_ratings
+        known = self.up_to(other.limit)
+        asked = other.up_to(self.limit)
+        looked_at = asked.n_ratings
+        n = known.n_ratings
         on_known = int(asked.ratings[np.isin(asked.hashes, known.hashes, assume_unique=True)].sum())
         if not looked_at or not n:
             return Comparison(0.0, 0.0, float("inf"), looked_at)
@@ -308,11 +359,15 @@ class CellSketch:
         return Comparison(on_known / looked_at, 1 - singles / n, variance**0.5, looked_at)
 
     def merged(self, other: CellSketch) -> CellSketch:
-        """The union of two sketches. The ratings of a cell are added if the other sketch is fresh to this one.
+        """The union of two sketches.
 
-        Otherwise some of them may be the same ratings, fitted a second time. Then the larger number is kept.
+        The ratings of a cell are added if the other sketch is fresh to this one.
+
+        Otherwise some of them may be the same ratings, fitted a second time. Then the larger number
+        is kept.
         """
-        one, two = self.up_to(other.limit), other.up_to(self.limit)
+        one = self.up_to(other.limit)
+        two = other.up_to(self.limit)
         compared = one.compared(two)
         hashes = np.union1d(one.hashes, two.hashes)
         ratings = np.zeros((2, len(hashes)), np.int64)
@@ -324,5 +379,8 @@ class CellSketch:
 
 
 def merged_sketch(known: CellSketch | None, new: CellSketch) -> CellSketch:
-    """The sketch of an earlier and a new fit. It is not complete if the earlier fit has no sketch."""
+    """The sketch of an earlier and a new fit.
+
+    It is not complete if the earlier fit has no sketch.
+    """
     return replace(new, complete=False) if known is None else known.merged(new)

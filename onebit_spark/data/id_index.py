@@ -23,7 +23,8 @@ from onebit_spark.data.user_tables import in_utc, narrow, one_array, wide
 
 Codes = NDArray[np.int32]
 
-DENSE_PER_ID = 4  # integers are encoded by a table of their range if it has at most so many numbers for each of them
+# integers are encoded by a table of their range if it has at most so many numbers for each of them
+DENSE_PER_ID = 4
 FEW = 1 << 20  # different ids of several parts that are not merged yet
 
 
@@ -41,8 +42,8 @@ class HeldIds(NamedTuple):
 class IdIndex:
     """Different ids, in any order. The index is built at the first lookup.
 
-    ``pyarrow.compute.index_in`` makes a hash table of all known ids in every call: a second for 10⁷.
-    Integers of all widths are comparable, and so are texts with offsets of 32 and of 64 bits.
+    ``pyarrow.compute.index_in`` makes a hash table of all known ids in every call: a second for
+    10⁷. Integers of all widths are comparable, and so are texts with offsets of 32 and of 64 bits.
     """
 
     def __init__(self, ids: pa.ChunkedArray | pa.Array) -> None:
@@ -61,7 +62,9 @@ class IdIndex:
         if asked.null_count or not len(self):
             found = np.full(len(asked), -1, np.int32)
             if len(self):
-                found[asked.is_valid().to_numpy(zero_copy_only=False)] = self.find(asked.drop_null())
+                found[asked.is_valid().to_numpy(zero_copy_only=False)] = self.find(
+                    asked.drop_null()
+                )
             return found
         if len(asked) > len(self):  # most of them repeat
             codes, different = encode(asked)
@@ -74,7 +77,8 @@ class IdIndex:
 
     @cached_property
     def _search(self) -> Callable[[pa.Array], Codes]:
-        """Binary search, by integers, or by hashes of 64 bits, after which the ids themselves are compared.
+        """Binary search, by integers, or by hashes of 64 bits, after which the ids themselves are
+        compared.
 
         The keys to look up are sorted too, so that successive searches read the same cache lines.
         """
@@ -98,7 +102,9 @@ class IdIndex:
     def _compared(self, found: Codes, ids: pa.Array) -> Codes:
         """The positions, where two different ids may have one hash."""
         hit = np.flatnonzero(found >= 0)
-        same = pc.equal(self._known.take(pa.array(found[hit])), ids.take(pa.array(hit))).to_numpy(zero_copy_only=False)
+        same = pc.equal(self._known.take(pa.array(found[hit])), ids.take(pa.array(hit))).to_numpy(
+            zero_copy_only=False
+        )
         other = hit[~same]
         if len(other):
             exact = pc.index_in(ids.take(pa.array(other)), value_set=self._known)
@@ -106,7 +112,7 @@ class IdIndex:
         return found
 
 
-# ---- encode and count ------------------------------------------------------------------------------------------------
+# ---- encode and count --------------------------------------------------------------------------
 
 
 def encode(ids: pa.ChunkedArray | pa.Array) -> tuple[Codes, pa.Array]:
@@ -114,28 +120,39 @@ def encode(ids: pa.ChunkedArray | pa.Array) -> tuple[Codes, pa.Array]:
     array = one_array(ids)
     if pa.types.is_integer(array.type) and len(array):
         values = array.to_numpy()
-        low, high = int(values.min()), int(values.max())
+        low = int(values.min())
+        high = int(values.max())
         if high - low < DENSE_PER_ID * len(values):
-            places, present = np.subtract(values, low, dtype=np.int64), np.zeros(high - low + 1, bool)
+            places = np.subtract(values, low, dtype=np.int64)
+            present = np.zeros(high - low + 1, bool)
             present[places] = True
-            different, table = np.flatnonzero(present), np.empty(len(present), np.int32)
+            different = np.flatnonzero(present)
+            table = np.empty(len(present), np.int32)
             table[different] = np.arange(len(different), dtype=np.int32)
             return table[places], pa.array(different + low, array.type)
     encoded = array.dictionary_encode()
     return encoded.indices.to_numpy(), encoded.dictionary
 
 
-def sum_by_id(ids: pa.ChunkedArray | pa.Array, *counts: NDArray[Any]) -> tuple[pa.Array, list[NDArray[np.int64]]]:
-    """The different ids, and for each of the ``counts`` of the single ids their sums (exact up to 2⁵³)."""
+def sum_by_id(
+    ids: pa.ChunkedArray | pa.Array, *counts: NDArray[Any]
+) -> tuple[pa.Array, list[NDArray[np.int64]]]:
+    """The different ids, and for each of the ``counts`` of the single ids their sums (exact up to
+    2⁵³).
+    """
     codes, different = encode(ids)
-    return different, [np.bincount(codes, count, len(different)).astype(np.int64) for count in counts]
+    return different, [
+        np.bincount(codes, count, len(different)).astype(np.int64) for count in counts
+    ]
 
 
 LOWEST = 1024  # hashes that are kept, so that the number of different ids is known to 3%
 
 
 class TextIds:
-    """The bytes of ids that are text, and about how many of them differ (Bar-Yossef and others, 2002). These add up."""
+    """The bytes of ids that are text, and about how many of them differ (Bar-Yossef and others,
+    2002). These add up.
+    """
 
     def __init__(self, bytes: int = 0, lowest: Sequence[int] = ()) -> None:
         self.bytes = bytes
@@ -164,8 +181,8 @@ class TextIds:
 class IdColumn:
     """A column of ids that arrives in parts: 4 bytes per rating, and the different ids.
 
-    Every part has a dictionary of its own. The dictionaries are merged when they have more ids than were known before,
-    so an id is encoded a few times, however many parts there are.
+    Every part has a dictionary of its own. The dictionaries are merged when they have more ids than
+    were known before, so an id is encoded a few times, however many parts there are.
     """
 
     def __init__(self) -> None:
@@ -188,17 +205,25 @@ class IdColumn:
 
     def _merge(self) -> None:
         known = [] if self._known is None else [self._known]
-        encoded = one_array([*known, *self._unmerged]).dictionary_encode()  # the known ones keep their codes
-        code, place = encoded.indices.to_numpy(), sum(map(len, known))
+        encoded = one_array(
+            [*known, *self._unmerged]
+        ).dictionary_encode()  # the known ones keep their codes
+        code = encoded.indices.to_numpy()
+        place = sum(map(len, known))
         for part, different in enumerate(self._unmerged, len(self._codes) - len(self._unmerged)):
             self._codes[part] = code[place : place + len(different)][self._codes[part]]
             place += len(different)
-        self._known, self._unmerged = encoded.dictionary, []
+        self._known = encoded.dictionary
+        self._unmerged = []
 
     def positions(self, ascending: bool = True) -> tuple[Codes, pa.Array]:
-        """The position of every rating's id among the different ids, and these ids. The column is empty after."""
+        """The position of every rating's id among the different ids, and these ids.
+
+        The column is empty after.
+        """
         self._merge()
-        positions, place = np.empty(sum(map(len, self._codes)), np.int32), 0
+        positions = np.empty(sum(map(len, self._codes)), np.int32)
+        place = 0
         ids: Any = self._known
         order = pc.sort_indices(ids).to_numpy() if ascending else np.arange(len(ids))
         rank = np.empty(len(ids), np.int32)
@@ -211,7 +236,9 @@ class IdColumn:
 
 
 def is_incomplete(ids: pa.ChunkedArray) -> bool:
-    return bool(ids.null_count or (pa.types.is_floating(ids.type) and pc.any(pc.is_nan(ids)).as_py()))
+    return bool(
+        ids.null_count or (pa.types.is_floating(ids.type) and pc.any(pc.is_nan(ids)).as_py())
+    )
 
 
 def hashes_of(ids: pa.Array) -> NDArray[np.uint64]:

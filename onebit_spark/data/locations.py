@@ -1,8 +1,10 @@
-"""Files by URI, folders that appear whole or not at all, and the kinds of output, with what each may overwrite.
+"""Files by URI, folders that appear whole or not at all, and the kinds of output, with what each
+may overwrite.
 
-A session reaches its files by Hadoop. Arrow serves jobs without Spark, and Spark Connect, which gives no access to the
-JVM. This process and the server must then see the same files under the same path: a shared disk, a mounted volume, or
-an object store (s3://, gs://, abfss://, hdfs://) that this machine has credentials for. This module imports no Spark.
+A session reaches its files by Hadoop. Arrow serves jobs without Spark, and Spark Connect, which
+gives no access to the JVM. This process and the server must then see the same files under the same
+path: a shared disk, a mounted volume, or an object store (s3://, gs://, abfss://, hdfs://) that
+this machine has credentials for. This module imports no Spark.
 """
 
 from __future__ import annotations
@@ -27,10 +29,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-# The whole name: to resolve `jvm.org.apache…` part by part would search all jars at each step, in 2 ms.
+# The whole name: to resolve `jvm.org.apache…` part by part would search all jars at each step, in 2
+# ms.
 PATH = "org.apache.hadoop.fs.Path"
 HADOOPS = {"s3a": "s3", "s3n": "s3"}  # schemes of Hadoop ─► those of Arrow
-RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that rename a folder in one atomic step
+RENAMING = (
+    "file",
+    "hdfs",
+    "viewfs",
+    "webhdfs",
+    "swebhdfs",
+)  # schemes that rename a folder in one atomic step
 FAILURES = {"Py4JJavaError", "PySparkException", "OSError", "ArrowInvalid"}
 LARGEST = 2**26  # bytes of a file by which an output is recognised
 SEALS = ("metadata.json", "_SUCCESS")  # written last; a folder without one of these is not complete
@@ -39,13 +48,18 @@ T = TypeVar("T")
 
 
 def file_system(path: str) -> tuple[fs.FileSystem, str]:
-    """Arrow's file system of a path or URI, and the path there. Schemes that Arrow lacks are left to fsspec."""
+    """Arrow's file system of a path or URI, and the path there.
+
+    Schemes that Arrow lacks are left to fsspec.
+    """
     path = re.sub(r"^file:(//)?(?=/)", "", path)
     scheme = SCHEME.match(path)
     if scheme is None:
         return fs.LocalFileSystem(), os.path.abspath(path)
     try:
-        system, inside = fs.FileSystem.from_uri(HADOOPS.get(scheme[1], scheme[1]) + path[scheme.end(1) :])
+        system, inside = fs.FileSystem.from_uri(
+            HADOOPS.get(scheme[1], scheme[1]) + path[scheme.end(1) :]
+        )
         return system, inside
     except pa.ArrowInvalid as unknown:
         try:
@@ -63,15 +77,24 @@ def file_system(path: str) -> tuple[fs.FileSystem, str]:
 
 @contextlib.contextmanager
 def explained(complaint: str) -> Iterator[None]:
-    """Raise errors of Spark and of file systems in the body as a RequestError of one line: ``complaint: reason``."""
+    """Raise errors of Spark and of file systems in the body as a RequestError of one line:
+
+    ``complaint: reason``.
+    """
     try:
         yield
     except Exception as error:
-        kinds = {kind.__name__ for kind in type(error).__mro__}  # by name: Spark need not be installed
+        kinds = {
+            kind.__name__ for kind in type(error).__mro__
+        }  # by name: Spark need not be installed
         if isinstance(error, RequestError) or not kinds & FAILURES:
             raise
-        reason = error.java_exception.toString() if "Py4JJavaError" in kinds else str(error)  # type: ignore[attr-defined]
-        raise RequestError(f"{complaint}: {(reason.strip() or 'unknown error').splitlines()[0]}") from None
+        reason = str(error)
+        if "Py4JJavaError" in kinds:
+            reason = error.java_exception.toString()  # type: ignore[attr-defined]
+        raise RequestError(
+            f"{complaint}: {(reason.strip() or 'unknown error').splitlines()[0]}"
+        ) from None
 
 
 def _explaining(method: Callable[..., T]) -> Callable[..., T]:
@@ -86,7 +109,9 @@ def _explaining(method: Callable[..., T]) -> Callable[..., T]:
 
 
 class Location:
-    """A path on the file system that its scheme names, by Arrow or, with a classic session, by Hadoop."""
+    """A path on the file system that its scheme names, by Arrow or, with a classic session, by
+    Hadoop.
+    """
 
     uri: str
     scheme: str
@@ -115,14 +140,23 @@ class Location:
         return [Location(self._spark, path) for path in self._paths()]
 
     def names(self, folder: str = "") -> list[str]:
-        """The names in this folder, or in one inside it; an empty list if there is no such folder."""
-        return [os.path.basename(path.rstrip("/")) for path in (self / folder if folder else self)._paths()]
+        """The names in this folder, or in one inside it;
+
+        an empty list if there is no such folder.
+        """
+        return [
+            os.path.basename(path.rstrip("/"))
+            for path in (self / folder if folder else self)._paths()
+        ]
 
     def read_text(self, most: int | None = None) -> str:
         return self._read(most).decode("utf-8", errors="replace")
 
     def text(self, file: str = "") -> str:
-        """The content of this file, or of one inside this folder; an empty text if there is no such file."""
+        """The content of this file, or of one inside this folder;
+
+        an empty text if there is no such file.
+        """
         place = self / file if file else self
         return place.read_text(LARGEST) if place.exists() and not place.is_folder() else ""
 
@@ -144,7 +178,11 @@ class Location:
 
     @property
     def parent(self) -> Location:
-        folder = f"file:{posixpath.dirname(self._path)}" if self.scheme == "file" else posixpath.dirname(self.uri)
+        folder = (
+            f"file:{posixpath.dirname(self._path)}"
+            if self.scheme == "file"
+            else posixpath.dirname(self.uri)
+        )
         return Location(self._spark, folder)
 
     @_explaining
@@ -178,7 +216,10 @@ class Location:
             return bytes(stream.read(most))
 
     def write_bytes(self, content: bytes) -> None:
-        """Write a file, and the folders above it. It appears whole, where the file system renames, or not at all."""
+        """Write a file, and the folders above it.
+
+        It appears whole, where the file system renames, or not at all.
+        """
         folder = posixpath.dirname(self._path)
         self._files.create_dir(folder)
         unfinished = posixpath.join(folder, f".{self.name}.writing")
@@ -212,7 +253,9 @@ class HadoopLocation(Location):
 
     @_explaining
     def is_folder(self) -> bool:
-        return bool(self._files.exists(self._path) and self._files.getFileStatus(self._path).isDirectory())
+        return bool(
+            self._files.exists(self._path) and self._files.getFileStatus(self._path).isDirectory()
+        )
 
     @_explaining
     def _paths(self) -> list[str]:
@@ -224,7 +267,9 @@ class HadoopLocation(Location):
         self._files.delete(self._path, True)
 
     def move_to(self, target: Location) -> None:
-        if self.scheme == "file":  # not by Hadoop, which would move the checksum file beside it, too
+        if (
+            self.scheme == "file"
+        ):  # not by Hadoop, which would move the checksum file beside it, too
             Location(None, self.uri).move_to(Location(None, target.uri))
         elif not self._files.rename(self._path, target._path):
             raise OSError(f"could not move {self.uri} to {target.uri}")
@@ -242,11 +287,17 @@ class HadoopLocation(Location):
             stream.write(bytearray(content))
 
 
-# ---- outputs ---------------------------------------------------------------------------------------------------------
+# ---- outputs -----------------------------------------------------------------------------------
 
 PREDICTED = {"score", "std", "probability"}  # columns of all predictions and recommendations
-MARKER = "_onebit_spark"  # names the kind of a folder; Spark and Arrow read no file with such a name
-UNFINISHED = {"_SUCCESS", "._SUCCESS.crc", "_temporary"}  # what Spark leaves in a folder without data
+MARKER = (
+    "_onebit_spark"  # names the kind of a folder; Spark and Arrow read no file with such a name
+)
+UNFINISHED = {
+    "_SUCCESS",
+    "._SUCCESS.crc",
+    "_temporary",
+}  # what Spark leaves in a folder without data
 
 
 @dataclass(frozen=True)
@@ -267,7 +318,9 @@ class OutputKind:
         if self.is_file:
             return re.search(self.mark, output.text()) is not None
         marked = output.text(MARKER) == self.name
-        return marked and table_format(output._spark, output.uri) is None  # nobody has made a lake's table of it
+        return (
+            marked and table_format(output._spark, output.uri) is None
+        )  # nobody has made a lake's table of it
 
     def write_marker(self, folder: Location) -> None:
         (folder / MARKER).write_text(self.name)
@@ -281,32 +334,44 @@ class OutputKind:
     def check(self, output: Location, place: str) -> None:
         if not self.may_replace(output):
             raise RequestError(
-                f"{place} is not {self.name} of onebit_spark, and nothing else is overwritten: choose another path, "
+                f"{place} is not {self.name} of onebit_spark, and nothing else is overwritten: "
+                "choose another path, "
                 "or delete it yourself"
             )
 
     def check_target(self, target: Location, path: object, overwrite: bool) -> None:
-        """Raise a RequestError if there is an output at the path that may not be overwritten, or is something else."""
+        """Raise a RequestError if there is an output at the path that may not be overwritten, or is
+        something else.
+        """
         if not target.name:
             raise RequestError(f"cannot write to {path}: name a folder below it")
         if target.exists():
             if not overwrite:
-                raise RequestError(f"the output {path} exists: choose another path, or allow it to be overwritten")
+                raise RequestError(
+                    f"the output {path} exists: choose another path, or allow it to be overwritten"
+                )
             self.check(target, f"the output {path}")
 
     @contextlib.contextmanager
     def written_beside(self, target: Location, path: object, overwrite: bool) -> Iterator[Location]:
-        """Yield a place for a new folder. At the end it is at ``target``, complete; after an error nothing changed.
+        """Yield a place for a new folder.
 
-        It has a hidden name beside the target, and is renamed at the end. An old folder is moved away first, and comes
-        back if the rename fails. A killed process may leave hidden folders, but never a part of a folder at the target.
+        At the end it is at ``target``, complete; after an error nothing changed.
+
+        It has a hidden name beside the target, and is renamed at the end. An old folder is moved
+        away first, and comes back if the rename fails. A killed process may leave hidden folders,
+        but never a part of a folder at the target.
         """
         self.check_target(target, path, overwrite)
         token = uuid.uuid4().hex[:8]
-        fresh, old = (target.sibling(f".{target.name}.{state}-{token}") for state in ("writing", "replaced"))
+        fresh, old = (
+            target.sibling(f".{target.name}.{state}-{token}") for state in ("writing", "replaced")
+        )
         with deleted_on_error(fresh):
             yield fresh
-            self.check_target(target, path, overwrite)  # it may exist by now: a rename would move the folder into it
+            self.check_target(
+                target, path, overwrite
+            )  # it may exist by now: a rename would move the folder into it
             replaced = target.exists()
             if replaced:
                 target.move_to(old)
@@ -332,15 +397,19 @@ def deleted_on_error(folder: Location) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replace_folder(
-    spark: SparkSession | None, path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False
+    spark: SparkSession | None,
+    path: str | os.PathLike[str],
+    kind: OutputKind,
+    overwrite: bool = False,
 ) -> Iterator[str]:
     """Yield the URI of a new folder, which has its marker. At the end it is at ``path``, complete.
 
-    After an error nothing changed. With ``overwrite`` it replaces an output of the same kind, and nothing else.
+    After an error nothing changed. With ``overwrite`` it replaces an output of the same kind, and
+    nothing else.
 
-    On a local disk and on HDFS it is written beside ``path`` and then renamed. Object stores have no rename. There the
-    old folder is deleted (its file of ``SEALS`` first), and the new one is written in place. The caller writes its file
-    of ``SEALS`` last.
+    On a local disk and on HDFS it is written beside ``path`` and then renamed. Object stores have
+    no rename. There the old folder is deleted (its file of ``SEALS`` first), and the new one is
+    written in place. The caller writes its file of ``SEALS`` last.
     """
     target = Location(spark, path)
     if target.scheme in RENAMING:
@@ -361,7 +430,9 @@ MODEL = OutputKind("a model")
 ESTIMATOR = OutputKind("an estimator")
 VECTORS = OutputKind("a folder of vectors")
 PREDICTIONS = OutputKind("a folder of predictions")
-PREDICTIONS_CSV = OutputKind("a CSV file of predictions", r'\A.*"?\bscore"?,"?std"?,"?probability\b')
+PREDICTIONS_CSV = OutputKind(
+    "a CSV file of predictions", r'\A.*"?\bscore"?,"?std"?,"?probability\b'
+)
 POSITIONS = OutputKind("a folder of positions")
 POSITIONS_CSV = OutputKind("a CSV file of positions", r"\A.*\bn_ratings\b.*\b(dim|slope)1_std\b")
 TABLES = {"predictions": (PREDICTIONS, PREDICTIONS_CSV), "positions": (POSITIONS, POSITIONS_CSV)}
@@ -372,13 +443,16 @@ PAGE = OutputKind("a report", PAGE_MARK)
 METRICS = OutputKind("a file of figures", r'\A\{[\s\S]*"majority_error": ')
 
 
-# ---- tables of Delta Lake, Iceberg and Hudi: only the log of such a table says which of its files count --------------
+# ---- tables of Delta Lake, Iceberg and Hudi: only their log says which of their files count ------
 
 
 def table_format(spark: SparkSession | None, path: str) -> str | None:
-    """delta, iceberg or hudi, if the path is a table or a part of one: a file, a partition, its folder of data.
+    """delta, iceberg or hudi, if the path is a table or a part of one:
 
-    None if it is not, or cannot be seen from here. The path may have a pattern, such as ``table/*.parquet``.
+    a file, a partition, its folder of data.
+
+    None if it is not, or cannot be seen from here. The path may have a pattern, such as
+    ``table/*.parquet``.
     """
     try:
         place = Location(spark, re.sub(r"[^/]*[*?\[{].*", "", path) or ".")
@@ -389,7 +463,9 @@ def table_format(spark: SparkSession | None, path: str) -> str | None:
             if is_folder and (place / ".hoodie").exists():
                 return "hudi"
             # pyspark.ml has a metadata/, too
-            if is_folder and any(name.endswith(".metadata.json") for name in place.names("metadata")):
+            if is_folder and any(
+                name.endswith(".metadata.json") for name in place.names("metadata")
+            ):
                 return "iceberg"
             if "=" not in place.name and place.name != "data" and (is_folder or not place.exists()):
                 return None

@@ -1,13 +1,16 @@
-"""The ratings of a user: their columns, what can be wrong with them, and how they are gathered in this process.
+"""The ratings of a user:
 
-    batches ─► under the names of USER, ITEM, …, labels and weights as numbers, without ratings of weight 0
+their columns, what can be wrong with them, and how they are gathered in this process.
+
+    batches ─► under the names of USER, ITEM, …, labels and weights as numbers, without weight 0
             ─► what is wrong, with examples                                       (``RatingTally``)
-            ─► a coin for every cell: to fit ─► 9 bytes per rating, 13 with weights    (``RatingCollector``)
+            ─► a coin for every cell: to fit ─► 9 or 13 bytes per rating    (``RatingCollector``)
                                       kept out ─► ids, label, group                (``KeptRatings``)
 
-The functions take Arrow batches, and their results add up. Without Spark they run over the batches of a table or file
-(``ArrowRatings``), with Spark in its tasks (``engines.spark.ratings``). So checks, messages, held-out ratings and the
-numbers of the ids are the same. No Python object is made per rating. This module imports no Spark.
+The functions take Arrow batches, and their results add up. Without Spark they run over the batches
+of a table or file (``ArrowRatings``), with Spark in its tasks (``engines.spark.ratings``). So
+checks, messages, held-out ratings and the numbers of the ids are the same. No Python object is made
+per rating. This module imports no Spark.
 """
 
 from __future__ import annotations
@@ -25,7 +28,14 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.data.files import ArrowTable, null_or_nan, separator_in, text_to_numbers
-from onebit_spark.data.hashes import HASH_PARTS, CellSketch, cell_hashes, coin_drawn, hash_sums, limit_for
+from onebit_spark.data.hashes import (
+    HASH_PARTS,
+    CellSketch,
+    cell_hashes,
+    coin_drawn,
+    hash_sums,
+    limit_for,
+)
 from onebit_spark.data.id_index import IdColumn, is_incomplete, sum_by_id
 from onebit_spark.data.limits import LARGEST_WEIGHT, ZERO_WEIGHT
 from onebit_spark.data.user_tables import one_array, spark_name
@@ -36,7 +46,12 @@ from onebit_spark.settings import Who
 Coding = Literal["signed", "binary", "boolean", "threshold"]
 
 INTEGRAL = ("tinyint", "smallint", "int", "bigint")  # as ids they interchange
-NUMBERS = (*INTEGRAL, "float", "double", "decimal")  # types as Spark names them, without their parameters
+NUMBERS = (
+    *INTEGRAL,
+    "float",
+    "double",
+    "decimal",
+)  # types as Spark names them, without their parameters
 OTHER_IDS = ("boolean", "string", "binary", "date", "timestamp", "timestamp_ntz", "char", "varchar")
 EXAMPLES = 3
 
@@ -93,7 +108,8 @@ def fingerprint_of(totals: Mapping[str, int]) -> str:
 
 def not_deterministic(what: str) -> FitFailed:
     return FitFailed(
-        f"{what}: the source is not deterministic (for example a random split or sample). Write the ratings to disk "
+        f"{what}: the source is not deterministic (for example a random split or sample). Write "
+        "the ratings to disk "
         "first, and fit from there"
     )
 
@@ -103,20 +119,32 @@ def column_count_problem(n: int, column: str, role: str, columns: Sequence[str])
     listed = f"(columns: {', '.join(columns)})"
     if n == 0:
         sign = separator_in(columns)
-        hint = f": its fields look separated by {sign!r}, set options={{'sep': {sign!r}}}" if sign else ""
+        hint = (
+            f": its fields look separated by {sign!r}, set options={{'sep': {sign!r}}}"
+            if sign
+            else ""
+        )
         return f"there is no column {column!r}{role} {listed}{hint}"
     return f"there are {n} columns named {column!r}{role} {listed}: keep one" if n > 1 else None
 
 
 def found_columns(
-    columns: Columns, matching: Callable[[str], Sequence[str]], names: Sequence[str], by: str | None = None
+    columns: Columns,
+    matching: Callable[[str], Sequence[str]],
+    names: Sequence[str],
+    by: str | None = None,
 ) -> dict[str, str]:
-    """The table's own names of the columns by their roles, and of the column ``by`` to group by; each is there once."""
+    """The table's own names of the columns by their roles, and of the column ``by`` to group by;
+
+    each is there once.
+    """
     wanted = {role: (name, f" for the {role}") for role, name in columns.roles.items()}
     if by is not None:
         wanted["group"] = by, " to group by"
     found = {role: matching(name) for role, (name, _) in wanted.items()}
-    problems = (column_count_problem(len(found[role]), *words, names) for role, words in wanted.items())
+    problems = (
+        column_count_problem(len(found[role]), *words, names) for role, words in wanted.items()
+    )
     refuse([problem for problem in problems if problem])
     if len({found[role][0] for role in ("user", "item", "label")}) < 3:
         raise RequestError("user, item and label must be three different columns")
@@ -132,40 +160,54 @@ def type_problems(columns: Columns, types: Mapping[str, str]) -> list[str]:
         if bare[role] not in NUMBERS + OTHER_IDS
     ]
     if bare["label"] not in (*NUMBERS, "boolean", "string"):
-        problems.append(f"column {columns.label!r} is of type {types['label']}, not a number or a boolean")
+        problems.append(
+            f"column {columns.label!r} is of type {types['label']}, not a number or a boolean"
+        )
     if bare["label"] == "boolean" and columns.threshold is not None:
         problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
     if "weight" in bare and bare["weight"] not in (*NUMBERS, "string"):
-        problems.append(f"column {columns.weight!r} of the weights is of type {types['weight']}, not a number")
+        problems.append(
+            f"column {columns.weight!r} of the weights is of type {types['weight']}, not a number"
+        )
     return problems
 
 
-# ---- ratings ---------------------------------------------------------------------------------------------------------
+# ---- ratings -----------------------------------------------------------------------------------
 
 REFUSED = ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight")
 FLAGS = (*REFUSED, "plus", "minus", "zero", "other", "above")
 
 
 def may_be_refused(columns: Columns, present: Mapping[str, int]) -> bool:
-    """Whether a kind of value is there that ``counts_if_sound`` refuses, so that it must be counted."""
+    """Whether a kind of value is there that ``counts_if_sound`` refuses, so that it must be
+    counted.
+    """
     if any(present[name] for name in REFUSED):
         return True
-    return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
+    return columns.threshold is None and bool(
+        present["other"] or (present["minus"] and present["zero"])
+    )
 
 
 def counts_if_sound(
     columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]
 ) -> RatingCounts:
-    """The counts, or a RequestError with every defect, its count and three examples; NoRatings if there is none.
+    """The counts, or a RequestError with every defect, its count and three examples;
 
-    ``totals`` are ``n``, how many ratings have each of FLAGS, and the sums of HASH_PARTS. ``boolean`` is true if
-    the labels are booleans. ``examples`` makes a text of three ratings that have a flag.
+    NoRatings if there is none.
+
+    ``totals`` are ``n``, how many ratings have each of FLAGS, and the sums of HASH_PARTS.
+    ``boolean`` is true if the labels are booleans. ``examples`` makes a text of three ratings that
+    have a flag.
     """
     if totals["n"] == 0:
-        kind, cause = "", "the input is empty"
+        kind = ""
+        cause = "the input is empty"
         if columns.weight is not None:
             kind = " of positive weight"
-            cause += f", or all weights in column {columns.weight!r} are 0 or below {ZERO_WEIGHT:.0e}"
+            cause += (
+                f", or all weights in column {columns.weight!r} are 0 or below {ZERO_WEIGHT:.0e}"
+            )
         raise NoRatings(f"there is no rating{kind}: {cause}; check the path and any filter")
     refuse(_defects(columns, totals, boolean, examples))
     coding: Coding = "signed" if totals["minus"] else "binary"
@@ -181,33 +223,47 @@ def of_both_classes(counts: RatingCounts, columns: Columns) -> RatingCounts:
     which = "positive" if counts.positives else "negative"
     check = "data" if columns.threshold is None else f"threshold {columns.threshold:g}"
     raise RequestError(
-        f"all {counts.n:,} labels in column {columns.label!r} are {which}: both classes are needed, check the {check}"
+        f"all {counts.n:,} labels in column {columns.label!r} are {which}: both classes are "
+        f"needed, check the {check}"
     )
 
 
 def check_division(holdout: str, whole: RatingCounts, held_out: RatingCounts) -> None:
-    """Refuse a division that holds nothing out, or leaves nothing or a single class of both to fit."""
-    n, positives = whole.n - held_out.n, whole.positives - held_out.positives
+    """Refuse a division that holds nothing out, or leaves nothing or a single class of both
+    to fit.
+    """
+    n = whole.n - held_out.n
+    positives = whole.positives - held_out.positives
     if not held_out.n:
-        raise RequestError(f"{holdout} holds no rating out: give more ratings, or choose a larger share")
+        raise RequestError(
+            f"{holdout} holds no rating out: give more ratings, or choose a larger share"
+        )
     if not n:
-        raise RequestError(f"{holdout} holds all {counted(whole.n, 'rating')} out: choose a smaller share")
+        raise RequestError(
+            f"{holdout} holds all {counted(whole.n, 'rating')} out: choose a smaller share"
+        )
     if positives in (0, n) and whole.positives not in (0, whole.n):
         left = counted(n, "positive rating" if positives else "negative rating")
-        raise RequestError(f"{holdout} leaves {left} to fit, and both classes are needed: choose a smaller share")
+        raise RequestError(
+            f"{holdout} leaves {left} to fit, and both classes are needed: choose a smaller share"
+        )
 
 
-def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]) -> list[str]:
+def _defects(
+    columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]
+) -> list[str]:
     defects = {  # flag ─► what it means, what to do
         "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
         "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
         "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
         "text_label": (
             f"no number in column {columns.label!r}",
-            "labels are −1/1, 0/1, true/false, or numbers with a threshold; convert other text first",
+            "labels are −1/1, 0/1, true/false, or numbers with a threshold; convert other text "
+            "first",
         ),
         "bad_weight": (
-            f"a weight that is negative, above {LARGEST_WEIGHT:g}, null, NaN or no number in column {columns.weight!r}",
+            f"a weight that is negative, above {LARGEST_WEIGHT:g}, null, NaN or no number in "
+            f"column {columns.weight!r}",
             "give positive weights, or 0 to leave a rating out",
         ),
     }
@@ -221,7 +277,8 @@ def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, example
     ]
     if columns.threshold is None and totals["minus"] and totals["zero"]:
         problems.append(
-            f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
+            f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column "
+            f"{columns.label!r}: "
             "use either ±1 or 0/1, or set a threshold"
         )
     return problems
@@ -231,10 +288,13 @@ def as_examples(lines: Sequence[Sequence[object]]) -> str:
     return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)
 
 
-def check_pairs(counts: Mapping[str, int], examples: Mapping[str, Sequence[Sequence[object]]]) -> None:
+def check_pairs(
+    counts: Mapping[str, int], examples: Mapping[str, Sequence[Sequence[object]]]
+) -> None:
     """Refuse pairs with absent ids: column ─► how many, and three of them."""
     problems = [
-        f"{counted(count, 'pair')} with null or NaN in column {column!r}, such as {as_examples(examples[column])}"
+        f"{counted(count, 'pair')} with null or NaN in column {column!r}, such as "
+        f"{as_examples(examples[column])}"
         for column, count in counts.items()
         if count
     ]
@@ -242,14 +302,15 @@ def check_pairs(counts: Mapping[str, int], examples: Mapping[str, Sequence[Seque
         raise RequestError("; ".join(problems) + ": drop or fill them")
 
 
-# ---- side features ---------------------------------------------------------------------------------------------------
+# ---- side features -----------------------------------------------------------------------------
 
 
 def check_id_type(column: str, given: str, id_type: str, whose: str) -> None:
     """Refuse ids of another type than in the ratings; both are named as Spark names them."""
     if given != id_type and not (given in INTEGRAL and id_type in INTEGRAL):
         raise RequestError(
-            f"{whose} features: column {column!r} is of type {given}, but {whose} ids are of type {id_type}: cast it"
+            f"{whose} features: column {column!r} is of type {given}, but {whose} ids are of type "
+            f"{id_type}: cast it"
         )
 
 
@@ -258,19 +319,25 @@ def checked_lines(table: pa.Table, column: str, whose: str) -> pa.Table:
     ids = one_array(table[column])
     absent = pc.is_null(ids, nan_is_null=pa.types.is_floating(ids.type))
     if n_absent := pc.sum(absent).as_py():
-        raise RequestError(f"{whose} features: {counted(n_absent, 'line')} without {column}: drop them")
+        raise RequestError(
+            f"{whose} features: {counted(n_absent, 'line')} without {column}: drop them"
+        )
     different, (lines,) = sum_by_id(ids, np.ones(len(ids)))
     if len(twice := different.filter(pa.array(lines > 1))):
         examples = ", ".join(str(value) for value in twice.slice(0, EXAMPLES).to_pylist())
         raise RequestError(
-            f"{whose} features: {counted(len(twice), 'id')} with several lines, such as {examples}: keep one each"
+            f"{whose} features: {counted(len(twice), 'id')} with several lines, such as "
+            f"{examples}: keep one each"
         )
     return table
 
 
-# ---- ratings in Arrow batches ----------------------------------------------------------------------------------------
+# ---- ratings in Arrow batches ------------------------------------------------------------------
 
-USER, ITEM, LABEL, WEIGHT = "__onebit_user", "__onebit_item", "__onebit_label", "__onebit_weight"
+USER = "__onebit_user"
+ITEM = "__onebit_item"
+LABEL = "__onebit_label"
+WEIGHT = "__onebit_weight"
 HASH = "__onebit_hash"
 GROUP = "__onebit_group"
 # Role of a column ─► its name inside.
@@ -280,8 +347,13 @@ Batches = Iterator[pa.RecordBatch]
 Facts = dict[str, Any]
 
 
-def joined(batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], int], enough: int) -> Iterator[pa.Table]:
-    """Tables of successive batches, each as soon as its size is enough. The last one may be smaller, but not empty."""
+def joined(
+    batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], int], enough: int
+) -> Iterator[pa.Table]:
+    """Tables of successive batches, each as soon as its size is enough.
+
+    The last one may be smaller, but not empty.
+    """
     held: list[pa.RecordBatch] = []
     total = 0
     for batch in batches:
@@ -289,7 +361,8 @@ def joined(batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], i
         total += size(batch)
         if total >= enough:
             yield pa.Table.from_batches(held)
-            held, total = [], 0
+            held = []
+            total = 0
     if sum(batch.num_rows for batch in held):
         yield pa.Table.from_batches(held)
 
@@ -297,11 +370,12 @@ def joined(batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], i
 @dataclass(frozen=True)
 class RatingBatch:
     positive: NDArray[np.bool_]
-    # ``data.hashes.cell_hashes`` of the cells; 0 for all if an id is null, for such ratings are refused.
+    # ``data.hashes.cell_hashes`` of the cells; 0 for all if an id is null, for such ratings are
+    # refused.
     hashes: NDArray[np.int64]
     weights: NDArray[np.float32] | None  # NaN for null
-    # To be summed over batches: ``n``, the counts of ``FLAGS``, HASH_PARTS, ``absent`` if a label is null,
-    # and with weights ``weight``, their finite sum.
+    # To be summed over batches: ``n``, the counts of ``FLAGS``, HASH_PARTS, ``absent`` if a label
+    # is null, and with weights ``weight``, their finite sum.
     facts: Facts
 
 
@@ -315,7 +389,9 @@ def read_batch(table: pa.Table, threshold: float | None) -> RatingBatch:
         hashes = cell_hashes(table[USER], table[ITEM])
     weights = None
     if WEIGHT in table.schema.names:
-        weights = np.array(table[WEIGHT].to_numpy(), np.float32)  # a copy: a view would keep the whole table
+        weights = np.array(
+            table[WEIGHT].to_numpy(), np.float32
+        )  # a copy: a view would keep the whole table
         facts["bad_weight"] = int(np.count_nonzero(~((weights > 0) & (weights <= LARGEST_WEIGHT))))
         facts["weight"] = float(np.sum(weights, dtype=np.float64, where=np.isfinite(weights)))
     if table[LABEL].null_count:
@@ -323,23 +399,35 @@ def read_batch(table: pa.Table, threshold: float | None) -> RatingBatch:
     return RatingBatch(label, hashes, weights, facts | hash_sums(hashes, label, weights))
 
 
-def count_labels(labels: pa.ChunkedArray, threshold: float | None) -> tuple[NDArray[np.bool_], Facts]:
-    """Which labels are positive, and how often each flag of ``FLAGS`` holds, on labels as Spark holds them.
+def count_labels(
+    labels: pa.ChunkedArray, threshold: float | None
+) -> tuple[NDArray[np.bool_], Facts]:
+    """Which labels are positive, and how often each flag of ``FLAGS`` holds, on labels as Spark
+    holds them.
 
     A null is counted as ``bad_label``, like NaN.
     """
-    values = (labels.cast(pa.int8()) if pa.types.is_boolean(labels.type) else labels).to_numpy()  # null is NaN
-    limit = np.float64(0.0 if threshold is None else threshold)  # so that numpy compares doubles, as Spark does
+    values = (
+        labels.cast(pa.int8()) if pa.types.is_boolean(labels.type) else labels
+    ).to_numpy()  # null is NaN
+    limit = np.float64(
+        0.0 if threshold is None else threshold
+    )  # so that numpy compares doubles, as Spark does
     above: NDArray[np.bool_] = values > limit
     named = {"plus": 1, "minus": -1, "zero": 0}
     kinds = {name: int(np.count_nonzero(values == value)) for name, value in named.items()}
     if values.dtype.kind == "f":
         kinds["bad_label"] = int(np.count_nonzero(np.isnan(values)))
     kinds["other"] = len(values) - sum(kinds.values())
-    return above, {**dict.fromkeys(FLAGS, 0), **kinds, "n": len(values), "above": int(np.count_nonzero(above))}
+    return above, {
+        **dict.fromkeys(FLAGS, 0),
+        **kinds,
+        "n": len(values),
+        "above": int(np.count_nonzero(above)),
+    }
 
 
-# ---- gathered in this process ----------------------------------------------------------------------------------------
+# ---- gathered in this process ------------------------------------------------------------------
 
 TABLE_BYTES = 16 * 2**20  # of ratings that are processed at once
 
@@ -396,13 +484,17 @@ class RatingCollector:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.facts: Counter[str] = Counter()
-        self._users, self._items = IdColumn(), IdColumn()
+        self._users = IdColumn()
+        self._items = IdColumn()
         self._positive: list[NDArray[np.bool_]] = []
         self._weights: list[NDArray[np.float32]] = []  # empty if there are none
         self._cells: list[Hashes] = []
 
     def add(self, table: pa.Table, here: RatingBatch) -> None:
-        """Add the ratings of a table, as ``read_batch`` has read them. Ids that are null or NaN are not kept."""
+        """Add the ratings of a table, as ``read_batch`` has read them.
+
+        Ids that are null or NaN are not kept.
+        """
         self.facts.update(here.facts)
         self.facts["absent"] += not self._users.add(table[USER])
         self.facts["absent"] += not self._items.add(table[ITEM])
@@ -432,21 +524,26 @@ class RatingCollector:
         return CollectedRatings(counts, users, items, ratings, cells, self.limit)
 
 
-# ---- ratings of an ArrowTable ----------------------------------------------------------------------------------------
+# ---- ratings of an ArrowTable ------------------------------------------------------------------
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Holdout:
-    """Which ratings are kept out of a fit: about a share of the cells, by a hash of user and item."""
+    """Which ratings are kept out of a fit:
+
+    about a share of the cells, by a hash of user and item.
+    """
 
     share: float
     seed: int
     name: str = "holdout"  # in messages
 
     def drawn(self, table: pa.Table) -> Mask:
-        return coin_drawn(table[USER], table[ITEM], self.seed) < np.uint64(round(self.share * 2**32))
+        return coin_drawn(table[USER], table[ITEM], self.seed) < np.uint64(
+            round(self.share * 2**32)
+        )
 
 
 @dataclass(frozen=True)
@@ -469,7 +566,12 @@ class KeptRatings:
         """The ratings at some places, without their groups. ``counts`` are still those of all."""
         users, items = (ids.take(pa.array(places)) for ids in (self.users, self.items))
         return replace(
-            self, users=users, items=items, positive=self.positive[places], cells=self.cells[places], groups=None
+            self,
+            users=users,
+            items=items,
+            positive=self.positive[places],
+            cells=self.cells[places],
+            groups=None,
         )
 
 
@@ -485,20 +587,27 @@ class ArrowRatings:
         self.columns = columns
         found = found_columns(columns, table.matching, table.schema.names, by)
         self.table = table.named({INSIDE[role]: name for role, name in found.items()})
-        types = {role: spark_name(self.table.schema.field(INSIDE[role]).type) for role in columns.roles}
+        types = {
+            role: spark_name(self.table.schema.field(INSIDE[role]).type) for role in columns.roles
+        }
         refuse(type_problems(columns, types))
         self.id_types: dict[Who, str] = {"user": types["user"], "item": types["item"]}
         self._boolean = types["label"] == "boolean"
 
     def divided(self, holdout: Holdout | None = None) -> DividedRatings:
         """Read all ratings: those to fit, and held-out ones."""
-        fit, kept, tally = RatingCollector(limit_for(0)), _Keeping(), self._tally()
+        fit = RatingCollector(limit_for(0))
+        kept = _Keeping()
+        tally = self._tally()
         for table in self._tables():
-            fit.limit = limit_for(fit.facts["n"] + len(table.plain))  # their number is not known before
+            fit.limit = limit_for(
+                fit.facts["n"] + len(table.plain)
+            )  # their number is not known before
             takers: tuple[RatingCollector | _Keeping, ...] = fit, kept
             parts = zip(table.parts(holdout), takers, strict=False)
             tally.add(table, [self._take(part, taker) for part, taker in parts])
-        whole, held_out = tally.counts(), None
+        whole = tally.counts()
+        held_out = None
         if holdout is not None:
             counts = tally.held_out(whole.coding)
             check_division(holdout.name, whole, counts)
@@ -507,7 +616,8 @@ class ArrowRatings:
         return DividedRatings(to_fit, held_out)
 
     def kept(self) -> KeptRatings:
-        kept, tally = _Keeping(), self._tally()
+        kept = _Keeping()
+        tally = self._tally()
         for table in self._tables():
             tally.add(table, [self._take(table.plain, kept)])
         return kept.ratings(tally.counts(), self.columns.threshold)
@@ -534,18 +644,21 @@ class _Keeping:
 
     def add(self, table: pa.Table, batch: RatingBatch) -> None:
         self.facts.update(batch.facts)
-        self._tables.append(table.select([name for name in (USER, ITEM, GROUP) if name in table.schema.names]))
+        self._tables.append(
+            table.select([name for name in (USER, ITEM, GROUP) if name in table.schema.names])
+        )
         self._positive.append(batch.positive)
         self._cells.append(batch.hashes)
 
     def ratings(self, counts: RatingCounts, threshold: float | None) -> KeptRatings:
         table = pa.concat_tables(self._tables)
         groups = table[GROUP] if GROUP in table.schema.names else None
-        positive, cells = np.concatenate(self._positive), np.concatenate(self._cells)
+        positive = np.concatenate(self._positive)
+        cells = np.concatenate(self._cells)
         return KeptRatings(table[USER], table[ITEM], positive, cells, groups, counts, threshold)
 
 
-# ---- one table of ratings --------------------------------------------------------------------------------------------
+# ---- one table of ratings ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -565,9 +678,11 @@ class RatingTable:
 
 
 def rating_tables(batches: Batches, ahead: bool = False) -> Iterator[RatingTable]:
-    """Batches of ratings under the names of INSIDE, with their labels and weights in any form, as tables.
+    """Batches of ratings under the names of INSIDE, with their labels and weights in any form, as
+    tables.
 
-    Ratings of weight 0 are left out. If ``ahead`` is true, another thread reads the next batches at the same time.
+    Ratings of weight 0 are left out. If ``ahead`` is true, another thread reads the next batches at
+    the same time.
     """
     tables = joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)
     for read in one_ahead(tables) if ahead else tables:
@@ -577,7 +692,9 @@ def rating_tables(batches: Batches, ahead: bool = False) -> Iterator[RatingTable
         plain = plain_numbers(given)
         absent = any(map(is_incomplete, (plain[USER], plain[ITEM])))
         if HASH not in plain.schema.names:
-            cells = np.zeros(len(plain), np.int64) if absent else cell_hashes(plain[USER], plain[ITEM])
+            cells = (
+                np.zeros(len(plain), np.int64) if absent else cell_hashes(plain[USER], plain[ITEM])
+            )
             plain = plain.append_column(HASH, pa.array(cells))
         yield RatingTable(given, plain, absent)
 
@@ -586,11 +703,16 @@ def without_zeros(given: pa.Table) -> pa.Table:
     """The ratings without those of weight 0, which count as absent."""
     if WEIGHT not in given.schema.names:
         return given
-    return given.filter(pc.fill_null(pc.not_equal(_weights(given[WEIGHT]), pa.scalar(0, pa.float32())), True))
+    return given.filter(
+        pc.fill_null(pc.not_equal(_weights(given[WEIGHT]), pa.scalar(0, pa.float32())), True)
+    )
 
 
 def plain_numbers(given: pa.Table) -> pa.Table:
-    """Labels and weights as numbers, groups as text; −0.0 is 0.0 among ids, as in Spark's grouping and joins."""
+    """Labels and weights as numbers, groups as text;
+
+    −0.0 is 0.0 among ids, as in Spark's grouping and joins.
+    """
     columns = {name: given[name] for name in given.schema.names}
     for name in (USER, ITEM):
         if pa.types.is_floating(given[name].type):
@@ -627,7 +749,10 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 class RatingTally:
-    """How many ratings there are and what is wrong with them, with three examples of each defect. Tallies add up."""
+    """How many ratings there are and what is wrong with them, with three examples of each defect.
+
+    Tallies add up.
+    """
 
     def __init__(self, columns: Columns, boolean: bool) -> None:
         self.columns = columns
@@ -637,13 +762,18 @@ class RatingTally:
         self._examples: dict[str, list[str]] = {flag: [] for flag in FLAGS}
 
     def add(self, table: RatingTable, facts: Sequence[Facts]) -> None:
-        """Count more ratings by the facts of their parts. They are examined only if the facts show a defect."""
+        """Count more ratings by the facts of their parts.
+
+        They are examined only if the facts show a defect.
+        """
         for part in facts:
             self.facts.update(part)
         for part in facts[1:]:
             self.held_facts.update(part)
         outside = "other" if self.columns.threshold is None else "bad_label"
-        if table.absent or any(part.get(flag) for part in facts for flag in ("bad_label", "bad_weight", outside)):
+        if table.absent or any(
+            part.get(flag) for part in facts for flag in ("bad_label", "bad_weight", outside)
+        ):
             self._examine(table)
 
     def _examine(self, table: RatingTable) -> None:
@@ -689,7 +819,8 @@ class TallyState(TypedDict):
 
 
 def _defects_of(table: RatingTable) -> dict[str, Mask]:
-    given, plain = table.given, table.plain
+    given = table.given
+    plain = table.plain
     label = plain[LABEL].cast(pa.int8()) if pa.types.is_boolean(plain[LABEL].type) else plain[LABEL]
     number = label.cast(pa.float64(), safe=False)
     text = np.asarray(pc.and_(number.is_null(), given[LABEL].is_valid()))  # there, but no number

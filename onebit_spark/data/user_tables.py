@@ -1,6 +1,9 @@
-"""Data that people pass: numpy arrays of ratings, checked; tables as Arrow tables; and Spark's types of their columns.
+"""Data that people pass:
 
-A table that Arrow reads gets the types that Spark would give it. So ids, hashes and messages agree on both runtimes.
+numpy arrays of ratings, checked; tables as Arrow tables; and Spark's types of their columns.
+
+A table that Arrow reads gets the types that Spark would give it. So ids, hashes and messages agree
+on both runtimes.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from onebit_spark.data.limits import LARGEST_WEIGHT, MAX_COLUMNS, ZERO_WEIGHT
 from onebit_spark.errors import RequestError
 
-# ---- arrays ----------------------------------------------------------------------------------------------------------
+# ---- arrays -------------------------------------------------------------------------------------
 
 
 class CheckedArrays(NamedTuple):
@@ -28,13 +31,18 @@ class CheckedArrays(NamedTuple):
 
 
 def checked_arrays(
-    rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
+    rows: ArrayLike,
+    cols: ArrayLike,
+    labels: ArrayLike,
+    shape: Sequence[int] | None,
+    settings: Sequence[object],
     weights: ArrayLike | None = None,
-) -> CheckedArrays:  # fmt: skip
-    """The input of ``fit_arrays`` as index arrays and label bits, or one RequestError with all problems.
+) -> CheckedArrays:
+    """The input of ``fit_arrays`` as index arrays and label bits, or one RequestError with all
+    problems.
 
-    Ratings of weight 0 are dropped before anything else is checked. ``settings`` are problems with the settings. They
-    come first in the message.
+    Ratings of weight 0 are dropped before anything else is checked. ``settings`` are problems with
+    the settings. They come first in the message.
     """
     problems = [str(problem) for problem in settings]
     arrays = {"rows": np.asarray(rows), "cols": np.asarray(cols), "labels": np.asarray(labels)}
@@ -47,18 +55,30 @@ def checked_arrays(
             problems.append(f"{name} must be one-dimensional, not of shape {array.shape}")
     if len(set(lengths.values())) > 1:
         sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        problems.append(f"{' and '.join([', '.join(list(arrays)[:-1]), list(arrays)[-1]])} differ in length: {sizes}")
+        problems.append(
+            f"{' and '.join([', '.join(list(arrays)[:-1]), list(arrays)[-1]])} differ in length: "
+            f"{sizes}"
+        )
     if weights is not None and not problems:
         kept = arrays["weights"].astype(np.float32) != 0
         arrays = {name: array[kept] for name, array in arrays.items()}
         lengths = {name: array.size for name, array in arrays.items()}
     if min(lengths.values()) == 0:
-        lacking = "" if weights is None else f" of positive weight; weights below {ZERO_WEIGHT:.0e} count as 0"
+        lacking = (
+            ""
+            if weights is None
+            else f" of positive weight; weights below {ZERO_WEIGHT:.0e} count as 0"
+        )
         problems.append(f"there is no rating{lacking}")
     declared: tuple[int | None, int | None] = None, None
     if shape is not None:
         pair = np.asarray(shape)
-        if pair.shape != (2,) or pair.dtype.kind not in "iu" or pair.min() < 0 or pair.max() > MAX_COLUMNS:
+        if (
+            pair.shape != (2,)
+            or pair.dtype.kind not in "iu"
+            or pair.min() < 0
+            or pair.max() > MAX_COLUMNS
+        ):
             problems.append(f"shape must be two integers from 0 to 2^30, not {shape!r}")
         else:
             declared = int(pair[0]), int(pair[1])
@@ -67,9 +87,12 @@ def checked_arrays(
         wrong, largest = _index_problems(name, arrays[name], limit)
         problems += wrong
         size.append(largest + 1 if limit is None else limit)
-    wrong, n = label_problems(arrays["labels"]), arrays["labels"].size
+    wrong = label_problems(arrays["labels"])
+    n = arrays["labels"].size
     if not wrong and n and (positives := np.count_nonzero(arrays["labels"] > 0)) in (0, n):
-        wrong = [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
+        wrong = [
+            f"labels are all {'positive' if positives else 'negative'}: both classes are needed"
+        ]
     problems += wrong
     if problems:
         raise RequestError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
@@ -85,16 +108,24 @@ def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tup
     if index.dtype.kind not in "iuf":
         return [f"{name} must hold integers, not {index.dtype}"], -1
     values = index.ravel()
-    broken = ~np.isfinite(values) | (values != np.floor(values)) if values.dtype.kind not in "iu" else np.zeros(0)
+    broken = (
+        ~np.isfinite(values) | (values != np.floor(values))
+        if values.dtype.kind not in "iu"
+        else np.zeros(0)
+    )
     if np.any(broken):
         return [f"{name} must hold integers: {_examples(values[broken])}"], -1
     problems = []
     if values.min() < 0:
         problems.append(f"{name} holds negative indices: {_examples(values[values < 0])}")
     if declared is not None and values.max() >= declared:
-        problems.append(f"{name} reaches index {values.max()}, beyond the declared shape {declared}")
+        problems.append(
+            f"{name} reaches index {values.max()}, beyond the declared shape {declared}"
+        )
     elif values.max() >= MAX_COLUMNS:
-        problems.append(f"{name} reaches index {values.max()}, beyond the limit of 2^30: number them from 0 on")
+        problems.append(
+            f"{name} reaches index {values.max()}, beyond the limit of 2^30: number them from 0 on"
+        )
     return problems, int(values.max())
 
 
@@ -102,7 +133,10 @@ def label_problems(labels: NDArray[Any]) -> list[str]:
     if labels.size == 0:
         return []
     if labels.dtype.kind not in "biuf":
-        return [f"labels must be numbers or booleans, not {labels.dtype}: convert them to ±1, 0/1 or booleans first"]
+        return [
+            f"labels must be numbers or booleans, not {labels.dtype}: convert them to ±1, 0/1 or "
+            "booleans first"
+        ]
     values = labels.ravel()
     if values.dtype != bool:
         if np.any(np.isnan(values)):
@@ -122,7 +156,11 @@ def weight_problems(weights: NDArray[Any]) -> list[str]:
     with np.errstate(over="ignore"):
         held = weights.ravel().astype(np.float32)
     wrong = weights.ravel()[~((held >= 0) & (held <= LARGEST_WEIGHT))]
-    return [f"weights must be numbers from 0 to {LARGEST_WEIGHT:g}: {_examples(wrong)}"] if wrong.size else []
+    return (
+        [f"weights must be numbers from 0 to {LARGEST_WEIGHT:g}: {_examples(wrong)}"]
+        if wrong.size
+        else []
+    )
 
 
 def _examples(values: NDArray[Any]) -> str:
@@ -130,18 +168,33 @@ def _examples(values: NDArray[Any]) -> str:
     return f"{values.size} found, such as {shown}"
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
+# ---- tables ------------------------------------------------------------------------------------
 
 SIMPLE = {
-    pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint", pa.float32(): "float",
-    pa.float64(): "double", pa.string(): "string", pa.bool_(): "boolean", pa.binary(): "binary", pa.date32(): "date",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    pa.date32(): "date",
     pa.null(): "void",
-}  # fmt: skip
+}
 AS_SPARK = {
-    pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(), pa.large_string(): pa.string(), pa.string_view(): pa.string(),
-    pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(), pa.date64(): pa.date32(),
-}  # fmt: skip
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
 MOST_TEXT = 2**31 - 1  # bytes of one array of text, whose offsets have 32 bits
 
 
@@ -158,7 +211,10 @@ def column_of(values: Any) -> pa.Array:
 
 
 def arrow_table(given: Any, what: str = "the table") -> pa.Table:
-    """An Arrow table, a DataFrame of pandas or polars, or a dict, as an Arrow table; ``what`` names it in messages."""
+    """An Arrow table, a DataFrame of pandas or polars, or a dict, as an Arrow table;
+
+    ``what`` names it in messages.
+    """
     if isinstance(given, pa.Table):
         return given
     if type(given).__name__ == "LazyFrame" and hasattr(given, "collect"):  # of polars
@@ -166,7 +222,9 @@ def arrow_table(given: Any, what: str = "the table") -> pa.Table:
     try:
         if isinstance(given, Mapping):
             return pa.table({name: column_of(values) for name, values in given.items()})
-        if hasattr(given, "__arrow_c_stream__") and not hasattr(given, "iloc"):  # pandas would add its index
+        if hasattr(given, "__arrow_c_stream__") and not hasattr(
+            given, "iloc"
+        ):  # pandas would add its index
             return pa.table(given)
         return pa.Table.from_pandas(given, preserve_index=False)
     except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
@@ -177,13 +235,16 @@ def arrow_table(given: Any, what: str = "the table") -> pa.Table:
             refuse_repeated_columns(list(given.columns), what)
             raise RequestError(f"{what} has {_unreadable_column(given)}: {reason}") from error
         raise RequestError(
-            f"{what} must be an Arrow table, or a DataFrame of pandas or polars, not a {type(given).__name__}: {reason}"
+            f"{what} must be an Arrow table, or a DataFrame of pandas or polars, not a "
+            f"{type(given).__name__}: {reason}"
         ) from error
 
 
 def refuse_repeated_columns(names: Sequence[Any], what: str) -> None:
     if repeated := [name for name, n in Counter(names).items() if n > 1]:
-        raise RequestError(f"{what} has several columns named {repeated[0]!r}: rename or drop all but one")
+        raise RequestError(
+            f"{what} has several columns named {repeated[0]!r}: rename or drop all but one"
+        )
 
 
 def _unreadable_column(frame: Any) -> str:
@@ -193,8 +254,15 @@ def _unreadable_column(frame: Any) -> str:
             pa.Table.from_pandas(frame[[name]], preserve_index=False)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             kinds = sorted({type(value).__name__ for value in frame[name] if value is not None})
-            values = f"values of types {', '.join(kinds)}" if len(kinds) > 1 else f"a value of type {kinds[0]}"
-            return f"a column {name!r} with {values} that Arrow cannot hold; convert it, to text for example"
+            values = (
+                f"values of types {', '.join(kinds)}"
+                if len(kinds) > 1
+                else f"a value of type {kinds[0]}"
+            )
+            return (
+                f"a column {name!r} with {values} that Arrow cannot hold; convert it, to "
+                "text for example"
+            )
     return "a column that Arrow cannot hold"
 
 
@@ -210,13 +278,20 @@ def as_spark(kind: pa.DataType) -> pa.DataType:
     return AS_SPARK.get(kind, kind)
 
 
-def in_spark_type(values: pa.Array | pa.ChunkedArray, what: str, kind: pa.DataType | None = None) -> Any:
-    """The values in their type of Spark, or in another one, ``kind``; ``what`` names them in messages."""
+def in_spark_type(
+    values: pa.Array | pa.ChunkedArray, what: str, kind: pa.DataType | None = None
+) -> Any:
+    """The values in their type of Spark, or in another one, ``kind``;
+
+    ``what`` names them in messages.
+    """
     wanted = as_spark(values.type) if kind is None else kind
     if values.type == wanted:
         return values
     try:
-        if pa.types.is_dictionary(values.type):  # Arrow decodes no dictionary of string views, as polars has them
+        if pa.types.is_dictionary(
+            values.type
+        ):  # Arrow decodes no dictionary of string views, as polars has them
             if isinstance(values, pa.ChunkedArray):
                 parts = [part.dictionary.cast(wanted).take(part.indices) for part in values.chunks]
                 return pa.chunked_array(parts, wanted)
@@ -224,17 +299,27 @@ def in_spark_type(values: pa.Array | pa.ChunkedArray, what: str, kind: pa.DataTy
         return values.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         cure = "round it to microseconds" if pa.types.is_timestamp(wanted) else "convert it"
-        raise RequestError(f"{what} cannot be of Spark's type {spark_name(wanted)}: {cure} ({error})") from error
+        raise RequestError(
+            f"{what} cannot be of Spark's type {spark_name(wanted)}: {cure} ({error})"
+        ) from error
 
 
 def one_array(parts: pa.ChunkedArray | pa.Array | Iterable[pa.Array]) -> pa.Array:
-    """A column, or several arrays, as one array; with 64-bit offsets where the text is too long for 32 bits."""
+    """A column, or several arrays, as one array;
+
+    with 64-bit offsets where the text is too long for 32 bits.
+    """
     if isinstance(parts, pa.Array):
         return parts
-    arrays = list(parts.chunks or [pa.array([], parts.type)] if isinstance(parts, pa.ChunkedArray) else parts)
+    arrays = list(
+        parts.chunks or [pa.array([], parts.type)] if isinstance(parts, pa.ChunkedArray) else parts
+    )
     if len(arrays) == 1:
         return arrays[0]
-    if len({array.type for array in arrays}) > 1 or sum(array.nbytes for array in arrays) > MOST_TEXT:
+    if (
+        len({array.type for array in arrays}) > 1
+        or sum(array.nbytes for array in arrays) > MOST_TEXT
+    ):
         arrays = [array.cast(wide(array.type)) for array in arrays]
     return pa.concat_arrays(arrays)
 

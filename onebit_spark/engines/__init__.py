@@ -1,1 +1,4 @@
-"""Engines: they hold ratings and run work on them, in this process, on a GPU, or on the executors of a cluster."""
+"""Engines:
+
+they hold ratings and run work on them, in this process, on a GPU, or on the executors of a cluster.
+"""

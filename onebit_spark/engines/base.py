@@ -79,7 +79,7 @@ class Engine(Protocol[T]):
     def counts(self, side: Side) -> Numbers:
         """Number of ratings of every row."""
 
-    # ---- the length of a fit ---------------------------------------------------------------------
+    # ---- the length of a fit --------------------------------------------------------------------
 
     def running(self) -> AbstractContextManager[Self]:
         """The engine for the length of a fit: threads or buffers are kept."""
@@ -93,7 +93,7 @@ class Engine(Protocol[T]):
     def shortage(self, config: FitConfig) -> str | None:
         """Why there is no room for a fit with these settings; None if there is, or if unknown."""
 
-    # ---- tables ----------------------------------------------------------------------------------
+    # ---- tables ---------------------------------------------------------------------------------
 
     def table(self, side: Side, rows: RowPosterior) -> T:
         """A table of rows in this process."""
@@ -107,7 +107,7 @@ class Engine(Protocol[T]):
     def place(self, side: Side, rows: RowPosterior, numbers: Numbers, prior: RowPosterior) -> T:
         """A table with these rows, by their numbers, and the one row of ``prior`` elsewhere."""
 
-    # ---- work ------------------------------------------------------------------------------------
+    # ---- work -----------------------------------------------------------------------------------
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, T]:
         """Both posteriors at the start of a fit."""

@@ -9,13 +9,18 @@ from onebit_spark.data.ratings import TABLE_BYTES, SizeEstimate
 from onebit_spark.engines.spark.sessions import NOT_ON_CONNECT, DriverLimits
 from onebit_spark.errors import RequestError
 
-BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker of a cluster hold a copy of
-DRIVER_COPIES, WORKER_COPIES = 2, 2.5  # of the broadcast factors: held, updated; held, taken by a block
+BROADCAST_BYTES = (
+    512 * 2**20
+)  # of factors that the driver and every Python worker of a cluster hold a copy of
+DRIVER_COPIES = 2
+WORKER_COPIES = 2.5  # of the broadcast factors: held, updated; held, taken by a block
 BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way
 BYTES_PER_WEIGHT = 12  # as it came, in the order of the columns and in that of the rows
 TABLE_COPIES = 5  # of that table: as it came, as columns, as positions
 ID_COPIES = 6  # of the different ids that are text, while their dictionaries are merged and sorted
-FACTOR_COPIES = 4  # of the factor table then: posterior, rows of the other side, the start's, the model's
+FACTOR_COPIES = (
+    4  # of the factor table then: posterior, rows of the other side, the start's, the model's
+)
 MOST_RATINGS = 100_000_000  # on the driver of a local session
 MOST_RATINGS_BESIDE_CLUSTER = 20_000_000  # more are faster on the executors
 
@@ -38,12 +43,20 @@ class ClusterLimits:
 
 
 def driver_exchange(
-    wanted: str, counted: SizeEstimate, ids: int, form: Form, limits: DriverLimits, most_ratings: int | None
+    wanted: str,
+    counted: SizeEstimate,
+    ids: int,
+    form: Form,
+    limits: DriverLimits,
+    most_ratings: int | None,
 ) -> Exchange | str:
-    """``driver`` if the ratings are fitted there, as wanted or by their number and the free memory; else why not.
+    """``driver`` if the ratings are fitted there, as wanted or by their number and the free memory;
 
-    ``driver`` is refused where the memory is too small; ``most_ratings`` bounds ``auto`` alone. ``ids`` counts users
-    and items, 0 if that is not known yet. The bytes of their text are known before, by an estimate of how many differ.
+    else why not.
+
+    ``driver`` is refused where the memory is too small; ``most_ratings`` bounds ``auto`` alone.
+    ``ids`` counts users and items, 0 if that is not known yet. The bytes of their text are known
+    before, by an estimate of how many differ.
     """
     n = counted.n
     factors = FACTOR_COPIES * ids * form.row_bytes
@@ -55,53 +68,77 @@ def driver_exchange(
     if wanted == "driver":
         if needed > limits.memory:
             raise RequestError(
-                f"exchange=driver cannot work: {needs}, and the driver's Python can take {_size(limits.memory)}: "
+                f"exchange=driver cannot work: {needs}, and the driver's Python can take "
+                f"{_size(limits.memory)}: "
                 "choose exchange=auto, or give the driver more memory"
             )
         return Exchange("driver", f"as requested; {needs} of the driver's memory")
-    table, largest = ids * form.row_bytes, min(BROADCAST_BYTES, limits.heap // 4)
+    table = ids * form.row_bytes
+    largest = min(BROADCAST_BYTES, limits.heap // 4)
     if table > largest:
         large = f"the factors of {ids:,} ids take {_size(table)}"
         return f"{large}, and the driver sends up to {_size(largest)}"
     if most_ratings is not None:
-        limit, why = most_ratings, f"driverRatings = {most_ratings:,}"
+        limit = most_ratings
+        why = f"driverRatings = {most_ratings:,}"
     else:
         room = int(max(0, limits.memory // 2 - factors - in_transfer - ids_text) // per_rating)
         cap = MOST_RATINGS if limits.local else MOST_RATINGS_BESIDE_CLUSTER
         limit = min(room, cap)
         of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,} ratings"
-        of_place = f"it takes up to {cap:,} ratings {'on one machine' if limits.local else 'beside a cluster'}"
+        of_place = (
+            f"it takes up to {cap:,} ratings "
+            f"{'on one machine' if limits.local else 'beside a cluster'}"
+        )
         why = of_memory if room < cap else of_place
     if n > limit:
         return f"{n:,} ratings are more than the driver takes ({why})"
     return Exchange("driver", f"{needs} of the driver's memory ({why})")
 
 
-def takes_slice(weighted: bool, form: Form, limits: DriverLimits, most_ratings: int | None, n: int, ids: int) -> bool:
-    """Whether the driver takes so many packed ratings while a fit on executors chooses its settings."""
+def takes_slice(
+    weighted: bool, form: Form, limits: DriverLimits, most_ratings: int | None, n: int, ids: int
+) -> bool:
+    """Whether the driver takes so many packed ratings while a fit on executors chooses its
+    settings.
+    """
     counted = SizeEstimate(n, 8.0 if weighted else 4.0, weighted=weighted)
     here = driver_exchange("auto", counted, ids, form, limits, most_ratings)
     return isinstance(here, Exchange) and n * counted.bytes_per_rating <= 0.8 * limits.result
 
 
-def executor_exchange(wanted: str, ids: tuple[int, int], form: Form, limits: DriverLimits, cores: int) -> Exchange:
-    """Broadcast, mixed or shuffle, as wanted or by the size of the factors. What cannot work is refused."""
+def executor_exchange(
+    wanted: str, ids: tuple[int, int], form: Form, limits: DriverLimits, cores: int
+) -> Exchange:
+    """Broadcast, mixed or shuffle, as wanted or by the size of the factors.
+
+    What cannot work is refused.
+    """
     n_users, n_items = ids
     sizes = {"users": n_users * form.row_bytes, "items": n_items * form.row_bytes}
-    needs = f"the factors of {n_users:,} users and {n_items:,} items take {_size(sum(sizes.values()))}"
+    needs = (
+        f"the factors of {n_users:,} users and {n_items:,} items take {_size(sum(sizes.values()))}"
+    )
     fewer = "users" if n_users < n_items else "items"  # whose factors ``mixed`` keeps on the driver
     collected = {"broadcast": max(sizes.values()), "mixed": sizes[fewer], "shuffle": 0}
     if 1.1 * collected.get(wanted, 0) > limits.result:
         raise RequestError(
-            f"exchange={wanted} collects the factors of one side, {_size(collected[wanted])}, more than "
-            f"spark.driver.maxResultSize ({_size(limits.result)}): choose exchange=auto, or raise that setting "
+            f"exchange={wanted} collects the factors of one side, {_size(collected[wanted])}, "
+            "more than "
+            f"spark.driver.maxResultSize ({_size(limits.result)}): choose exchange=auto, or raise "
+            "that setting "
             "(0 is no limit)"
         )
     if wanted != "auto":
         return Exchange(wanted, f"as requested; {needs}")
-    # Bytes of factors that every Python worker may be sent: on one machine, as many as its memory holds for the driver
-    # and all workers. A shuffle would send each row once for each block that refers to it, through one disk.
-    whole = int(limits.memory / (DRIVER_COPIES + WORKER_COPIES * cores)) if limits.local else BROADCAST_BYTES
+    # Bytes of factors that every Python worker may be sent: on one machine, as many as its memory
+    # holds for the driver and all workers. A shuffle would send each row once for each block that
+    # refers to it, through one disk.
+    whole = (
+        int(limits.memory / (DRIVER_COPIES + WORKER_COPIES * cores))
+        if limits.local
+        else BROADCAST_BYTES
+    )
     limit = min(whole, limits.heap // 4)
     sent = {"broadcast": sum(sizes.values()), "mixed": sizes[fewer]}
     lacking = ""
@@ -109,25 +146,36 @@ def executor_exchange(wanted: str, ids: tuple[int, int], form: Form, limits: Dri
         if size > limit:
             continue
         if 1.1 * collected[exchange] > limits.result:
-            lacking = f"; {exchange} would need a spark.driver.maxResultSize of {_size(1.1 * collected[exchange])}"
+            lacking = (
+                f"; {exchange} would need a spark.driver.maxResultSize of "
+                f"{_size(1.1 * collected[exchange])}"
+            )
             continue
         few = needs if exchange == "broadcast" else f"{needs}, those of the {fewer} {_size(size)}"
-        return Exchange(exchange, f"{few}, few enough to send to every worker (up to {_size(limit)}){lacking}")
+        return Exchange(
+            exchange, f"{few}, few enough to send to every worker (up to {_size(limit)}){lacking}"
+        )
     many = lacking or f", more than the {_size(limit)} that every worker may be sent"
     return Exchange("shuffle", needs + many)
 
 
 def decide(
-    wanted: str, ratings: SizeEstimate | None, ids: tuple[int, int] | None, form: Form, limits: ClusterLimits
+    wanted: str,
+    ratings: SizeEstimate | None,
+    ids: tuple[int, int] | None,
+    form: Form,
+    limits: ClusterLimits,
 ) -> Exchange:
     """The exchange: as wanted, or by the number of ratings and ids.
 
-    ``ids`` are the numbers of users and items. ``ratings`` and ``ids`` are None if they are not counted yet. If the
-    ids decide, the result is ``ON_EXECUTORS``: count them, then call this again. What cannot work is refused with a
-    RequestError.
+    ``ids`` are the numbers of users and items. ``ratings`` and ``ids`` are None if they are not
+    counted yet. If the ids decide, the result is ``ON_EXECUTORS``: count them, then call this
+    again. What cannot work is refused with a RequestError.
     """
     if not limits.broadcasts and wanted in ("broadcast", "mixed"):
-        raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")
+        raise RequestError(
+            f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle"
+        )
     before = ""
     if wanted == "auto" and limits.driver_ratings == 0:
         before = "driverRatings = 0; "

@@ -57,7 +57,7 @@ T = TypeVar("T", bound=PosteriorTable)
 Lines = Mapping[str, NDArray[Any]]  # the rows of some tables of a side, by name
 
 
-# ---- both posteriors -----------------------------------------------------------------------------
+# ---- both posteriors ---------------------------------------------------------------------------
 
 
 def start_posteriors(blocks: Blocks, config: FitConfig, loss: Loss) -> dict[Side, Table]:
@@ -104,7 +104,7 @@ class Finish:
         return posterior.with_implicit(FIT_VECTORS) if config.implicit_features else posterior
 
 
-# ---- tables of the start -------------------------------------------------------------------------
+# ---- tables of the start -----------------------------------------------------------------------
 
 
 @dataclass
@@ -224,7 +224,7 @@ def _scaled(right: Matrix, weights: Sums, rows: Rows) -> FloatArray:
     return scaled_product(counted, numbers_of(rows), right)
 
 
-# ---- works on rows -------------------------------------------------------------------------------
+# ---- works on rows -----------------------------------------------------------------------------
 
 
 def _parts(counted: CountedRows, own: Own) -> list[tuple[CountedRows, dict[str, NDArray[Any]]]]:
@@ -347,7 +347,7 @@ class FindKeys(RowWork):
         return None, distinct_keys(counted)[: self.enough].astype(np.float64).ravel()
 
 
-# ---- the product with the signs or the residuals -------------------------------------------------
+# ---- the product with the signs or the residuals -----------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -398,14 +398,20 @@ def _signed_sums(pointers, codes, weights, first, last, table, out):  # type: ig
 
 
 @jit
-def _residual_sums(pointers, codes, weights, first, last, location, fixed, table, out):  # type: ignore[no-untyped-def]
-    """out_i = Σ_{l∈Ω_i} w_l y_l σ(−y_l u_l) z_j, where a row of the table is [d_j, R_j, z_j] (or without d_j)."""
-    size, width = location.shape[1], out.shape[1]
+def _residual_sums(  # type: ignore[no-untyped-def]
+    pointers, codes, weights, first, last, location, fixed, table, out
+):
+    """out_i = Σ_{l∈Ω_i} w_l y_l σ(−y_l u_l) z_j, where a row of the table is [d_j, R_j, z_j] (or
+    without d_j).
+    """
+    size = location.shape[1]
+    width = out.shape[1]
     sums = np.empty(width)
     for i in range(first, last):
         sums[:] = 0.0
         for l in range(pointers[i], pointers[i + 1]):
-            j, sign = codes[l] >> 1, 2.0 * (codes[l] & 1) - 1.0
+            j = codes[l] >> 1
+            sign = 2.0 * (codes[l] & 1) - 1.0
             score = np.float64(location[i, 0]) + table[j, 0] if fixed else 0.0
             for k in range(fixed, size):
                 score += np.float64(location[i, k]) * table[j, k]

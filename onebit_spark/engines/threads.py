@@ -64,7 +64,7 @@ class ThreadEngine(BlockEngine[RowPosterior]):
         assert self.numbers is not None
         return self.numbers
 
-    # ---- the ratings -----------------------------------------------------------------------------
+    # ---- the ratings ----------------------------------------------------------------------------
 
     @property
     def positives(self) -> int:
@@ -83,7 +83,7 @@ class ThreadEngine(BlockEngine[RowPosterior]):
     def counts(self, side: Side) -> Numbers:
         return self.ratings[side].row_counts
 
-    # ---- the length of a fit ---------------------------------------------------------------------
+    # ---- the length of a fit --------------------------------------------------------------------
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -112,7 +112,7 @@ class ThreadEngine(BlockEngine[RowPosterior]):
     def shortage(self, config: FitConfig) -> str | None:
         return None
 
-    # ---- tables ----------------------------------------------------------------------------------
+    # ---- tables ---------------------------------------------------------------------------------
 
     def table(self, side: Side, rows: RowPosterior) -> RowPosterior:
         return rows
@@ -133,7 +133,7 @@ class ThreadEngine(BlockEngine[RowPosterior]):
         places = np.searchsorted(self._numbers[side], numbers)
         return rows.among(prior, self.n_rows(side), places)
 
-    # ---- work ------------------------------------------------------------------------------------
+    # ---- work -----------------------------------------------------------------------------------
 
     def is_held(self, side: Side) -> bool:
         return True

@@ -45,7 +45,8 @@ class Factors:
         return known
 
     def score(self, rows: Numbers, cols: Numbers) -> DoubleArray:
-        users, items = self.users, self.items
+        users = self.users
+        items = self.items
         intercepts = users.prior.has_intercept
         scores = np.empty(len(rows))
 

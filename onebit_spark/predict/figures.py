@@ -39,19 +39,27 @@ from onebit_spark.predict.top_n import Numbers
 def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
     """Ratings with their predictions: the columns of ``lines`` but ``prediction``, and more.
 
-    ``right`` is whether the prediction is the label; ``z``, the signed confidence, has a level for each call, the
-    highest that makes it. The lines have OUTPUTS, ``positive``, ``unknown_user``, ``unknown_item`` and ``group``, a
-    string or null.
+    ``right`` is whether the prediction is the label; ``z``, the signed confidence, has a level for
+    each call, the highest that makes it. The lines have OUTPUTS, ``positive``, ``unknown_user``,
+    ``unknown_item`` and ``group``, a string or null.
     """
-    score, std, label, positive = (lines[name].to_numpy() for name in ("score", "std", "prediction", "positive"))
+    score, std, label, positive = (
+        lines[name].to_numpy() for name in ("score", "std", "prediction", "positive")
+    )
     z = Predictor.of(info).confidence(score, std)
     return pa.table(
         {
             "positive": lines["positive"],
             "right": (label > 0) == positive,
-            **{name: lines[name] for name in ("unknown_user", "unknown_item", "score", "std", "probability")},
+            **{
+                name: lines[name]
+                for name in ("unknown_user", "unknown_item", "score", "std", "probability")
+            },
             "z": z,
-            **{f"level_{call}": known.level(TOWARDS[call](z)) for call, known in info.thresholds.items()},
+            **{
+                f"level_{call}": known.level(TOWARDS[call](z))
+                for call, known in info.thresholds.items()
+            },
             "group": lines["group"],
         }
     )
@@ -66,7 +74,10 @@ COUNTED = ("n", "n_wrong", "n_positive")  # for every line of ``ScoreSums.levels
 
 @dataclass(frozen=True)
 class ScoreSums:
-    """Sums over scored ratings, from which all figures follow. The sums of several tables are added."""
+    """Sums over scored ratings, from which all figures follow.
+
+    The sums of several tables are added.
+    """
 
     n: int
     n_wrong: int
@@ -77,13 +88,20 @@ class ScoreSums:
     log_loss: float
     brier: float
     reliability: DoubleArray  # see ``reliability_sums``
-    classes: NDArray[np.int64]  # positive and negative ratings of every score, or of every bin, ascending
-    levels: list[pa.Table]  # numbers of ratings by their levels, by whether an id is unknown, and by group
+    classes: NDArray[
+        np.int64
+    ]  # positive and negative ratings of every score, or of every bin, ascending
+    levels: list[
+        pa.Table
+    ]  # numbers of ratings by their levels, by whether an id is unknown, and by group
     exact: bool  # whether every score is counted by itself
 
     @classmethod
     def of(cls, table: pa.Table, exact: bool = True) -> ScoreSums:
-        """From the lines of ``scored_table``. If they are not ``exact``, they count the scores in bins."""
+        """From the lines of ``scored_table``.
+
+        If they are not ``exact``, they count the scores in bins.
+        """
         names = [name for name in table.column_names if name != "group"]
         column = {name: table[name].to_numpy() for name in names}
         positive = column["positive"]
@@ -181,50 +199,72 @@ def count_by_level(
 def _groups(values: pa.ChunkedArray, by: str) -> Iterator[tuple[Group, NDArray[np.bool_]]]:
     """Each different value, in order, null last, and which lines have it."""
     encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
-    codes, different = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    different = encoded.dictionary.to_pylist()
     if len(different) > MOST_GROUPS:
         raise RequestError(
-            f"column {by!r} has {len(different):,} different values: use a column with at most {MOST_GROUPS:,}"
+            f"column {by!r} has {len(different):,} different values: use a column with at most "
+            f"{MOST_GROUPS:,}"
         )
-    for code in sorted(range(len(different)), key=lambda code: (different[code] is None, different[code])):
+    for code in sorted(
+        range(len(different)), key=lambda code: (different[code] is None, different[code])
+    ):
         yield Group(by, different[code]), codes == code
 
 
-# ---- diagnostics -----------------------------------------------------------------------------------------------------
+# ---- diagnostics -------------------------------------------------------------------------------
 
 SAMPLE = 500_000  # about so many ratings are used: enough for each figure of a report
 CALIBRATING = 5_000_000  # and so many for a calibration
 SCORE_WIDTH = 0.1  # of a bin of the histogram
 CONFIDENCE_BINS = -4.0, 12.0, 6  # range of log₂ of the confidence, and bins per factor of two
-CELL_WIDTHS = 0.05, 0.1  # bins of the score and of log std, within which the calibration does not distinguish ratings
+CELL_WIDTHS = (
+    0.05,
+    0.1,
+)  # bins of the score and of log std, within which the calibration does not distinguish ratings
 
 
 def sampled(n: int, most: int = SAMPLE) -> Numbers:
     """The positions of a random sample of at most ``most`` of n ratings, ascending."""
-    return np.arange(n) if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
+    return (
+        np.arange(n)
+        if n <= most
+        else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
+    )
 
 
 def diagnose(scored: pa.Table, source: str, fitted: bool) -> Figures:
     """The figures that a report shows, of scored ratings; ``source`` says what they are.
 
-    ``fitted``: the model was fitted to them, so the figures are too good. Of the curve of risk and coverage: if only
-    the most confident ``share`` is answered, ``error`` of the answers are wrong. ``calls`` counts both classes in bins
-    of the signed confidence, ascending.
+    ``fitted``: the model was fitted to them, so the figures are too good. Of the curve of risk and
+    coverage: if only the most confident ``share`` is answered, ``error`` of the answers are wrong.
+    ``calls`` counts both classes in bins of the signed confidence, ascending.
     """
     column = {name: scored[name].to_numpy() for name in ("positive", "right", "score", "z")}
-    positive, wrong, n = column["positive"], ~column["right"], len(scored)
+    positive = column["positive"]
+    wrong = ~column["right"]
+    n = len(scored)
     low, high, per_octave = CONFIDENCE_BINS
-    octave = np.floor((np.log2(np.clip(np.abs(column["z"]), 2.0**low, 2.0**high)) - low) * per_octave)
+    octave = np.floor(
+        (np.log2(np.clip(np.abs(column["z"]), 2.0**low, 2.0**high)) - low) * per_octave
+    )
     bins = np.unique(-octave, return_inverse=True)[1]
-    answered, errors = np.cumsum(np.bincount(bins)), np.cumsum(np.bincount(bins, weights=wrong))
+    answered = np.cumsum(np.bincount(bins))
+    errors = np.cumsum(np.bincount(bins, weights=wrong))
     signed = np.unique(np.copysign(octave + 1, column["z"]), return_inverse=True)[1]
     sums = ScoreSums.of(scored)
-    figures, reliability = sums.figures(), Reliability.of_sums(sums.reliability)
-    edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
+    figures = sums.figures()
+    reliability = Reliability.of_sums(sums.reliability)
+    edges, place = np.unique(
+        np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True
+    )
     classes = {"positive": positive, "negative": ~positive}
 
     def by_class(bins: Numbers) -> dict[str, list[int]]:
-        return {name: np.bincount(bins[chosen], minlength=bins.max() + 1).tolist() for name, chosen in classes.items()}
+        return {
+            name: np.bincount(bins[chosen], minlength=bins.max() + 1).tolist()
+            for name, chosen in classes.items()
+        }
 
     return {
         "source": source,
@@ -236,7 +276,11 @@ def diagnose(scored: pa.Table, source: str, fitted: bool) -> Figures:
         "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **by_class(place)},
         "risk_coverage": {"share": (answered / n).tolist(), "error": (errors / answered).tolist()},
         "calls": by_class(signed),
-        **{name: figure for name, figure in figures.items() if name.endswith(("precision", "recall"))},
+        **{
+            name: figure
+            for name, figure in figures.items()
+            if name.endswith(("precision", "recall"))
+        },
     }
 
 
@@ -245,7 +289,9 @@ def calibrate(scored: pa.Table) -> Calibration:
     if positive.all() or not positive.any():
         raise RequestError("a calibration needs ratings of both classes: hold out more ratings")
     by_score, by_spread = CELL_WIDTHS
-    cells = np.stack([np.floor(score / by_score), np.floor(np.log(np.maximum(std, 1e-12)) / by_spread)], axis=1)
+    cells = np.stack(
+        [np.floor(score / by_score), np.floor(np.log(np.maximum(std, 1e-12)) / by_spread)], axis=1
+    )
     place = np.unique(cells, axis=0, return_inverse=True)[1].ravel()
     n, positives, scores, variances = (
         np.bincount(place, weights=each).astype(np.float64)

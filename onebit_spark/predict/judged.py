@@ -1,4 +1,6 @@
-"""How a model does on ratings: figures, certificates, calibration and diagnosis, once for every runtime.
+"""How a model does on ratings:
+
+figures, certificates, calibration and diagnosis, once for every runtime.
 
 model.judge(ratings)  ─►  Judged: ratings that were checked, with what the model predicts for them
 JudgedModel           ─►  evaluate_on, certify_on, calibrate_on, diagnose_on
@@ -17,7 +19,12 @@ from numpy.typing import NDArray
 
 from onebit_spark.certify.certificates import OF_PREDICTIONS, Certificate, headline_of
 from onebit_spark.certify.freshness import Freshness, fresh_to, seen_in_fit
-from onebit_spark.certify.requests import CertificateRequest, Document, make_certificates, replace_certificates
+from onebit_spark.certify.requests import (
+    CertificateRequest,
+    Document,
+    make_certificates,
+    replace_certificates,
+)
 from onebit_spark.data.hashes import HIGHEST, CellSketch, cell_hashes
 from onebit_spark.errors import RequestError
 from onebit_spark.model_info import ModelInfo
@@ -48,7 +55,9 @@ class Judged(Protocol):
     def threshold(self) -> float | None: ...
 
     def score(self, most: int | None = None) -> pa.Table:
-        """The lines of ``scored_table`` of all ratings, or of a sample of about ``most`` of them."""
+        """The lines of ``scored_table`` of all ratings, or of a sample of about ``most`` of
+        them.
+        """
 
     def sum_up(self) -> ScoreSums: ...
 
@@ -103,7 +112,9 @@ class RatingsHere:
         return ScoreSums.of(self.score())
 
     def sketch(self, limit: int) -> CellSketch:
-        assert self.ids is not None, "only ratings that were not fitted are compared with those of the fit"
+        assert self.ids is not None, (
+            "only ratings that were not fitted are compared with those of the fit"
+        )
         return CellSketch.of(cell_hashes(*self.ids), limit)
 
 
@@ -150,7 +161,10 @@ class JudgedModel(ABC):
         """The map of a report, if the model has positions with two dimensions."""
 
     def evaluate_on(self, on: Judged) -> Figures:
-        """All figures of metrics.json; ``warning`` says whether the model was fitted on these ratings."""
+        """All figures of metrics.json;
+
+        ``warning`` says whether the model was fitted on these ratings.
+        """
         figures = figures_of(self.info, on.sum_up(), on.threshold)
         known = self.fitted
         seen = None if known is None else seen_in_fit(known, on.sketch(known.limit))
@@ -162,9 +176,12 @@ class JudgedModel(ABC):
         request: CertificateRequest,
         freshness: Freshness | None = None,
     ) -> tuple[Figures, list[Certificate]]:
-        """The figures of metrics.json, and the certificates that these ratings give: ``holdout`` first.
+        """The figures of metrics.json, and the certificates that these ratings give:
 
-        Ratings of cells that the model was fitted on are refused, unless their ``freshness`` is given.
+        ``holdout`` first.
+
+        Ratings of cells that the model was fitted on are refused, unless their ``freshness`` is
+        given.
         """
         if freshness is None:
             known = self.fitted
@@ -177,12 +194,15 @@ class JudgedModel(ABC):
 
     def calibrate_on(self, on: Judged) -> Self:
         """This model with probabilities that agree with the frequencies in these ratings."""
-        return self.with_info(replace(self.info, calibration=asdict(calibrate(on.score(CALIBRATING)))))
+        return self.with_info(
+            replace(self.info, calibration=asdict(calibrate(on.score(CALIBRATING))))
+        )
 
     def diagnose_on(self, on: Judged, source: str, fitted: bool = False) -> Self:
         """This model with the figures of its report, and a map of its users.
 
-        ``source`` says in words what the ratings are; ``fitted`` whether the model was fitted to them.
+        ``source`` says in words what the ratings are; ``fitted`` whether the model was fitted to
+        them.
         """
         if not on.n:
             raise RequestError("cannot diagnose: there is no rating")
@@ -199,8 +219,12 @@ class JudgedModel(ABC):
         certificates: Sequence[Certificate],
         instead_of: Sequence[str] = OF_PREDICTIONS,
     ) -> Self:
-        """This model with more certificates instead of those with some names, and of those of groups."""
-        return self.with_certificate(replace_certificates(self.certificate, certificates, instead_of))
+        """This model with more certificates instead of those with some names, and of those of
+        groups.
+        """
+        return self.with_certificate(
+            replace_certificates(self.certificate, certificates, instead_of)
+        )
 
     @property
     def sketch_limit(self) -> int:

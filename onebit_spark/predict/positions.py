@@ -1,4 +1,6 @@
-"""Positions of users, intercepts and slopes of items, and the map that they draw (docs/MATH.md, §17)."""
+"""Positions of users, intercepts and slopes of items, and the map that they draw (docs/MATH.md,
+§17).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from onebit_spark.settings import Who, is_integer
 log = logging.getLogger("onebit_spark")
 
 NOT_MEASURED = (
-    "the standard deviations of these positions are those of the fit, which are too small: the model is a checkpoint, "
+    "the standard deviations of these positions are those of the fit, which are too small: the "
+    "model is a checkpoint, "
     "or was updated after its fit. Fit it again"
 )
 
@@ -61,10 +64,16 @@ def position_problems(
     problems = []
     if not axes.dimensions and (who == "user" or dimensions is not None):
         problems.append("this model has no dimensions: its scores do not depend on the user")
-    elif dimensions is not None and not (is_integer(dimensions) and 1 <= dimensions <= axes.dimensions):
-        problems.append(f"dimensions must be an integer from 1 to {axes.dimensions}, not {dimensions!r}")
+    elif dimensions is not None and not (
+        is_integer(dimensions) and 1 <= dimensions <= axes.dimensions
+    ):
+        problems.append(
+            f"dimensions must be an integer from 1 to {axes.dimensions}, not {dimensions!r}"
+        )
     if not isinstance(anchors, Mapping | None):
-        problems.append(f"anchors must map ids to 1 or -1, such as {{'ann': 1}}, not be {anchors!r}")
+        problems.append(
+            f"anchors must map ids to 1 or -1, such as {{'ann': 1}}, not be {anchors!r}"
+        )
     elif wrong := [repr(sign) for sign in (anchors or {}).values() if sign not in (-1, 1)]:
         problems.append(f"anchors must map ids to 1 or -1, not to {', '.join(wrong)}")
     return problems
@@ -72,7 +81,11 @@ def position_problems(
 
 def map_problems(axes: Axes) -> list[str]:
     has = ("none", "one")
-    return [f"a map needs two dimensions, and this model has {has[axes.dimensions]}"] if axes.dimensions < 2 else []
+    return (
+        [f"a map needs two dimensions, and this model has {has[axes.dimensions]}"]
+        if axes.dimensions < 2
+        else []
+    )
 
 
 def anchored_sign(axes: Axes, users: ModelSide, anchors: Anchors) -> float:
@@ -82,12 +95,17 @@ def anchored_sign(axes: Axes, users: ModelSide, anchors: Anchors) -> float:
     places = users.positions(asked_ids(list(anchors), users.ids.type, "the anchors"))
     if missing := [repr(each) for each, place in zip(anchors, places, strict=True) if place < 0]:
         raise RequestError(f"anchors: the model does not know {', '.join(missing)}")
-    along = axes.values("rows", users.known.location[places])[:, 0] @ np.array(list(anchors.values()))
+    along = axes.values("rows", users.known.location[places])[:, 0] @ np.array(
+        list(anchors.values())
+    )
     return -1.0 if along < 0 else 1.0
 
 
 def position_table(axes: Axes, side: ModelSide, who: Who, dimensions: int, sign: float) -> pa.Table:
-    """The positions of a side. Rows that were not measured have the standard deviations of the fit."""
+    """The positions of a side.
+
+    Rows that were not measured have the standard deviations of the fit.
+    """
     measured = side.measured
     if measured is None:
         unknown = np.full((len(side.ids), 1), np.nan)

@@ -1,4 +1,7 @@
-"""What to ask next: the columns whose answers say most about a row, by mutual information (docs/MATH.md, §17)."""
+"""What to ask next:
+
+the columns whose answers say most about a row, by mutual information (docs/MATH.md, §17).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from onebit_spark.settings import is_integer
 
 Matrix = NDArray[np.float64]
 
-# Sums over equally spaced points converge exponentially. Up to the standard deviation WIDE the points are placed by the
-# posterior. Beyond it they are placed by the functions of the score, which change only near 0.
-WIDE, STEP = 1.5, 0.75
+# Sums over equally spaced points converge exponentially. Up to the standard deviation WIDE the
+# points are placed by the posterior. Beyond it they are placed by the functions of the score, which
+# change only near 0.
+WIDE = 1.5
+STEP = 0.75
 NODES = STEP * np.arange(-8, 9)  # standard deviations
 WEIGHTS = np.exp(-(NODES**2) / 2)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -43,35 +48,51 @@ def information(mean: Matrix, variance: Matrix) -> tuple[Matrix, Matrix]:
     For wide posteriors E σ(u) is P(t < u) with t of density σ'.
     """
     std = np.sqrt(np.maximum(variance, 0.0))
-    near, wide = np.flatnonzero(std <= WIDE), np.flatnonzero(std > WIDE)
+    near = np.flatnonzero(std <= WIDE)
+    wide = np.flatnonzero(std > WIDE)
     probability, entropy, curvature = np.empty((3, len(mean)))
     values = coin(mean[near, None] + std[near, None] * NODES)
     probability[near], entropy[near], curvature[near] = (each @ WEIGHTS for each in values)
     distance = (mean[wide, None] - WIDE_NODES) / std[wide, None]
     density = np.exp(-(distance**2) / 2) * (WIDE_STEP / np.sqrt(2 * np.pi)) / std[wide, None]
     probability[wide] = ndtr(distance) @ (WIDE_CURVATURE / WIDE_CURVATURE.sum())
-    entropy[wide], curvature[wide] = density @ WIDE_ENTROPY, density @ WIDE_CURVATURE
+    entropy[wide] = density @ WIDE_ENTROPY
+    curvature[wide] = density @ WIDE_CURVATURE
     gain = entr(probability) + entr(1 - probability) - entropy
     return np.maximum(gain, 0.0), curvature
 
 
 def best_questions(
-    mean: FloatArray, covariance: FloatArray, columns: FloatArray, intercepts: bool, n: int, allowed: NDArray[np.bool_]
+    mean: FloatArray,
+    covariance: FloatArray,
+    columns: FloatArray,
+    intercepts: bool,
+    n: int,
+    allowed: NDArray[np.bool_],
 ) -> tuple[NDArray[np.int64], Matrix]:
-    """The n columns to ask a row with this posterior, in order, and the information of each given those before."""
-    x, offset = columns.astype(np.float64), np.zeros(len(columns))
+    """The n columns to ask a row with this posterior, in order, and the information of each given
+    those before.
+    """
+    x = columns.astype(np.float64)
+    offset = np.zeros(len(columns))
     if intercepts:
-        offset, x = x[:, 0].copy(), np.insert(x[:, 1:], 0, 1.0, axis=1)
-    c, score = covariance.astype(np.float64), offset + x @ mean
-    variance, left = np.einsum("ja,ja->j", x @ c, x), np.flatnonzero(allowed)
-    chosen, gains = np.empty(min(n, len(left)), np.int64), np.empty(min(n, len(left)))
+        offset = x[:, 0].copy()
+        x = np.insert(x[:, 1:], 0, 1.0, axis=1)
+    c = covariance.astype(np.float64)
+    score = offset + x @ mean
+    variance = np.einsum("ja,ja->j", x @ c, x)
+    left = np.flatnonzero(allowed)
+    chosen = np.empty(min(n, len(left)), np.int64)
+    gains = np.empty(min(n, len(left)))
     for number in range(len(chosen)):
         gain, curvature = information(score[left], variance[left])
         best = int(np.argmax(gain))
-        j, gains[number] = int(left[best]), gain[best]
+        j = int(left[best])
+        gains[number] = gain[best]
         along = c @ x[j]
         share = curvature[best] / (1.0 + curvature[best] * variance[j])
-        c, variance = c - share * np.outer(along, along), variance - share * (x @ along) ** 2
+        c = c - share * np.outer(along, along)
+        variance = variance - share * (x @ along) ** 2
         chosen[number], left = j, np.delete(left, best)
     return chosen, gains
 
@@ -83,7 +104,10 @@ def ask_next(
     seen: tuple[pa.Array, pa.Array] | None = None,
     items: pa.Array | None = None,
 ) -> pa.Table:
-    """The table of ``FittedModel.next_questions``; ``users`` are different. Pairs of ``seen`` are not asked."""
+    """The table of ``FittedModel.next_questions``;
+
+    ``users`` are different. Pairs of ``seen`` are not asked.
+    """
     refuse(question_problems(factors.info, n))
     known = factors.items.known
     allowed = np.full(known.n_rows, items is None)
@@ -120,7 +144,12 @@ def ask_next(
 
 
 def question_problems(info: ModelInfo, n: int) -> list[str]:
-    problems = [] if is_integer(n) and n >= 1 else [f"n must be an integer of at least 1, not {n!r}"]
+    problems = (
+        [] if is_integer(n) and n >= 1 else [f"n must be an integer of at least 1, not {n!r}"]
+    )
     if info.config.loss != "logistic":
-        problems.append("questions need the logistic loss, whose scores have probabilities; this model has the hinge")
+        problems.append(
+            "questions need the logistic loss, whose scores have probabilities; this model has "
+            "the hinge"
+        )
     return problems

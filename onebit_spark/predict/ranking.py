@@ -33,7 +33,10 @@ class RatedPairs(NamedTuple):
 
 
 def rank(factors: Factors, given: RatedPairs, n: int, seen: RatedPairs | None = None) -> Figures:
-    """The figures of ``FittedModel.ranking``. Without the labels of what was ``seen`` there is no popularity."""
+    """The figures of ``FittedModel.ranking``.
+
+    Without the labels of what was ``seen`` there is no popularity.
+    """
     refuse(ranking_problems(n, None))
     parts = [given] if seen is None else [given, seen]
     kinds = factors.users.ids.type, factors.items.ids.type
@@ -51,8 +54,12 @@ def rank(factors: Factors, given: RatedPairs, n: int, seen: RatedPairs | None = 
     wanted = np.setdiff1d(cells[new & positive & (rows >= 0)], cells[~new])
     asking, relevant = np.unique(wanted // width, return_counts=True)
     if not len(asking):
-        raise RequestError("cannot rank: no user that the model knows has a positive rating that was not seen")
-    lists = {"model": (factors.users.known, factors.items.known, factors.predictor.ranking(None, None))}
+        raise RequestError(
+            "cannot rank: no user that the model knows has a positive rating that was not seen"
+        )
+    lists = {
+        "model": (factors.users.known, factors.items.known, factors.predictor.ranking(None, None))
+    }
     if seen is not None and seen.positive is not None:
         counts = np.bincount(cols[~new & positive & (cols >= 0)], minlength=known)
         equal, popular = (
@@ -61,7 +68,11 @@ def rank(factors: Factors, given: RatedPairs, n: int, seen: RatedPairs | None = 
         )
         lists["popularity"] = equal, popular, Ranking(1.0)
     unknown = users.filter(pa.array(new & positive & (rows < 0)))
-    figures: Figures = {"n": int(n), "n_users": len(asking), "n_unknown_user": len(unknown.unique())}
+    figures: Figures = {
+        "n": int(n),
+        "n_users": len(asking),
+        "n_unknown_user": len(unknown.unique()),
+    }
     for name, (own, others, order) in lists.items():
         best = best_of(own, asking, others, n, order, (rows[~new], cols[~new]))
         hits = np.isin(asking[:, None] * width + best.partner, wanted) & best.present

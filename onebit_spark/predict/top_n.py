@@ -1,13 +1,16 @@
 """The n best partners of every row of one block among the rows of another, by matrix products.
 
-A score is a product of two augmented means. Its variance is also a product, of longer vectors (``_variance_terms``)::
+A score is a product of two augmented means. Its variance is also a product, of longer vectors
+(``_variance_terms``)::
 
-    var u = <V_i, z_j z_jᵀ> + <w_i w_iᵀ + V_i^F, V_j>        z_j = [1, R_j], w_i = [1, L_i], V^F without the intercept
+    var u = <V_i, z_j z_jᵀ> + <w_i w_iᵀ + V_i^F, V_j>
+    z_j = [1, R_j], w_i = [1, L_i], V^F without the intercept
 
-Pairs are ranked by score/√(c + variance), which is the order of their probabilities, or by score − z·√variance. The
-score of a pair and the limits of the variance over the block bound both, so the score alone excludes most pairs. If few
-pairs of a tile remain, their variances are computed one by one; otherwise one product computes all of them. For a few
-rows, the variances with all partners are computed directly (``_variances``), which is cheaper than the longer vectors.
+Pairs are ranked by score/√(c + variance), which is the order of their probabilities, or by score −
+z·√variance. The score of a pair and the limits of the variance over the block bound both, so the
+score alone excludes most pairs. If few pairs of a tile remain, their variances are computed one by
+one; otherwise one product computes all of them. For a few rows, the variances with all partners are
+computed directly (``_variances``), which is cheaper than the longer vectors.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -25,10 +28,13 @@ from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.settings import available_cores, is_integer
 
 Numbers = NDArray[np.int64]
-Seen = tuple[Numbers, NDArray[np.int32]]  # row i has seen the partners positions[pointers[i] : pointers[i + 1]]
+Seen = tuple[
+    Numbers, NDArray[np.int32]
+]  # row i has seen the partners positions[pointers[i] : pointers[i + 1]]
 
 ROWS_PER_SLICE = 1024  # that one thread ranks at a time
-TILE_ROWS, TILE_COLUMNS = 256, 2048  # 2 MB of scores, which stay in the cache between the product and the search
+TILE_ROWS = 256
+TILE_COLUMNS = 2048  # 2 MB of scores, which stay in the cache between the product and the search
 STRETCH = 64  # scores in one loop without a branch, which counts those above the limit
 FEW = 16  # for at most so many rows, the variances with all partners are computed first
 MANY = 0.1  # above this share of a tile's pairs, one product is faster than variances one by one
@@ -44,7 +50,9 @@ class Ranking(NamedTuple):
 def ranking_problems(n: int, z: float | None) -> list[str]:
     problems = []
     if not is_integer(n) or n < 1:
-        problems.append(f"the number of recommendations must be an integer of at least 1, not {n!r}")
+        problems.append(
+            f"the number of recommendations must be an integer of at least 1, not {n!r}"
+        )
     if z is not None and not 0 <= z < np.inf:
         problems.append(f"z must be a number of at least 0, not {z!r}")
     return problems
@@ -64,10 +72,16 @@ class Best(NamedTuple):
 
 
 def best_of(
-    asking: RowPosterior, rows: Numbers, partners: RowPosterior, n: int, ranking: Ranking,
+    asking: RowPosterior,
+    rows: Numbers,
+    partners: RowPosterior,
+    n: int,
+    ranking: Ranking,
     seen: tuple[Numbers, Numbers] | None = None,
-) -> Best:  # fmt: skip
-    """The n best partners of each of these rows of ``asking``, without the pairs of ``seen``, computed on all cores."""
+) -> Best:
+    """The n best partners of each of these rows of ``asking``, without the pairs of ``seen``,
+    computed on all cores.
+    """
     pointers, positions = _seen_by(rows, seen)
 
     def ranked(lo: int) -> Best:
@@ -89,8 +103,10 @@ def _seen_by(rows: Numbers, seen: tuple[Numbers, Numbers] | None) -> Seen:
         return np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int32)
     who, partner = (numbers[(seen[0] >= 0) & (seen[1] >= 0)] for numbers in seen)
     order = np.argsort(who, kind="stable")
-    who, partner = who[order], partner[order]
-    first, last = np.searchsorted(who, rows, "left"), np.searchsorted(who, rows, "right")
+    who = who[order]
+    partner = partner[order]
+    first = np.searchsorted(who, rows, "left")
+    last = np.searchsorted(who, rows, "right")
     pointers = np.concatenate([[0], np.cumsum(last - first)]).astype(np.int64)
     taken = np.arange(pointers[-1]) + np.repeat(first - pointers[:-1], last - first)
     return pointers, partner[taken].astype(np.int32)
@@ -101,16 +117,29 @@ def best_partners(
 ) -> Best:
     """The n best partners of every row of a block, without those that it has seen."""
     m = rows.n_rows
-    pointers, positions = seen if seen is not None else (np.zeros(m + 1, np.int64), np.zeros(0, np.int32))
+    pointers, positions = (
+        seen if seen is not None else (np.zeros(m + 1, np.int64), np.zeros(0, np.int32))
+    )
     row = np.repeat(np.arange(m), np.diff(pointers))
     excluded = pointers, positions[np.lexsort((positions, row))]
-    best = Best(np.full((m, n), -np.inf), np.full((m, n), -1, np.int32), np.zeros((m, n)), np.zeros((m, n)))
-    left, right = _augmented(rows, 0), np.ascontiguousarray(_augmented(partners, 1).T)
-    nothing, limits = np.zeros((0, 0), np.float32), np.full(m, -np.inf, np.float32)
+    best = Best(
+        np.full((m, n), -np.inf), np.full((m, n), -1, np.int32), np.zeros((m, n)), np.zeros((m, n))
+    )
+    left = _augmented(rows, 0)
+    right = np.ascontiguousarray(_augmented(partners, 1).T)
+    nothing = np.zeros((0, 0), np.float32)
+    limits = np.full(m, -np.inf, np.float32)
     if 0 < m <= FEW and rows.kind == "covariance" and partners.n_rows:
         variances = _variances(rows, partners)
         bounds = _Bounds(np.zeros(m), variances.max(axis=1), limits)
-        _offer(_Tile(left @ right, variances, 0, 0), _Terms(nothing, nothing), ranking, bounds, excluded, best)
+        _offer(
+            _Tile(left @ right, variances, 0, 0),
+            _Terms(nothing, nothing),
+            ranking,
+            bounds,
+            excluded,
+            best,
+        )
         return best
     terms = _Terms(_variance_terms(rows, "row"), _variance_terms(partners, "partner"))
     bounds = _Bounds(*_variance_limits(terms, signed=rows.kind == "covariance"), limits)
@@ -125,7 +154,7 @@ def best_partners(
     return best
 
 
-# ---- arguments of the kernel -----------------------------------------------------------------------------------------
+# ---- arguments of the kernel -------------------------------------------------------------------
 
 
 class _Tile(NamedTuple):
@@ -171,7 +200,10 @@ def _variance_limits(terms: _Terms, signed: bool) -> tuple[FloatArray, FloatArra
 
 
 def _variance_terms(side: RowPosterior, role: str) -> FloatArray:
-    """Vectors of a row or of a partner. The inner product of the two is the variance of the pair's score."""
+    """Vectors of a row or of a partner.
+
+    The inner product of the two is the variance of the pair's score.
+    """
     first = int(side.has_intercept)
     x = side.location.astype(np.float64)
     z = x.copy()
@@ -196,7 +228,9 @@ def _variances(rows: RowPosterior, partners: RowPosterior) -> FloatArray:
     z[:, : int(rows.has_intercept)] = 1.0
     own, second = np.split(_variance_terms(rows, "row"), 2, axis=1)
     variances = (
-        second * np.where(a == b, np.float32(1), np.float32(2)) @ partners.scale.T.astype(np.float32, copy=False)
+        second
+        * np.where(a == b, np.float32(1), np.float32(2))
+        @ partners.scale.T.astype(np.float32, copy=False)
     )
     for i, packed in enumerate(own):
         matrix = np.zeros((rows.dimension, rows.dimension), np.float32)
@@ -209,7 +243,8 @@ def _variances(rows: RowPosterior, partners: RowPosterior) -> FloatArray:
 def _count_above(tile, limits):
     hits = 0
     for r in range(tile.shape[0]):
-        scores, limit = tile[r], limits[r]
+        scores = tile[r]
+        limit = limits[r]
         for j in range(tile.shape[1]):
             hits += scores[j] > limit
     return hits
@@ -217,11 +252,13 @@ def _count_above(tile, limits):
 
 @jit
 def _offer(tile, terms, order, bounds, seen, lists):
-    variances, (pointers, positions) = tile.variances, seen
+    variances = tile.variances
+    (pointers, positions) = seen
     last = lists.key.shape[1] - 1
     for r in range(tile.scores.shape[0]):
         i = tile.row + r
-        scores, limit = tile.scores[r], bounds.score[i]
+        scores = tile.scores[r]
+        limit = bounds.score[i]
         for lo in range(0, len(scores), STRETCH):
             hi = min(lo + STRETCH, len(scores))
             hits = 0
@@ -230,15 +267,24 @@ def _offer(tile, terms, order, bounds, seen, lists):
             if hits == 0:
                 continue
             for j in range(lo, hi):
-                score, partner = np.float64(scores[j]), tile.partner + j
+                score = np.float64(scores[j])
+                partner = tile.partner + j
                 if not scores[j] > limit:
                     continue
-                variance = variances[r, j] if len(variances) else _dot(terms.rows[i], terms.partners[partner])
+                variance = (
+                    variances[r, j]
+                    if len(variances)
+                    else _dot(terms.rows[i], terms.partners[partner])
+                )
                 variance = max(np.float64(variance), 0.0)
-                if order.floor > 0.0 and not abs(score) >= order.floor * math.sqrt(order.floor_noise + variance):
+                if order.floor > 0.0 and not abs(score) >= order.floor * math.sqrt(
+                    order.floor_noise + variance
+                ):
                     continue
                 key = _key(score, variance, order)
-                if not key > lists.key[i, last] or _contains(positions, pointers[i], pointers[i + 1], partner):
+                if not key > lists.key[i, last] or _contains(
+                    positions, pointers[i], pointers[i + 1], partner
+                ):
                     continue
                 _insert(lists, i, key, partner, score, variance)
                 limit = _limit(lists.key[i, last], order, bounds.low[i], bounds.high[i])
@@ -252,8 +298,10 @@ def _insert(lists, i, key, partner, score, variance):
         lists.key[i, k], lists.partner[i, k] = lists.key[i, k - 1], lists.partner[i, k - 1]
         lists.score[i, k], lists.variance[i, k] = lists.score[i, k - 1], lists.variance[i, k - 1]
         k -= 1
-    lists.key[i, k], lists.partner[i, k] = key, partner
-    lists.score[i, k], lists.variance[i, k] = score, variance
+    lists.key[i, k] = key
+    lists.partner[i, k] = partner
+    lists.score[i, k] = score
+    lists.variance[i, k] = variance
 
 
 @inner
@@ -273,7 +321,9 @@ def _key(score, variance, order):
 
 @inner
 def _limit(worst, order, low, high):
-    """The score that a pair must exceed to be better than the worst of a list, at the most favourable variance."""
+    """The score that a pair must exceed to be better than the worst of a list, at the most
+    favourable variance.
+    """
     if worst == -math.inf:
         return np.float32(-math.inf)
     if not math.isnan(order.z):

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterable
 from html import escape
+from importlib.resources import files
 from importlib.util import find_spec
 
 from onebit_spark.certify.certificates import OF_PREDICTIONS, PRECISION, SKEWED, headlines
@@ -26,34 +27,12 @@ REPEAT_WORDS = {
     "conflicting": "cells rated both ways",
 }
 
-CSS = """
-:root { color-scheme: light dark; --text: #1a202c; --grey: #4a5568; --light: #cbd5e0; --grid: #edf2f7; --page: #fff;
-        --blue: #2b6cb0; --orange: #c05621; }
-@media (prefers-color-scheme: dark) { :root { --text: #e2e8f0; --grey: #a0aec0; --light: #4a5568; --grid: #2d3748;
-        --page: #171c26; --blue: #63a4e8; --orange: #ed8b4e; } }
-body { font: 15px/1.5 system-ui, "Helvetica Neue", Arial, sans-serif; color: var(--text); background: var(--page);
-       max-width: 62rem; margin: 2rem auto; padding: 0 1.5rem; }
-h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
-h3 { font-size: .95rem; margin: 0 0 .2rem; } p { margin: .4rem 0; max-width: 48rem; } .subtitle { color: var(--grey); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
-.tile { border: 1px solid var(--light); border-top: 3px solid var(--blue); border-radius: 4px; padding: .6rem .8rem; }
-.tile b { display: block; font-size: 1.5rem; line-height: 1.3; font-weight: 600; } .tile span { color: var(--grey); }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1.4rem 1.6rem; }
-figure { margin: 0; break-inside: avoid; } figure svg { width: 100%; height: auto; display: block; }
-figcaption { font-size: .85rem; color: var(--grey); }
-table { border-collapse: collapse; font-size: .9rem; } td, th { text-align: left; padding: .15rem 1.4rem .15rem 0; }
-th { font-weight: 400; color: var(--grey); } td { font-variant-numeric: tabular-nums; }
-code { font-size: .85rem; overflow-wrap: anywhere; }
-iframe { width: 100%; height: 34rem; border: 1px solid var(--light); border-radius: 4px; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 0 2rem; }
-.note { border-left: 3px solid var(--orange); padding-left: .8rem; }
-@media print { body { margin: 0; max-width: none; font-size: 11pt; } h2 { break-after: avoid; }
-  .tile, table, p { break-inside: avoid; } .plots { grid-template-columns: 1fr 1fr; } }
-"""
-
 
 def page_of(info: ModelInfo, certificate: Record) -> str | None:
-    """The page of a model that was diagnosed. Without matplotlib it logs a warning and returns None."""
+    """The page of a model that was diagnosed.
+
+    Without matplotlib it logs a warning and returns None.
+    """
     if info.diagnostics is None:
         return None
     if find_spec("matplotlib") is None:
@@ -64,24 +43,32 @@ def page_of(info: ModelInfo, certificate: Record) -> str | None:
 
 def report(info: ModelInfo, certificate: Record | None = None) -> str:
     """The page. ``certificate`` has the content of ``certificate.json``."""
-    config, (users, items) = info.config, info.rated
-    kind = f"{config.loss} loss, {config.prior} prior, {'with' if config.intercepts else 'without'} intercepts"
+    config = info.config
+    (users, items) = info.rated
+    kind = (
+        f"{config.loss} loss, {config.prior} prior, "
+        f"{'with' if config.intercepts else 'without'} intercepts"
+    )
     end = f"{'converged' if info.converged else 'stopped'} after {info.iterations} iterations"
     title = f"{info.n_ratings:,} ratings of {users:,} users on {items:,} items"
-    seconds = (info.diagnostics or {}).get("job", {}).get("seconds") or info.seconds  # of the job, else of the fit
+    seconds = (info.diagnostics or {}).get("job", {}).get(
+        "seconds"
+    ) or info.seconds  # of the job, else of the fit
     tiles = "".join(
         f'<div class="tile"><b>{escape(figure)}</b><span>{escape(what)}</span></div>'
         for figure, what in _headline(info, certificate)
     )
+    style = (files("onebit_spark.report") / "page.css").read_text("utf-8")
     return "\n".join(
         [
             "<!DOCTYPE html>",
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<link rel="icon" href="data:,">',
-            f"{PAGE_MARK}{escape(title)}</title><style>{CSS}</style></head><body>",
+            f"{PAGE_MARK}{escape(title)}</title><style>{style}</style></head><body>",
             f"<h1>{escape(title)}</h1>",
-            f'<p class="subtitle">A 1-bit matrix completion by variational Bayes: {escape(kind)}; {end}.</p>',
+            '<p class="subtitle">A 1-bit matrix completion by variational Bayes: '
+            f"{escape(kind)}; {end}.</p>",
             *_job(info),
             f'<div class="tiles">{tiles}</div>',
             *_notes(info),
@@ -104,7 +91,9 @@ def report(info: ModelInfo, certificate: Record | None = None) -> str:
 
 
 def _job(info: ModelInfo) -> Iterable[str]:
-    """When, by which version, from which input and by which command the model was fitted, if a job has noted it."""
+    """When, by which version, from which input and by which command the model was fitted, if a job
+    has noted it.
+    """
     if job := (info.diagnostics or {}).get("job"):
         made = f"{job['date']}, onebit_spark {job['version']}, from {job['input']}"
         yield f'<p class="subtitle">{escape(made)}</p>'
@@ -118,16 +107,24 @@ def _headline(info: ModelInfo, certificate: Record | None) -> Iterable[tuple[str
         yield f"{seen['error']:.1%}", f"of {seen['source']} predicted wrongly"
         n_positive, n_negative = (sum(seen["scores"][label]) for label in ("positive", "negative"))
         off_majority = (n_negative if info.majority > 0 else n_positive) / (n_positive + n_negative)
-        yield f"{off_majority:.1%}", "of the same ratings are predicted wrongly by the majority class alone"
+        yield (
+            f"{off_majority:.1%}",
+            "of the same ratings are predicted wrongly by the majority class alone",
+        )
         if off_majority < SKEWED and "average_precision" in seen:
             yield rare_class(seen, n_positive / (n_positive + n_negative))
         yield f"{seen['calibration_error']:.3f}", "average error of the probabilities"
     yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
     for one in headlines(certificate) if certificate else ():
-        figure, what = f"≤ {one['bound']:.1%}", "errors of draws from the posterior, not predictions"
+        figure = f"≤ {one['bound']:.1%}"
+        what = "errors of draws from the posterior, not predictions"
         if one["name"] == PRECISION:
-            name, figure = one["class"], f"≥ {one['bound']:.1%}"
-            what = f"of the pairs called {name} are {name}, at least {one['found_limit']:.1%} of all {name}s"
+            name = one["class"]
+            figure = f"≥ {one['bound']:.1%}"
+            what = (
+                f"of the pairs called {name} are {name}, at least {one['found_limit']:.1%} "
+                f"of all {name}s"
+            )
         elif one["name"] in OF_PREDICTIONS:
             what = "errors of the model's predictions"
         if not one["vacuous"]:
@@ -136,29 +133,45 @@ def _headline(info: ModelInfo, certificate: Record | None) -> Iterable[tuple[str
 
 def rare_class(figures: Record, positive: float) -> tuple[str, str]:
     """The average precision of the rarer class, given the share of positives, and what it means."""
-    name, prefix, share = ("positive", "", positive) if positive <= 0.5 else ("negative", "negative_", 1 - positive)
-    precision, recall, area = (figures[f"{prefix}{figure}"] for figure in ("precision", "recall", "average_precision"))
+    name, prefix, share = (
+        ("positive", "", positive) if positive <= 0.5 else ("negative", "negative_", 1 - positive)
+    )
+    precision, recall, area = (
+        figures[f"{prefix}{figure}"] for figure in ("precision", "recall", "average_precision")
+    )
     if area is None:
         return "none", f"average precision: no rating is {name}"
-    called = f"precision {precision:.1%}, recall {recall:.1%}" if precision is not None else "but none is predicted so"
-    return f"{area:.4f}", f"average precision for {name}s, in random order {share:.4f}; predicted {name}: {called}"
+    called = (
+        f"precision {precision:.1%}, recall {recall:.1%}"
+        if precision is not None
+        else "but none is predicted so"
+    )
+    return (
+        f"{area:.4f}",
+        f"average precision for {name}s, in random order {share:.4f}; predicted {name}: {called}",
+    )
 
 
 def _notes(info: ModelInfo) -> Iterable[str]:
     if info.diagnostics and info.diagnostics["fitted"]:
         yield (
-            '<p class="note">Errors and probabilities were measured on fitted ratings, so they look better than '
+            '<p class="note">Errors and probabilities were measured on fitted ratings, so they '
+            "look better than "
             "they are. Hold some ratings out to measure the model on new ones.</p>"
         )
     if not info.converged and info.config.tol > 0:
         yield f'<p class="note">Not converged: {escape(info.reason)}.</p>'
     if info.choice:
-        yield from (f'<p class="note">{escape(sentence)}</p>' for sentence in sentences(info.choice))
+        yield from (
+            f'<p class="note">{escape(sentence)}</p>' for sentence in sentences(info.choice)
+        )
         yield f"<pre>{escape(chr(10).join(trial_table(info.choice)))}</pre>"
     if info.effective_rank == info.config.rank and not chose_rank(info.choice):
         yield (
-            '<p class="note">Every factor is in use: a larger rank may or may not predict better. Trying several on '
-            "the same ratings is a comparison: declare it (--certificate-grid, certificateGrid).</p>"
+            '<p class="note">Every factor is in use: a larger rank may or may not predict '
+            "better. Trying several on "
+            "the same ratings is a comparison: declare it (--certificate-grid, "
+            "certificateGrid).</p>"
         )
 
 
@@ -166,7 +179,9 @@ def _certificate(info: ModelInfo, certificate: Record | None) -> Iterable[str]:
     if not certificate or not certificate["certificates"]:
         return
     yield "<h2>Certified limits on its errors</h2>"
-    for one in sorted(certificate["certificates"], key=lambda one: one["name"] != certificate["headline"]):
+    for one in sorted(
+        certificate["certificates"], key=lambda one: one["name"] != certificate["headline"]
+    ):
         name = escape(str(one["name"]).replace("_", " "))
         bound = "not met" if one.get("threshold", 0) is None else f"{one['bound']:.3f}"
         yield f"<p><b>{name}, {bound}.</b> {marked_up(str(one['statement']))}</p>"
@@ -180,8 +195,14 @@ def marked_up(text: str) -> str:
 def _map(info: ModelInfo) -> Iterable[str]:
     if drawn := (info.diagnostics or {}).get("map"):
         yield "<h2>Where the users stand</h2>"
-        yield "<p>The first two dimensions of the scores, with error bars of those at the ends and of those with the "
-        yield "fewest and the most ratings. An item's name draws the line between its positive and negative scores.</p>"
+        yield (
+            "<p>The first two dimensions of the scores, with error bars of those at the ends "
+            "and of those with the "
+        )
+        yield (
+            "fewest and the most ratings. An item's name draws the line between its positive "
+            "and negative scores.</p>"
+        )
         yield f'<iframe title="Map of the users" srcdoc="{escape(page(drawn))}"></iframe>'
 
 
@@ -194,7 +215,8 @@ def _data(info: ModelInfo) -> dict[str, str]:
         "positive": f"{info.n_positive / info.n_ratings:.1%}",
         **{words: f"{info.repeats[name]:,}" for name, words in REPEAT_WORDS.items()},
         **{
-            f"side features of {who}s": f"{len(features['coding']):,}; {features['newcomers']:,} without ratings"
+            f"side features of {who}s": f"{len(features['coding']):,}; "
+            f"{features['newcomers']:,} without ratings"
             for who, features in (info.side_features or {}).items()
         },
         "columns": ", ".join(info.columns.values()),
@@ -206,7 +228,10 @@ def _data(info: ModelInfo) -> dict[str, str]:
 def _settings(info: ModelInfo) -> dict[str, str]:
     names = (name for name in declared(FitConfig) if name in info.parameters)
     values = {name.replace("_", " "): info.parameters[name] for name in names}
-    shown = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+    shown = {
+        name: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+    }
     if info.calibration:
         shown["calibration"] = f"learnt, {len(info.calibration['knots'])} knots"
     return shown
@@ -214,6 +239,8 @@ def _settings(info: ModelInfo) -> dict[str, str]:
 
 def _table(caption: str, rows: dict[str, str]) -> str:
     lines = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items() if value
+        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
+        for name, value in rows.items()
+        if value
     )
     return f"<div><h3>{escape(caption)}</h3><table>{lines}</table></div>"

@@ -38,7 +38,8 @@ STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
 }
 
-MOST_FEATURES, LONGEST_NAME = 14, 28
+MOST_FEATURES = 14
+LONGEST_NAME = 28
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,20 @@ class Plot:
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
         text = io.StringIO()
-        with rc_context({**STYLE, "svg.hashsalt": self.title, "svg.fonttype": "path"}):  # ids differ between plots
+        with rc_context(
+            {**STYLE, "svg.hashsalt": self.title, "svg.fonttype": "path"}
+        ):  # ids differ between plots
             figure = Figure(figsize=SIZE)
             FigureCanvasSVG(figure)
             self.draw(figure.add_subplot())
-            ConstrainedLayoutEngine().execute(figure)  # once: a figure with a layout engine is drawn twice
+            ConstrainedLayoutEngine().execute(
+                figure
+            )  # once: a figure with a layout engine is drawn twice
             figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
         markup = text.getvalue()
-        markup = markup[markup.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(self.alt)}"', 1)
+        markup = markup[markup.index("<svg") :].replace(
+            "<svg", f'<svg role="img" aria-label="{escape(self.alt)}"', 1
+        )
         for colour, name in CSS_NAMES.items():
             markup = markup.replace(colour, f"var({name})")
         return markup
@@ -137,7 +144,8 @@ def plot_scores(seen: Record) -> Plot:
     return Plot(
         "Scores",
         f"Scores by class, on {seen['source']}. A score on the wrong side of 0 is an error.",
-        f"Histograms of the scores of positive and negative ratings; {seen['error']:.1%} are on the wrong side of 0.",
+        f"Histograms of the scores of positive and negative ratings; {seen['error']:.1%} are on "
+        "the wrong side of 0.",
         partial(_scores, _wider(seen["scores"])),
     )
 
@@ -149,7 +157,8 @@ def plot_answers(seen: Record, points: Sequence[Record]) -> Plot:
     return Plot(
         "Answering only confident pairs",
         f"Error rate if only the most confident pairs are answered, on {seen['source']}.{note}",
-        f"Line plot: the error rate rises to {seen['error']:.1%} as the share of answered pairs rises to 100%.",
+        f"Line plot: the error rate rises to {seen['error']:.1%} as the share of answered pairs "
+        "rises to 100%.",
         partial(_risk_coverage, points, seen["risk_coverage"]),
     )
 
@@ -191,7 +200,9 @@ def _reliability(curve: Record, axes: Axes) -> None:
     axes.plot([0, 1], [0, 1], color=LIGHT, linewidth=1)
     # Two standard errors of a frequency.
     noise = 2 * np.sqrt(np.maximum(came * (1 - came), 1 / n) / n)
-    axes.errorbar(said, came, yerr=noise, color=BLUE, marker="o", markersize=4, linewidth=1.2, elinewidth=0.8)
+    axes.errorbar(
+        said, came, yerr=noise, color=BLUE, marker="o", markersize=4, linewidth=1.2, elinewidth=0.8
+    )
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="share of positives")
     below = axes.twinx()
     axes.set_zorder(below.get_zorder() + 1)
@@ -211,10 +222,13 @@ def _scores(scores: Record, axes: Axes) -> None:
         axes.step(centres, share, where="mid", color=colour, linewidth=1.2, label=f"{name} label")
     weights = np.array(scores["positive"]) + np.array(scores["negative"])
     inside = np.cumsum(weights) / total
-    low, high = centres[np.searchsorted(inside, 0.001)], centres[min(np.searchsorted(inside, 0.999), len(centres) - 1)]
+    low = centres[np.searchsorted(inside, 0.001)]
+    high = centres[min(np.searchsorted(inside, 0.999), len(centres) - 1)]
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.set_xlim(low - 2 * scores["width"], high + 2 * scores["width"])
-    axes.set_ylim(0, 1.3 * max(np.max(scores[name]) for name in ("positive", "negative")) / total)  # and the legend
+    axes.set_ylim(
+        0, 1.3 * max(np.max(scores[name]) for name in ("positive", "negative")) / total
+    )  # and the legend
     axes.set(xlabel="score", ylabel="share of ratings")
     axes.legend(loc="upper left")
 
@@ -223,7 +237,11 @@ def _effects(who: Who, info: ModelInfo, axes: Axes) -> None:
     """Draw the features with the largest effects."""
     effects = sorted(feature_effects(info, who), key=lambda one: abs(one[1]))[-MOST_FEATURES:]
     sizes = np.array([one[1] for one in effects])
-    axes.barh([one[0][:LONGEST_NAME] for one in effects], sizes, color=np.where(sizes < 0, ORANGE, BLUE).tolist())
+    axes.barh(
+        [one[0][:LONGEST_NAME] for one in effects],
+        sizes,
+        color=np.where(sizes < 0, ORANGE, BLUE).tolist(),
+    )
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.tick_params(axis="y", labelsize=7)
     axes.grid(visible=False, axis="y")
@@ -231,8 +249,12 @@ def _effects(who: Who, info: ModelInfo, axes: Axes) -> None:
 
 
 def _risk_coverage(points: Sequence[Record], curve: Record, axes: Axes) -> None:
-    """Draw the curve, and ``points``, selective certificates. A request that was not met is a line without a point."""
-    shares, errors = np.array(curve["share"]), np.array(curve["error"])
+    """Draw the curve, and ``points``, selective certificates.
+
+    A request that was not met is a line without a point.
+    """
+    shares = np.array(curve["share"])
+    errors = np.array(curve["error"])
     shown = shares >= 0.01  # for a smaller share the error is too noisy
     axes.plot(shares[shown], errors[shown], color=BLUE, linewidth=1.5)
     beside: dict[str, Any] = {"textcoords": "offset points", "color": ORANGE, "fontsize": 8}
@@ -240,13 +262,19 @@ def _risk_coverage(points: Sequence[Record], curve: Record, axes: Axes) -> None:
         asked = f"≤ {100 * item['request']:.3g}%"
         axes.axhline(item["request"], color=ORANGE, linewidth=0.8, linestyle=":")
         if item["threshold"] is None:
-            axes.annotate(f"{asked}: not met", (1, item["request"]), xytext=(0, 3), ha="right", **beside)
+            axes.annotate(
+                f"{asked}: not met", (1, item["request"]), xytext=(0, 3), ha="right", **beside
+            )
             continue
-        share, error = item["answered_share"], item["errors"] / item["n_answered"]
+        share = item["answered_share"]
+        error = item["errors"] / item["n_answered"]
         axes.plot([share, share], [error, item["request"]], color=ORANGE, linewidth=1)
         axes.plot(share, error, color=ORANGE, marker="o", markersize=5)
         left = share > 0.2  # the curve rises to the right
-        place: dict[str, Any] = {"xytext": (-4 if left else 4, 3), "ha": "right" if left else "left"}
+        place: dict[str, Any] = {
+            "xytext": (-4 if left else 4, 3),
+            "ha": "right" if left else "left",
+        }
         axes.annotate(f"{asked}: {share:.0%}", (share, item["request"]), **place, **beside)
     axes.set(xlim=(0, 1.02), xlabel="share answered", ylabel="error among the answered")
     axes.set_ylim(0, 1.15 * max(errors[shown].max(), *(item["request"] for item in points), 0.01))
@@ -260,25 +288,40 @@ def _precision_recall(points: Sequence[Record], name: str, calls: Record, axes: 
     shown = n >= min(50, n[-1])  # for fewer calls the precision is too noisy
     axes.plot((found / max(found[-1], 1))[shown], (found / n)[shown], color=BLUE, linewidth=1.5)
     axes.axhline(found[-1] / n[-1], color=GREY, linewidth=0.8, linestyle="--")
-    beside: dict[str, Any] = {"textcoords": "offset points", "color": ORANGE, "fontsize": 8, "xytext": (4, 3)}
+    beside: dict[str, Any] = {
+        "textcoords": "offset points",
+        "color": ORANGE,
+        "fontsize": 8,
+        "xytext": (4, 3),
+    }
     for item in points:
-        recall, asked = item["found_share"], f"≥ {100 * item['request']:.3g}%"
+        recall = item["found_share"]
+        asked = f"≥ {100 * item['request']:.3g}%"
         axes.axhline(item["request"], color=ORANGE, linewidth=0.8, linestyle=":")
         if item["threshold"] is None:
             axes.annotate(f"{asked}: not met", (0, item["request"]), **beside)
             continue
-        axes.plot(recall, 1 - item["errors"] / item["n_answered"], color=ORANGE, marker="o", markersize=5)
+        axes.plot(
+            recall, 1 - item["errors"] / item["n_answered"], color=ORANGE, marker="o", markersize=5
+        )
         axes.annotate(f"{asked}: {recall:.0%}", (recall, item["request"]), **beside)
     axes.set(xlim=(0, 1.02), ylim=(0, 1.05), xlabel="recall", ylabel="precision")
 
 
 def _wider(scores: Record) -> Record:
-    """The histogram with bins that are 2, 4, … times as wide, until the average bin has enough ratings."""
-    width, low = scores["width"], np.array(scores["low"])
+    """The histogram with bins that are 2, 4, … times as wide, until the average bin has enough
+    ratings.
+    """
+    width = scores["width"]
+    low = np.array(scores["low"])
     counts = {name: np.array(scores[name]) for name in ("positive", "negative")}
     place = np.round(low / width).astype(int)
-    while len(np.unique(place)) > 12 and sum(map(np.sum, counts.values())) / len(np.unique(place)) < 150:
-        place, width = place // 2, 2 * width
+    while (
+        len(np.unique(place)) > 12
+        and sum(map(np.sum, counts.values())) / len(np.unique(place)) < 150
+    ):
+        place = place // 2
+        width = 2 * width
     first = place.min()
     merged = {name: np.bincount(place - first, weights=values) for name, values in counts.items()}
     return {"width": width, "low": (first + np.arange(len(merged["positive"]))) * width, **merged}

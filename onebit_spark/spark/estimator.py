@@ -1,4 +1,6 @@
-"""OneBitCompletion: the pyspark.ml estimator and its folder. One path from a DataFrame of ratings to a fitted model.
+"""OneBitCompletion:
+
+the pyspark.ml estimator and its folder. One path from a DataFrame of ratings to a fitted model.
 
 ESTIMATOR/metadata/      pyspark.ml's own: class, uid, Params; whose side features there are
 ESTIMATOR/userFeatures/  Parquet, the side features as they were given
@@ -15,7 +17,14 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from pyspark.ml import Estimator
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import (
+    DefaultParamsReader,
+    DefaultParamsWriter,
+    MLReadable,
+    MLReader,
+    MLWritable,
+    MLWriter,
+)
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.core.fit_state import FitState
@@ -24,13 +33,32 @@ from onebit_spark.core.setup import form_of
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.data.locations import ESTIMATOR, Location, explained, replace_folder
 from onebit_spark.data.ratings import CollectedRatings, Columns, SizeEstimate
-from onebit_spark.engines.spark.columns import check_columns, collected_features, type_of, with_weight
-from onebit_spark.engines.spark.engine import adopt_factors, factor_schema, factors_of, load_ratings, open_state
+from onebit_spark.engines.spark.columns import (
+    check_columns,
+    collected_features,
+    type_of,
+    with_weight,
+)
+from onebit_spark.engines.spark.engine import (
+    adopt_factors,
+    factor_schema,
+    factors_of,
+    load_ratings,
+    open_state,
+)
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.fit import fit_model
 from onebit_spark.in_process import driver_state
 from onebit_spark.model_info import DIRECTIONS, MEASURED, METADATA, SIDE_OF, ModelInfo
-from onebit_spark.settings import Execution, FitConfig, Labels, Terms, Who, device_problems, param_names
+from onebit_spark.settings import (
+    Execution,
+    FitConfig,
+    Labels,
+    Terms,
+    Who,
+    device_problems,
+    param_names,
+)
 from onebit_spark.spark.model import OneBitCompletionModel, read_parquet, write_model
 from onebit_spark.spark.params import FitParams, read_params
 from onebit_spark.task import FitTask, ModelParts
@@ -42,21 +70,25 @@ SIDE_FEATURES = "sideFeatures"  # in an estimator's metadata
 S = TypeVar("S", Labels, FitConfig, Execution, Terms)
 
 
-class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, MLReadable["OneBitCompletion"]):
-    """Completes a binary matrix from some of its entries, by variational Bayes (Cottet and Alquier, 2018).
+class OneBitCompletion(
+    Estimator[OneBitCompletionModel], FitParams, MLWritable, MLReadable["OneBitCompletion"]
+):
+    """Completes a binary matrix from some of its entries, by variational Bayes (Cottet and Alquier,
+    2018).
 
-    The input has one line per rating: a user id, an item id (of most types: docs/local.md) and a label, ±1, 0/1,
-    boolean, or a number with ``threshold``. A cell may be rated several times; every rating counts. The arguments of
-    the constructor are the Params.
+    The input has one line per rating: a user id, an item id (of most types: docs/local.md) and a
+    label, ±1, 0/1, boolean, or a number with ``threshold``. A cell may be rated several times;
+    every rating counts. The arguments of the constructor are the Params.
 
     Examples
     --------
 
     >>> ratings = spark.createDataFrame(
-    ...     [("ann", "tea", 5), ("ann", "rum", 1), ("bob", "tea", 4), ("bob", "rum", 2), ("eve", "tea", 5)],
+    ...     [("ann", "tea", 5), ("ann", "rum", 1), ("bob", "tea", 4), ("bob", "rum", 2)],
     ...     "user string, item string, rating int",
     ... )
-    >>> model = OneBitCompletion(ratingCol="rating", threshold=3, rank=1, maxIter=5, tol=0).fit(ratings)
+    >>> completion = OneBitCompletion(ratingCol="rating", threshold=3, rank=1, maxIter=5, tol=0)
+    >>> model = completion.fit(ratings)
     >>> model.transform(ratings.limit(0)).columns
     ['user', 'item', 'rating', 'score', 'std', 'probability', 'prediction', 'rawPrediction']
     >>> pair = spark.createDataFrame([("eve", "rum")], "user string, item string")
@@ -75,9 +107,12 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         return self
 
     def setInitialModel(self, model: OneBitCompletionModel | None) -> Self:
-        """Start the fit from a model's posterior instead of the spectral start. Not a Param: it is not saved.
+        """Start the fit from a model's posterior instead of the spectral start.
 
-        Rank, loss, intercepts and covariance must be the model's; ids that it does not know start at its prior.
+        Not a Param: it is not saved.
+
+        Rank, loss, intercepts and covariance must be the model's; ids that it does not know start
+        at its prior.
         """
         self._initial = model
         return self
@@ -85,9 +120,10 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
     def setUserFeatures(self, features: DataFrame | None) -> Self:
         """Side features of the users: the column ``userCol``, and columns of any kind. Not a Param.
 
-        Numbers and booleans, strings, arrays of them and pyspark.ml Vectors are used (docs/MATH.md, §15). One line per
-        user. Users without a line have the prior of the others. Users without ratings are predicted from their line.
-        They are saved with the estimator. One that was loaded reads them from its folder.
+        Numbers and booleans, strings, arrays of them and pyspark.ml Vectors are used (docs/MATH.md,
+        §15). One line per user. Users without a line have the prior of the others. Users without
+        ratings are predicted from their line. They are saved with the estimator. One that was
+        loaded reads them from its folder.
         """
         return self._set_features("user", features)
 
@@ -106,12 +142,18 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
             problems.append("checkpointDir does not go with an initial model")
         refuse(problems)
         model = fit_ratings(
-            dataset, self.columns(), self.fitConfig(), self.execution(), self.certificateTerms(), self._features,
-            self._progress, self._initial,
-        )  # fmt: skip
+            dataset,
+            self.columns(),
+            self.fitConfig(),
+            self.execution(),
+            self.certificateTerms(),
+            self._features,
+            self._progress,
+            self._initial,
+        )
         return self._copyValues(model._resetUid(self.uid))
 
-    # ---- the Params as settings --------------------------------------------------------------------------------------
+    # ---- the Params as settings -----------------------------------------------------------------
 
     def setNumBlocks(self, value: int) -> Self:
         """Set both numUserBlocks and numItemBlocks, as in ALS."""
@@ -137,22 +179,35 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
     def columns(self) -> Columns:
         """The input columns, and how a number becomes a label."""
         label = self.getRatingCol() or self.getLabelCol()
-        return Columns(self.getUserCol(), self.getItemCol(), label, self.getThreshold(), self.getWeightCol() or None)
+        return Columns(
+            self.getUserCol(),
+            self.getItemCol(),
+            label,
+            self.getThreshold(),
+            self.getWeightCol() or None,
+        )
 
     def problems(self) -> list[str]:
         """All problems with the Params, in words; an empty list if there are none."""
         tables = (self._chosen(Labels), self.fitConfig(), self.execution(), self.certificateTerms())
-        problems = [problem.in_words(param_names(type(table))) for table in tables for problem in table.problems()]
+        problems = [
+            problem.in_words(param_names(type(table)))
+            for table in tables
+            for problem in table.problems()
+        ]
         if not problems:
             lacking = device_problems(self.fitConfig(), self.execution())
             problems = [problem.in_words(param_names(Execution)) for problem in lacking]
         if self.isSet(self.ratingCol) and self.isSet(self.labelCol):
             problems.append(
-                f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the same thing: set one"
+                f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the "
+                "same thing: set one"
             )
         names = self.columns()
         if len({names.user, names.item, names.label}) < 3:
-            problems.append("userCol, itemCol and labelCol (or ratingCol) must name three different columns")
+            problems.append(
+                "userCol, itemCol and labelCol (or ratingCol) must name three different columns"
+            )
         return problems + self.coldStartProblems()
 
     def _chosen(self, table: type[S]) -> S:
@@ -163,11 +218,13 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         }
         return table(**values)
 
-    # ---- the folder --------------------------------------------------------------------------------------------------
+    # ---- the folder -----------------------------------------------------------------------------
 
     def write(self) -> EstimatorWriter:
         others = {"the initial model": self._initial, "the progress callback": self._progress}
-        return EstimatorWriter(self, self._features, [name for name, other in others.items() if other is not None])
+        return EstimatorWriter(
+            self, self._features, [name for name, other in others.items() if other is not None]
+        )
 
     @classmethod
     def read(cls) -> EstimatorReader:
@@ -175,25 +232,37 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
 
 
 class EstimatorWriter(MLWriter):
-    """``OneBitCompletion.write()``. The folder appears whole or not at all. A warning names what is ``unsaved``."""
+    """``OneBitCompletion.write()``.
 
-    def __init__(self, estimator: Any, features: Mapping[Who, DataFrame], unsaved: Sequence[str]) -> None:
+    The folder appears whole or not at all. A warning names what is ``unsaved``.
+    """
+
+    def __init__(
+        self, estimator: Any, features: Mapping[Who, DataFrame], unsaved: Sequence[str]
+    ) -> None:
         super().__init__()
-        self._estimator, self._features, self._unsaved = estimator, features, unsaved
+        self._estimator = estimator
+        self._features = features
+        self._unsaved = unsaved
 
     def save(self, path: str | os.PathLike[str]) -> None:
         spark = self.sparkSession
         if self._features and Location(spark, path).uri == self._estimator.source:
             raise RequestError(
-                f"the estimator was loaded from {path} and may still read its side features there: save it elsewhere"
+                f"the estimator was loaded from {path} and may still read its side features "
+                "there: save it elsewhere"
             )
         with replace_folder(spark, path, ESTIMATOR, self.shouldOverwrite) as folder:
             for who, frame in self._features.items():
                 with explained(f"cannot save the {who} features"):
                     frame.write.parquet((Location(spark, folder) / f"{who}Features").uri)
-            DefaultParamsWriter.saveMetadata(self._estimator, folder, spark, {SIDE_FEATURES: list(self._features)})
+            DefaultParamsWriter.saveMetadata(
+                self._estimator, folder, spark, {SIDE_FEATURES: list(self._features)}
+            )
         if self._unsaved:
-            log.warning("not saved in %s: %s (set again after loading)", path, " and ".join(self._unsaved))
+            log.warning(
+                "not saved in %s: %s (set again after loading)", path, " and ".join(self._unsaved)
+            )
 
 
 class EstimatorReader(MLReader[Any]):
@@ -206,7 +275,9 @@ class EstimatorReader(MLReader[Any]):
     def load(self, path: str | os.PathLike[str]) -> Any:
         folder = Location(self.sparkSession, path)
         if (folder / METADATA).exists():
-            raise RequestError(f"{path} holds a fitted model: load it with OneBitCompletionModel.load")
+            raise RequestError(
+                f"{path} holds a fitted model: load it with OneBitCompletionModel.load"
+            )
         if not ESTIMATOR.is_own(folder):
             what = "nothing that pyspark.ml saved"
             if (folder / "metadata").is_folder():
@@ -224,7 +295,7 @@ class EstimatorReader(MLReader[Any]):
         return estimator
 
 
-# ---- the fit ---------------------------------------------------------------------------------------------------------
+# ---- the fit -----------------------------------------------------------------------------------
 
 
 def fit_ratings(
@@ -238,17 +309,26 @@ def fit_ratings(
     initial: OneBitCompletionModel | None = None,
     counted: SizeEstimate | None = None,
 ) -> OneBitCompletionModel:
-    """The model of a DataFrame of ratings, under settings that were checked. The estimator and the jobs call it.
+    """The model of a DataFrame of ratings, under settings that were checked.
 
-    ``counted`` is the size of the ratings, if an earlier pass over them has counted it. All caches, broadcasts and
-    files are released at the end, also after an error.
+    The estimator and the jobs call it.
+
+    ``counted`` is the size of the ratings, if an earlier pass over them has counted it. All caches,
+    broadcasts and files are released at the end, also after an error.
     """
-    timer, ratings = PhaseTimer(), with_weight(dataset, columns)
-    spark, wanted = ratings.sparkSession, "driver" if execution.device == "cuda" else execution.exchange
+    timer = PhaseTimer()
+    ratings = with_weight(dataset, columns)
+    spark = ratings.sparkSession
+    wanted = "driver" if execution.device == "cuda" else execution.exchange
     check_columns(ratings, columns)
     id_types = {who: type_of(ratings, name).simpleString() for who, name in columns.ids.items()}
-    tables = {who: collected_features(frame, columns.ids[who], id_types[who], who) for who, frame in features.items()}
-    with load_ratings(wanted, ratings, columns, form_of(config), execution.driver_ratings, counted) as (
+    tables = {
+        who: collected_features(frame, columns.ids[who], id_types[who], who)
+        for who, frame in features.items()
+    }
+    with load_ratings(
+        wanted, ratings, columns, form_of(config), execution.driver_ratings, counted
+    ) as (
         exchange,
         loaded,
     ):

@@ -22,7 +22,12 @@ from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.data.features import warn_of_unknown_values
 from onebit_spark.data.ratings import ITEM, LABEL, USER, WEIGHT, Columns
 from onebit_spark.data.user_tables import one_array
-from onebit_spark.engines.spark.columns import collected_features, matching, rating_lines, with_weight
+from onebit_spark.engines.spark.columns import (
+    collected_features,
+    matching,
+    rating_lines,
+    with_weight,
+)
 from onebit_spark.engines.spark.engine import factor_frame, factor_schema
 from onebit_spark.engines.spark.frames import Batches, computed_once
 from onebit_spark.engines.spark.ratings import count_ratings
@@ -50,12 +55,16 @@ class Change:
 Changes = dict[Who, Change]
 
 
-def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFrame | None = None) -> Changes:
-    """The users (or items) of new ratings added, or replaced if they are known. The other side does not change.
+def fold_in(
+    factors: SparkFactors, given: NewRatings, who: Who, features: DataFrame | None = None
+) -> Changes:
+    """The users (or items) of new ratings added, or replaced if they are known.
 
-    Few ratings are folded in on the driver. Otherwise the factors are computed once and kept by the executors. If an
-    executor is lost, its factors are computed again. ``features`` are side features of the new ids. If none of the
-    ratings has a known partner, nothing changes.
+    The other side does not change.
+
+    Few ratings are folded in on the driver. Otherwise the factors are computed once and kept by the
+    executors. If an executor is lost, its factors are computed again. ``features`` are side
+    features of the new ids. If none of the ratings has a known partner, nothing changes.
     """
     means = None if features is None else explained_means(factors, features, who)
     if not factors.fit_driver(given.n):
@@ -71,7 +80,10 @@ def fold_in(factors: SparkFactors, given: NewRatings, who: Who, features: DataFr
 
 
 def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> tuple[Changes, int]:
-    """The ids that the model does not know added, predicted from their side features alone; and their number."""
+    """The ids that the model does not know added, predicted from their side features alone;
+
+    and their number.
+    """
     means = explained_means(factors, features, who)
     side = sides_of(factors, {who: means.ids}, 0)[who]
     new = np.flatnonzero(side.positions(means.ids) < 0)
@@ -82,11 +94,15 @@ def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> tu
 
 
 def update(factors: SparkFactors, given: NewRatings, features: Mapping[Who, DataFrame]) -> Changes:
-    """The factors after these ratings. They come to the driver, with the factors of their users and items."""
+    """The factors after these ratings.
+
+    They come to the driver, with the factors of their users and items.
+    """
     means = {who: explained_means(factors, frame, who) for who, frame in features.items()}
     if given.n > MOST_PAIRS:
         raise RequestError(
-            f"update takes at most {MOST_PAIRS:,} ratings, not {given.n:,}: give them in parts, or fit again with "
+            f"update takes at most {MOST_PAIRS:,} ratings, not {given.n:,}: give them in parts, "
+            "or fit again with "
             "setInitialModel(model)"
         )
     new = given.collect()
@@ -95,8 +111,13 @@ def update(factors: SparkFactors, given: NewRatings, features: Mapping[Who, Data
     return {who: _replace_rows(factors, who, sides[who], *rows) for who, rows in after.items()}
 
 
-def sides_of(factors: SparkFactors, ids: Mapping[Who, pa.Array], pairs: int) -> dict[Who, ModelSide]:
-    """The sides on the driver: whole if they and so many pairs fit it, or else with the lines of these ids alone."""
+def sides_of(
+    factors: SparkFactors, ids: Mapping[Who, pa.Array], pairs: int
+) -> dict[Who, ModelSide]:
+    """The sides on the driver:
+
+    whole if they and so many pairs fit it, or else with the lines of these ids alone.
+    """
     if factors.fit_driver(pairs):
         return {who: factors.on_driver().side(who) for who in ids}
     return {who: side_of(factors, who, own) for who, own in ids.items()}
@@ -110,7 +131,10 @@ def _replace_rows(
     rows: RowPosterior,
     measured: FloatArray | None = None,
 ) -> Change:
-    """The factor table with these rows instead of those of the same ids. ``side`` is that of ``sides_of``."""
+    """The factor table with these rows instead of those of the same ids.
+
+    ``side`` is that of ``sides_of``.
+    """
     new = int(np.count_nonzero(side.positions(ids) < 0))
     n = factors.info.count(who)
     if len(side.ids) == n:
@@ -125,16 +149,21 @@ def _replace_rows(
 
 
 def explained_means(factors: SparkFactors, features: DataFrame, who: Who) -> IdLines:
-    info, coding = factors.info, model_info.coding_of(factors.info, who)
+    info = factors.info
+    coding = model_info.coding_of(factors.info, who)
     column = factors.columns[who]
     lacking = [name for name in coding.columns if not matching(features, name)]
     if lacking:
-        raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
+        raise RequestError(
+            f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there"
+        )
     spelt = {matching(features, name)[0].name: name for name in coding.columns}
     named = features.withColumnsRenamed(spelt)
     table = collected_features(named, column, info.id_types[who], who)
     warn_of_unknown_values(coding, table, f"{who} features")
-    return IdLines(one_array(table[column]), model_info.feature_means(info, who, coding.coded(table)))
+    return IdLines(
+        one_array(table[column]), model_info.feature_means(info, who, coding.coded(table))
+    )
 
 
 @dataclass(frozen=True)
@@ -146,7 +175,8 @@ class NewRatings:
     @classmethod
     def of(cls, factors: SparkFactors, ratings: DataFrame, threshold: float | None) -> NewRatings:
         roles = factors.info.columns
-        user, item = factors.columns["user"], factors.columns["item"]
+        user = factors.columns["user"]
+        item = factors.columns["item"]
         columns = Columns(user, item, roles["label"], threshold, roles.get("weight"))
         ratings = with_weight(ratings, columns)
         for who in SIDE_OF:
@@ -172,18 +202,29 @@ def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
     return factor_frame(factors.spark, table, factor_schema(factors.info, who, table.column_names))
 
 
-def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame | None:
-    """The factor table with the new rows, computed and kept by the executors; None if there is no new row."""
-    info, ratings = factors.info, rating_lines(given.frame, given.columns)
-    new, needed = COLUMN_OF[who], model_info.factor_columns(*info.table_form)
+def _with_new(
+    factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None
+) -> DataFrame | None:
+    """The factor table with the new rows, computed and kept by the executors;
+
+    None if there is no new row.
+    """
+    info = factors.info
+    ratings = rating_lines(given.frame, given.columns)
+    new = COLUMN_OF[who]
+    needed = model_info.factor_columns(*info.table_form)
     plain = model_info.plain_columns(info, factors.of(who).columns)
-    partners = factors.of(PARTNER[who]).select(F.col("id").alias("__known"), F.struct(*needed).alias("lines"))
+    partners = factors.of(PARTNER[who]).select(
+        F.col("id").alias("__known"), F.struct(*needed).alias("lines")
+    )
     # An inner join: ratings of partners that the model does not know are ignored.
     joined = ratings.join(partners, F.col(COLUMN_OF[PARTNER[who]]) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
     tasks = max(parallelism(ratings.sparkSession), -(-given.n // RATINGS_PER_TASK))
     weight = [] if given.columns.weight is None else [F.col(WEIGHT).alias("weight")]
-    placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines", *weight)
+    placed = joined.select(
+        cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines", *weight
+    )
     partner_prior = model_info.prior_row(info.scales, OTHER[SIDE_OF[who]], *info.table_form)
     task = FoldIn.of(info, SIDE_OF[who])
 
@@ -194,7 +235,9 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
         table = pa.Table.from_batches(filled).combine_chunks()
         partners = table["partner"].combine_chunks().dictionary_encode().indices.to_numpy()
         first = np.unique(partners, return_index=True)[1]  # one line per partner
-        lines = model_info.read_factors(table["lines"].combine_chunks().take(pa.array(first)), partner_prior)
+        lines = model_info.read_factors(
+            table["lines"].combine_chunks().take(pa.array(first)), partner_prior
+        )
         weights = table["weight"].to_numpy() if "weight" in table.schema.names else None
         positive = table["positive"].to_numpy().astype(bool)
         folded = task.fold(one_array(table["id"]), partners, lines, positive, weights, means)
@@ -207,10 +250,17 @@ def _with_new(factors: SparkFactors, given: NewRatings, who: Who, means: IdLines
     warn_left_out(who, ratings.select(new).distinct().count(), n_folded)
     if not n_folded:
         return None
-    return factors.of(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
+    return (
+        factors.of(who)
+        .select("id", *plain)
+        .join(folded.select("id"), "id", "left_anti")
+        .unionByName(folded)
+    )
 
 
 def side_of(factors: SparkFactors, who: Who, ids: pa.Array) -> ModelSide:
     asked = pa.table({"id": ids.cast(arrow_type(factors.info.id_types[who])).unique()})
-    lines = factors.of(who).join(F.broadcast(factors.spark.createDataFrame(asked)), "id", "left_semi")
+    lines = factors.of(who).join(
+        F.broadcast(factors.spark.createDataFrame(asked)), "id", "left_semi"
+    )
     return ModelSide.of(lines.toArrow(), factors.info, who)

@@ -1,7 +1,7 @@
 """The Params of the estimator and of its model, with their getters and setters.
 
-userCol, getUserCol, setUserCol = declared("userCol", str, "column of the user ids")   a Param with its documentation
-maxRank, getMaxRank, setMaxRank = declared("maxRank", int)                             documented by its setting
+userCol, getUserCol, setUserCol = declared("userCol", str, "column of the user ids")   a Param
+maxRank, getMaxRank, setMaxRank = declared("maxRank", int)    documented by its setting
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from onebit_spark.core.confidences import TOWARDS, Call
 from onebit_spark.data.locations import Location, explained
 from onebit_spark.errors import RequestError
 from onebit_spark.model import COLD_START
-from onebit_spark.settings import Execution, FitConfig, Labels, Setting, Terms, documented_parameter, param_names
+from onebit_spark.settings import (
+    Execution,
+    FitConfig,
+    Labels,
+    Setting,
+    Terms,
+    documented_parameter,
+    param_names,
+)
 from onebit_spark.settings import declared as settings_of
 
 T = TypeVar("T")
@@ -28,9 +36,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 TABLES = (Labels, FitConfig, Execution, Terms)  # where the settings of a fit are declared
 CONVERTERS: dict[type, Callable[[Any], Any]] = {
-    str: TypeConverters.toString, int: TypeConverters.toInt, float: TypeConverters.toFloat,
+    str: TypeConverters.toString,
+    int: TypeConverters.toInt,
+    float: TypeConverters.toFloat,
     bool: TypeConverters.toBoolean,
-}  # fmt: skip
+}
 INT_OR_WORD: type[int | str] = int  # of a setting that also accepts words
 FLOAT_OR_WORD: type[float | str] = float
 
@@ -49,7 +59,12 @@ def read_params(instance: Any, folder: Location, complaint: str) -> dict[str, An
 
 @cache
 def settings_with_params() -> dict[str, Setting]:
-    return {item.param: item for table in TABLES for item in settings_of(table).values() if item.param is not None}
+    return {
+        item.param: item
+        for table in TABLES
+        for item in settings_of(table).values()
+        if item.param is not None
+    }
 
 
 @cache
@@ -60,7 +75,10 @@ def names_of_params() -> dict[str, str]:
 def declared(
     name: str, kind: type[T], meaning: str | None = None
 ) -> tuple[Param[T], Callable[[Params], T], Callable[[S, T], S]]:
-    """A Param that has a default, with its getter and setter. Without a ``meaning`` it is that of a setting."""
+    """A Param that has a default, with its getter and setter.
+
+    Without a ``meaning`` it is that of a setting.
+    """
     return _methods(name, kind, meaning)
 
 
@@ -71,12 +89,18 @@ def optional(
     return _methods(name, kind, meaning)
 
 
-def _methods(name: str, kind: type, meaning: str | None) -> tuple[Param[Any], Callable[..., Any], Callable[..., Any]]:
-    """A Param with its getter and setter. ``explainParams`` prints its meaning, and what the value must be."""
+def _methods(
+    name: str, kind: type, meaning: str | None
+) -> tuple[Param[Any], Callable[..., Any], Callable[..., Any]]:
+    """A Param with its getter and setter.
+
+    ``explainParams`` prints its meaning, and what the value must be.
+    """
     convert = CONVERTERS[kind]
     if meaning is None:
         item = settings_with_params()[name]
-        meaning, convert = item.described(names_of_params()), CONVERTERS[item.kind]
+        meaning = item.described(names_of_params())
+        convert = CONVERTERS[item.kind]
         if item.choices:
             meaning += f": {', '.join(item.choices)}"
         elif item.check is not None and item.kind is not bool:
@@ -121,8 +145,13 @@ def documented_params(constructor: Callable[..., None]) -> str:
     """The section ``Parameters`` of the constructor, whose keyword arguments are Params."""
     lines = []
     for name in list(signature(constructor).parameters)[1:]:
-        item, meaning = settings_with_params().get(name), getattr(FitParams, name).doc
-        lines += item.documented(name, names_of_params()) if item else documented_parameter(name, "str", meaning)
+        item = settings_with_params().get(name)
+        meaning = getattr(FitParams, name).doc
+        lines += (
+            item.documented(name, names_of_params())
+            if item
+            else documented_parameter(name, "str", meaning)
+        )
     return "\n".join(["Parameters", "----------", *lines])
 
 
@@ -133,10 +162,15 @@ class PredictionParams(Params):
         "scoreCol", str, "output column of the score E[L]·E[R] (+ intercepts); empty: omitted"
     )
     stdCol, getStdCol, setStdCol = declared(
-        "stdCol", str, "output column of the score's spread in an approximate posterior, no error bar; empty: omitted"
+        "stdCol",
+        str,
+        "output column of the score's spread in an approximate posterior, no error bar; empty: "
+        "omitted",
     )
     probabilityCol, getProbabilityCol, setProbabilityCol = declared(
-        "probabilityCol", str, "output column of the probability of a positive label; empty: omitted"
+        "probabilityCol",
+        str,
+        "output column of the probability of a positive label; empty: omitted",
     )
     predictionCol, getPredictionCol, setPredictionCol = declared(
         "predictionCol", str, "output column of the predicted label, as a double; empty: omitted"
@@ -145,15 +179,23 @@ class PredictionParams(Params):
         "rawPredictionCol", str, "output column of the score, for evaluators; empty: omitted"
     )
     coldStartStrategy, getColdStartStrategy, setColdStartStrategy = declared(
-        "coldStartStrategy", str, "pairs with an unknown id: prior (predict from the prior), drop (leave out), nan"
+        "coldStartStrategy",
+        str,
+        "pairs with an unknown id: prior (predict from the prior), drop (leave out), nan",
     )
 
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(
-            userCol="user", itemCol="item", scoreCol="score", stdCol="std", probabilityCol="probability",
-            predictionCol="prediction", rawPredictionCol="rawPrediction", coldStartStrategy="prior",
-        )  # fmt: skip
+            userCol="user",
+            itemCol="item",
+            scoreCol="score",
+            stdCol="std",
+            probabilityCol="probability",
+            predictionCol="prediction",
+            rawPredictionCol="rawPrediction",
+            coldStartStrategy="prior",
+        )
 
     def _set_given(self, **params: Any) -> Self:
         return self._set(**{name: value for name, value in params.items() if value is not None})
@@ -161,12 +203,16 @@ class PredictionParams(Params):
     def coldStartProblems(self) -> list[str]:
         value = self.getColdStartStrategy()
         return (
-            [] if value in COLD_START else [f"coldStartStrategy must be one of {', '.join(COLD_START)}, not {value!r}"]
+            []
+            if value in COLD_START
+            else [f"coldStartStrategy must be one of {', '.join(COLD_START)}, not {value!r}"]
         )
 
 
 class FitParams(PredictionParams):
-    """The Params of a fit, one per setting of ``TABLES``: written out, so that readers and type checkers see them.
+    """The Params of a fit, one per setting of ``TABLES``:
+
+    written out, so that readers and type checkers see them.
 
     A getter of a Param that is unset and has no default returns None.
     """
@@ -179,7 +225,9 @@ class FitParams(PredictionParams):
     prior, getPrior, setPrior = declared("prior", str)
     rank, getRank, setRank = declared("rank", INT_OR_WORD)
     maxRank, getMaxRank, setMaxRank = declared("maxRank", int)
-    likelihoodWeight, getLikelihoodWeight, setLikelihoodWeight = optional("likelihoodWeight", FLOAT_OR_WORD)
+    likelihoodWeight, getLikelihoodWeight, setLikelihoodWeight = optional(
+        "likelihoodWeight", FLOAT_OR_WORD
+    )
     alpha, getAlpha, setAlpha = optional("alpha", float)
     beta, getBeta, setBeta = optional("beta", float)
     fitIntercept, getFitIntercept, setFitIntercept = declared("fitIntercept", bool)
@@ -195,7 +243,9 @@ class FitParams(PredictionParams):
     device, getDevice, setDevice = declared("device", str)
     driverRatings, getDriverRatings, setDriverRatings = optional("driverRatings", int)
     checkpointDir, getCheckpointDir, setCheckpointDir = optional("checkpointDir", str)
-    checkpointInterval, getCheckpointInterval, setCheckpointInterval = declared("checkpointInterval", int)
+    checkpointInterval, getCheckpointInterval, setCheckpointInterval = declared(
+        "checkpointInterval", int
+    )
     resume, getResume, setResume = declared("resume", bool)
     delta, getDelta, setDelta = declared("delta", float)
     certificateGrid, getCertificateGrid, setCertificateGrid = declared("certificateGrid", int)
@@ -204,21 +254,45 @@ class FitParams(PredictionParams):
 
     @keyword_only
     def __init__(
-        self, *,
-        userCol: str = "user", itemCol: str = "item", scoreCol: str = "score", stdCol: str = "std",
-        probabilityCol: str = "probability", predictionCol: str = "prediction",
-        rawPredictionCol: str = "rawPrediction", coldStartStrategy: str = "prior", labelCol: str = "label",
-        ratingCol: str | None = None, threshold: float | None = None, weightCol: str | None = None,
-        loss: str = "logistic", prior: str = "inverse-gamma", rank: int | str = "auto", maxRank: int = 64,
-        likelihoodWeight: float | str | None = None, alpha: float | None = None, beta: float | None = None,
-        fitIntercept: bool = True, implicitFeatures: bool = True, solver: str = "mm",
-        covariance: str = "full", maxIter: int = 100, tol: float = 1e-05, seed: int = 0,
-        numUserBlocks: int | None = None, numItemBlocks: int | None = None, exchange: str = "auto",
-        device: str = "cpu", driverRatings: int | None = None,
+        self,
+        *,
+        userCol: str = "user",
+        itemCol: str = "item",
+        scoreCol: str = "score",
+        stdCol: str = "std",
+        probabilityCol: str = "probability",
+        predictionCol: str = "prediction",
+        rawPredictionCol: str = "rawPrediction",
+        coldStartStrategy: str = "prior",
+        labelCol: str = "label",
+        ratingCol: str | None = None,
+        threshold: float | None = None,
+        weightCol: str | None = None,
+        loss: str = "logistic",
+        prior: str = "inverse-gamma",
+        rank: int | str = "auto",
+        maxRank: int = 64,
+        likelihoodWeight: float | str | None = None,
+        alpha: float | None = None,
+        beta: float | None = None,
+        fitIntercept: bool = True,
+        implicitFeatures: bool = True,
+        solver: str = "mm",
+        covariance: str = "full",
+        maxIter: int = 100,
+        tol: float = 1e-05,
+        seed: int = 0,
+        numUserBlocks: int | None = None,
+        numItemBlocks: int | None = None,
+        exchange: str = "auto",
+        device: str = "cpu",
+        driverRatings: int | None = None,
         checkpointDir: str | None = None,
-        checkpointInterval: int = 10, resume: bool = False, delta: float = 0.05,
+        checkpointInterval: int = 10,
+        resume: bool = False,
+        delta: float = 0.05,
         certificateGrid: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         arguments = list(signature(FitParams.__init__).parameters.values())[1:]
         self._setDefault(**{one.name: one.default for one in arguments if one.default is not None})
@@ -234,21 +308,30 @@ class AnswerParams(PredictionParams):
     answeredCol, getAnsweredCol, setAnsweredCol = declared(
         "answeredCol",
         str,
-        "output column: whether the model answers the pair, with a certified error rate; empty: omitted",
+        "output column: whether the model answers the pair, with a certified error rate; empty: "
+        "omitted",
     )
     maxError, getMaxError, setMaxError = optional(
-        "maxError", float, "the certified error rate of answeredCol; unset: the first that was requested"
+        "maxError",
+        float,
+        "the certified error rate of answeredCol; unset: the first that was requested",
     )
     positiveCol, getPositiveCol, setPositiveCol = declared(
-        "positiveCol", str, "output column: whether the pair is called positive, with a certified precision"
+        "positiveCol",
+        str,
+        "output column: whether the pair is called positive, with a certified precision",
     )
     negativeCol, getNegativeCol, setNegativeCol = declared(
-        "negativeCol", str, "output column: whether the pair is called negative, with a certified precision"
+        "negativeCol",
+        str,
+        "output column: whether the pair is called negative, with a certified precision",
     )
     minPrecision, getMinPrecision, setMinPrecision = optional(
-        "minPrecision", str, "the certified precision of positiveCol, such as 0.8, or of negativeCol, such as "
+        "minPrecision",
+        str,
+        "the certified precision of positiveCol, such as 0.8, or of negativeCol, such as "
         "negative:0.99; several: 0.8,negative:0.99; unset: the first that were requested",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         super().__init__()

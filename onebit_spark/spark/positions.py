@@ -42,10 +42,16 @@ from onebit_spark.spark.scoring import SparkFactors
 log = logging.getLogger("onebit_spark")
 
 
-def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: Anchors | None) -> DataFrame:
-    """See ``FittedModel.positions``. The positions of a large model are computed by the executors."""
+def positions(
+    factors: SparkFactors, who: Who, dimensions: int | None, anchors: Anchors | None
+) -> DataFrame:
+    """See ``FittedModel.positions``.
+
+    The positions of a large model are computed by the executors.
+    """
     refuse(who_problems(who))
-    info, frame = factors.info, factors.of(who)
+    info = factors.info
+    frame = factors.of(who)
     if factors.fit_driver(0):
         table = locate(factors.on_driver(), who, dimensions, anchors).replace_schema_metadata()
         return factors.spark.createDataFrame(table.rename_columns({who: factors.columns[who]}))
@@ -53,7 +59,8 @@ def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: 
     if model_info.N_RATINGS not in frame.columns:
         log.warning(NOT_MEASURED)
     refuse(position_problems(axes, who, dimensions, anchors))
-    sign, dimensions = 1.0, axes.shown(dimensions)
+    sign = 1.0
+    dimensions = axes.shown(dimensions)
     if anchors:
         ids = asked_ids(list(anchors), arrow_type(info.id_types["user"]), "the anchors")
         sign = anchored_sign(axes, side_of(factors, "user", ids), anchors)
@@ -66,13 +73,18 @@ def positions(factors: SparkFactors, who: Who, dimensions: int | None, anchors: 
     lines = frame.select("id", *model_info.plain_columns(info, frame.columns))
     first = ModelSide.of(lines.limit(1).toArrow(), info, who)
     names = position_table(axes, first, who, dimensions, sign).column_names
-    schema = f"id {info.id_types[who]}, n_ratings bigint" + "".join(f", {name} double" for name in names[2:])
+    schema = f"id {info.id_types[who]}, n_ratings bigint" + "".join(
+        f", {name} double" for name in names[2:]
+    )
     return lines.mapInArrow(rows_of, schema).withColumnRenamed("id", factors.columns[who])
 
 
 def axes_of(info: ModelInfo) -> Axes:
     if info.position_axes is None:
-        raise RequestError("a checkpoint has no axes of positions: use the finished model, or load it without Spark")
+        raise RequestError(
+            "a checkpoint has no axes of positions: use the finished model, or load it without "
+            "Spark"
+        )
     return info.position_axes
 
 
@@ -82,7 +94,8 @@ def draw(factors: SparkFactors, anchors: Anchors, most: int = MOST_POINTS) -> Fi
         return draw_here(factors.on_driver(), anchors, most)
     axes = axes_of(factors.info)
     refuse(map_problems(axes))
-    n, items = factors.info.n_users, positions(factors, "item", 2, anchors).orderBy(F.desc("n_ratings")).limit(most)
+    n = factors.info.n_users
+    items = positions(factors, "item", 2, anchors).orderBy(F.desc("n_ratings")).limit(most)
 
     def some(batches: Batches) -> Batches:
         for batch in filter(len, batches):
@@ -90,14 +103,22 @@ def draw(factors: SparkFactors, anchors: Anchors, most: int = MOST_POINTS) -> Fi
             yield from table.take(pa.array(shown(table, most * len(batch) // n)[1])).to_batches()
 
     users = positions(factors, "user", 2, anchors)
-    return map_drawing(users.mapInArrow(some, users.schema).toArrow(), items.toArrow(), axes.shares, most, n)
+    return map_drawing(
+        users.mapInArrow(some, users.schema).toArrow(), items.toArrow(), axes.shares, most, n
+    )
 
 
-def next_questions(factors: SparkFactors, asking: DataFrame, n: int, seen: DataFrame | None) -> DataFrame:
+def next_questions(
+    factors: SparkFactors, asking: DataFrame, n: int, seen: DataFrame | None
+) -> DataFrame:
     """See ``FittedModel.next_questions``. Every worker has the means of the items."""
-    info, (own, other) = factors.info, (factors.columns[who] for who in SIDE_OF)
+    info = factors.info
+    (own, other) = (factors.columns[who] for who in SIDE_OF)
     refuse(question_problems(info, n))
-    for frame, who in [(asking, "user"), *([] if seen is None else [(seen, "user"), (seen, "item")])]:
+    for frame, who in [
+        (asking, "user"),
+        *([] if seen is None else [(seen, "user"), (seen, "item")]),
+    ]:
         refuse_stream(frame, "the users or the pairs to leave out")
         factors.check_id_type(frame, who)  # type: ignore[arg-type]
     types = info.id_types
@@ -109,11 +130,17 @@ def next_questions(factors: SparkFactors, asking: DataFrame, n: int, seen: DataF
         users = users.withColumn("seen", F.lit(None).cast(f"array<{types['item']}>"))
     else:
         keys = checked_ids(seen, [own, other])
-        pairs = seen.select(keys[0].cast(types["user"]).alias("id"), keys[1].cast(types["item"]).alias("item"))
-        users = users.join(pairs.groupBy("id").agg(F.collect_set("item").alias("seen")), "id", "left")
+        pairs = seen.select(
+            keys[0].cast(types["user"]).alias("id"), keys[1].cast(types["item"]).alias("item")
+        )
+        users = users.join(
+            pairs.groupBy("id").agg(F.collect_set("item").alias("seen")), "id", "left"
+        )
     means = ["id", "mean", *(["intercept"] if info.config.intercepts else [])]
     items = factors.items.select(*means).toArrow()
-    priors = [model_info.prior_row(info.scales, side, info.kind, info.config.intercepts) for side in SIDES]
+    priors = [
+        model_info.prior_row(info.scales, side, info.kind, info.config.intercepts) for side in SIDES
+    ]
     location = np.stack(items["mean"].to_numpy()).astype(np.float32)
     if info.config.intercepts:
         location = np.insert(location, 0, items["intercept"].to_numpy(), axis=1)
@@ -122,7 +149,9 @@ def next_questions(factors: SparkFactors, asking: DataFrame, n: int, seen: DataF
 
     def rows_of(batches: Batches) -> Batches:
         for batch in filter(len, batches):
-            side = ModelSide(batch["id"], model_info.read_factors(batch["lines"], priors[0]), priors[0])
+            side = ModelSide(
+                batch["id"], model_info.read_factors(batch["lines"], priors[0]), priors[0]
+            )
             lists = pa.array(batch["seen"])
             parents = batch["id"].take(pc.list_parent_indices(lists))
             here = Factors(info, side, columns)

@@ -1,8 +1,10 @@
-"""The best items of every user, or users of every item. Blocks are compared with blocks; nothing is collected.
+"""The best items of every user, or users of every item.
 
-factors of the asking side ─pack─► one row per block ┐
-                                                   ├─► every block with every block ─► n best of each row ─► merge
-factors of the other side  ─pack─► one row per block ┘
+Blocks are compared with blocks; nothing is collected.
+
+asking side ─pack─► one row per block ┐
+                                      ├─► all pairs of blocks ─► n best of each row ─► merge
+other side  ─pack─► one row per block ┘
 """
 
 from __future__ import annotations
@@ -34,38 +36,63 @@ BLOCK_BYTES = 16 * 2**20  # of factors in a block
 
 
 def recommend(
-    factors: SparkFactors, who: Who, n: int, z: float | None = None, seen: DataFrame | None = None,
-    floor: float | None = None, subset: DataFrame | None = None,
-) -> DataFrame:  # fmt: skip
-    """The n best of every user (``who`` = "user") or every item that the model knows, or of those of ``subset``.
+    factors: SparkFactors,
+    who: Who,
+    n: int,
+    z: float | None = None,
+    seen: DataFrame | None = None,
+    floor: float | None = None,
+    subset: DataFrame | None = None,
+) -> DataFrame:
+    """The n best of every user (``who`` = "user") or every item that the model knows, or of those
+    of ``subset``.
 
-    They are ranked by probability, or by score − z·std. Pairs of ``seen``, and those of less confidence than ``floor``,
-    are left out. The columns are those of ``OneBitCompletionModel.recommendForAllUsers``.
+    They are ranked by probability, or by score − z·std. Pairs of ``seen``, and those of less
+    confidence than ``floor``, are left out. The columns are those of
+    ``OneBitCompletionModel.recommendForAllUsers``.
     """
     refuse(ranking_problems(n, z))
     n = int(n)  # of numpy, which neither Spark nor JSON takes
-    predictor, partner = Predictor.of(factors.info), PARTNER[who]
+    predictor = Predictor.of(factors.info)
+    partner = PARTNER[who]
     rank = _Rank(n, predictor, predictor.ranking(z, floor))
-    entry = f"key: double, partner: {factors.info.id_types[partner]}, rating: float, std: float, probability: float"
+    entry = (
+        f"key: double, partner: {factors.info.id_types[partner]}, rating: float, std: "
+        "float, probability: float"
+    )
     schema = f"id {factors.info.id_types[who]}, recommendations array<struct<{entry}>>"
     if factors.fit_driver(factors.info.count(who) * n) and subset is None and seen is None:
         # All ids of a small model are ranked on the driver: no Python worker has to start.
         model = factors.on_driver()
-        asking, others = model.side(who), model.side(partner)
+        asking = model.side(who)
+        others = model.side(partner)
         best = best_of(asking.known, np.arange(len(asking.ids)), others.known, n, rank.ranking)
         lists = rank.lists(asking.ids, others.ids, best)
         ranked = factors.spark.createDataFrame(pa.Table.from_batches([lists]), schema)
     else:
         ranked = _ranked(factors, who, rank, seen, subset, schema)
-    names = {"partner": factors.columns[partner], "rating": "rating", "std": "std", "probability": "probability"}
-    shown = F.transform("recommendations", lambda one: F.struct(*(one[k].alias(v) for k, v in names.items())))
+    names = {
+        "partner": factors.columns[partner],
+        "rating": "rating",
+        "std": "std",
+        "probability": "probability",
+    }
+    shown = F.transform(
+        "recommendations", lambda one: F.struct(*(one[k].alias(v) for k, v in names.items()))
+    )
     return ranked.select(F.col("id").alias(factors.columns[who]), shown.alias("recommendations"))
 
 
 def _ranked(
-    factors: SparkFactors, who: Who, rank: _Rank, seen: DataFrame | None, subset: DataFrame | None, schema: str
+    factors: SparkFactors,
+    who: Who,
+    rank: _Rank,
+    seen: DataFrame | None,
+    subset: DataFrame | None,
+    schema: str,
 ) -> DataFrame:
-    asking, partner = factors.of(who), PARTNER[who]
+    asking = factors.of(who)
+    partner = PARTNER[who]
     if subset is not None:
         refuse_stream(subset, f"the {who}s to recommend for")
         factors.check_id_type(subset, who)
@@ -96,7 +123,8 @@ def ranking(factors: SparkFactors, on: SparkRatings, n: int, seen: SparkRatings 
     """How many positive ratings the lists of ``recommend`` find: see ``FittedModel.ranking``."""
     refuse(ranking_problems(n, None))
     n = int(n)
-    columns, cells = factors.columns, partial(_cells, factors)
+    columns = factors.columns
+    cells = partial(_cells, factors)
     wanted = cells(on, positives=True)
     if seen is not None:
         wanted = wanted.join(cells(seen), ["user", "item"], "left_anti")
@@ -104,21 +132,38 @@ def ranking(factors: SparkFactors, on: SparkRatings, n: int, seen: SparkRatings 
     asked = relevant.select(F.col("user").alias(columns["user"]))
     best = recommend(factors, "user", n, None, None if seen is None else seen.frame, None, asked)
     listed = F.transform("recommendations", lambda one: one[columns["item"]])
-    lists = {"model": best.select(F.col(quoted(columns["user"])).alias("user"), listed.alias("listed"))}
+    lists = {
+        "model": best.select(F.col(quoted(columns["user"])).alias("user"), listed.alias("listed"))
+    }
     if seen is not None:
-        lists["popularity"] = _popular(factors, relevant.select("user"), cells(seen), cells(seen, positives=True), n)
-    unknown = cells(on, positives=True).join(factors.users, F.col("user") == F.col("id"), "left_anti")
-    figures: Figures = {"n": n, "n_users": 0, "n_unknown_user": unknown.select("user").distinct().count()}
+        lists["popularity"] = _popular(
+            factors, relevant.select("user"), cells(seen), cells(seen, positives=True), n
+        )
+    unknown = cells(on, positives=True).join(
+        factors.users, F.col("user") == F.col("id"), "left_anti"
+    )
+    figures: Figures = {
+        "n": n,
+        "n_users": 0,
+        "n_unknown_user": unknown.select("user").distinct().count(),
+    }
     found = F.transform("listed", lambda item: F.array_contains("relevant", item))
     for name, each in lists.items():
-        known = relevant.join(each, "user").join(factors.users, F.col("user") == F.col("id"), "left_semi")
+        known = relevant.join(each, "user").join(
+            factors.users, F.col("user") == F.col("id"), "left_semi"
+        )
         lines = known.select(F.size("relevant").alias("n_relevant"), found.alias("hits")).toArrow()
         if not len(lines):
-            raise RequestError("cannot rank: no user that the model knows has a positive rating that was not seen")
+            raise RequestError(
+                "cannot rank: no user that the model knows has a positive rating that was not seen"
+            )
         hits = np.zeros((len(lines), n), bool)
         for row, values in zip(hits, lines["hits"].to_pylist(), strict=True):
             row[: len(values)] = values
-        figures |= {"n_users": len(lines), name: ranking_figures(hits, lines["n_relevant"].to_numpy())}
+        figures |= {
+            "n_users": len(lines),
+            name: ranking_figures(hits, lines["n_relevant"].to_numpy()),
+        }
     return figures
 
 
@@ -126,11 +171,16 @@ def _cells(factors: SparkFactors, on: SparkRatings, positives: bool = False) -> 
     chosen = on.frame
     if positives:
         chosen = chosen.where(positive(chosen, on.columns.label, on.columns.threshold))
-    ids = (F.col(quoted(factors.columns[who])).cast(factors.info.id_types[who]).alias(who) for who in SIDE_OF)
+    ids = (
+        F.col(quoted(factors.columns[who])).cast(factors.info.id_types[who]).alias(who)
+        for who in SIDE_OF
+    )
     return chosen.select(*ids).groupBy(*SIDE_OF).agg(F.count(F.lit(1)).alias("n"))
 
 
-def _popular(factors: SparkFactors, users: DataFrame, seen: DataFrame, positives: DataFrame, n: int) -> DataFrame:
+def _popular(
+    factors: SparkFactors, users: DataFrame, seen: DataFrame, positives: DataFrame, n: int
+) -> DataFrame:
     counts = positives.groupBy("item").agg(F.sum("n").alias("n"))
     items = factors.items.select(F.col("id").alias("item")).join(counts, "item", "left")
     order = F.sort_array(F.collect_list(F.struct(-F.coalesce("n", F.lit(0)), "item")))
@@ -147,9 +197,15 @@ def _n_blocks(factors: SparkFactors, who: Who) -> int:
     return max(1, -(-factors.info.count(who) * factors.bytes_per_row // BLOCK_BYTES))
 
 
-def _packed(factors: SparkFactors, who: Who, table: DataFrame, n_blocks: int, prefix: str) -> DataFrame:
-    """One row per block, one block per partition. After the shuffle, a block is packed once and used many times."""
-    info, form = factors.info, (factors.info.kind, factors.info.config.intercepts)
+def _packed(
+    factors: SparkFactors, who: Who, table: DataFrame, n_blocks: int, prefix: str
+) -> DataFrame:
+    """One row per block, one block per partition.
+
+    After the shuffle, a block is packed once and used many times.
+    """
+    info = factors.info
+    form = (factors.info.kind, factors.info.config.intercepts)
     seen = [name for name in table.columns if name == "seen"]
     lines = F.struct(*factor_columns(*form)).alias("lines")
     placed = table.repartition(n_blocks).select(
@@ -162,17 +218,22 @@ def _packed(factors: SparkFactors, who: Who, table: DataFrame, n_blocks: int, pr
     def pack(batches: Batches) -> Batches:
         if filled := [batch for batch in batches if batch.num_rows]:
             joined = pa.Table.from_batches(filled).combine_chunks().to_batches()[0]
-            rows, block = read_factors(joined.column("lines"), prior), joined.column("block")[0].as_py()
+            rows = read_factors(joined.column("lines"), prior)
+            block = joined.column("block")[0].as_py()
             line = binary_line(block=block, location=rows.location, scale=rows.scale)
             columns = dict(zip(line.schema.names, line.columns, strict=True))
             for name in ("ids", *seen):
                 values = joined.column(name)
-                columns[name] = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+                columns[name] = pa.ListArray.from_arrays(
+                    pa.array([0, len(values)], pa.int32()), values
+                )
             yield pa.RecordBatch.from_pydict(columns)
 
     blocks = placed.mapInArrow(pack, types)
     apart = in_partitions(blocks, n_blocks, blocks["block"])
-    return apart.select(*(F.col(name).alias(f"{prefix}_{name}") for name in blocks.columns if name != "block"))
+    return apart.select(
+        *(F.col(name).alias(f"{prefix}_{name}") for name in blocks.columns if name != "block")
+    )
 
 
 @dataclass(frozen=True)
@@ -185,19 +246,29 @@ class _Rank:
         for batch in batches:
             for i in range(batch.num_rows):
                 cell = {name: batch.column(name)[i] for name in batch.schema.names}
-                left, right = self._posterior(cell, "left"), self._posterior(cell, "right")
-                ids, partners = cell["left_ids"].values, cell["right_ids"].values
-                seen = _positions(cell["left_seen"].values, partners) if "left_seen" in cell else None
-                yield self.lists(ids, partners, best_partners(left, right, self.n, self.ranking, seen))
+                left = self._posterior(cell, "left")
+                right = self._posterior(cell, "right")
+                ids = cell["left_ids"].values
+                partners = cell["right_ids"].values
+                seen = (
+                    _positions(cell["left_seen"].values, partners) if "left_seen" in cell else None
+                )
+                yield self.lists(
+                    ids, partners, best_partners(left, right, self.n, self.ranking, seen)
+                )
 
     def lists(self, ids: pa.Array, partners: pa.Array, best: Best) -> pa.RecordBatch:
-        score, variance = best.score[best.present], best.variance[best.present]
+        score = best.score[best.present]
+        variance = best.variance[best.present]
         outputs = self.predictor.outputs(score, variance)
         structs = pa.StructArray.from_arrays(
             [
                 pa.array(best.key[best.present]),
                 partners.take(pa.array(best.partner[best.present])),
-                *(pa.array(outputs[name].astype(np.float32)) for name in ("score", "std", "probability")),
+                *(
+                    pa.array(outputs[name].astype(np.float32))
+                    for name in ("score", "std", "probability")
+                ),
             ],
             names=["key", "partner", "rating", "std", "probability"],
         )
@@ -219,5 +290,7 @@ def _positions(seen: pa.ListArray, ids: pa.Array) -> Seen:
     positions = IdIndex(ids).find(seen.flatten())
     rows = np.repeat(np.arange(len(seen)), pc.fill_null(pc.list_value_length(seen), 0).to_numpy())
     known = positions >= 0
-    pointers = np.concatenate([[0], np.cumsum(np.bincount(rows[known], minlength=len(seen)))]).astype(np.int64)
+    pointers = np.concatenate(
+        [[0], np.cumsum(np.bincount(rows[known], minlength=len(seen)))]
+    ).astype(np.int64)
     return pointers, positions[known]

@@ -1,7 +1,8 @@
-"""The factor tables of a model on Spark, the scores of pairs by them, and how a model does on ratings.
+"""The factor tables of a model on Spark, the scores of pairs by them, and how a model does on
+ratings.
 
 SparkFactors      both tables: ids, and scores of pairs
-scored_ratings    ratings with what the model predicts for them, in this process if they are few, by Spark otherwise
+scored_ratings    ratings with their predictions, in this process if they are few
 measure, certify  figures and certificates, from scored ratings by ``predict.figures``
 """
 
@@ -56,13 +57,17 @@ MOST_BYTES = 128 * 2**20  # of both factor tables
 
 @dataclass(frozen=True, eq=False)
 class SparkFactors:
-    """The factor tables of a model, one line per id, and the columns of ids in the user's DataFrames."""
+    """The factor tables of a model, one line per id, and the columns of ids in the user's
+    DataFrames.
+    """
 
     info: ModelInfo
     users: DataFrame  # see ``model_info``
     items: DataFrame
     columns: Mapping[Who, str]  # ``userCol`` and ``itemCol``
-    collected: list[tuple[ModelSide, ModelSide]] = field(default_factory=list)  # both tables on the driver, or nothing
+    collected: list[tuple[ModelSide, ModelSide]] = field(
+        default_factory=list
+    )  # both tables on the driver, or nothing
 
     def of(self, who: Who) -> DataFrame:
         return self.users if who == "user" else self.items
@@ -85,33 +90,41 @@ class SparkFactors:
     def on_driver(self) -> Factors:
         """The tables on the driver. They are collected the first time."""
         if not self.collected:
-            users, items = collected_factors(self.users), collected_factors(self.items)
-            self.collected.append((ModelSide.of(users, self.info, "user"), ModelSide.of(items, self.info, "item")))
+            users = collected_factors(self.users)
+            items = collected_factors(self.items)
+            self.collected.append(
+                (ModelSide.of(users, self.info, "user"), ModelSide.of(items, self.info, "item"))
+            )
         return Factors(self.info, *self.collected[0])
 
-    # ---- ids ---------------------------------------------------------------------------------------------------------
+    # ---- ids ------------------------------------------------------------------------------------
 
     def check_id_type(self, dataset: DataFrame, who: Who) -> None:
         """Refuse a column of ids whose type is not that of the model's: see ``asked_ids``."""
-        column, expected = self.columns[who], self.info.id_types[who]
+        column = self.columns[who]
+        expected = self.info.id_types[who]
         actual = type_of(dataset, column).simpleString()
         if actual != expected and not (actual in INTEGRAL and expected in INTEGRAL):
             raise RequestError(
-                f"column {column!r} is of type {actual}, but the model's {who} ids are of type {expected}: "
+                f"column {column!r} is of type {actual}, but the model's {who} ids are of type "
+                f"{expected}: "
                 f"cast the column to {expected}"
             )
 
-    # ---- pairs -------------------------------------------------------------------------------------------------------
+    # ---- pairs ----------------------------------------------------------------------------------
 
     def scored(self, dataset: DataFrame) -> tuple[DataFrame, str]:
         """The pairs with their scores, computed by the executors. Nothing is collected.
 
-        The factors are joined to the pairs (left joins on unique ids), and only the factors are sent to Python.
+        The factors are joined to the pairs (left joins on unique ids), and only the factors are
+        sent to Python.
 
-        Returns the pairs with the columns PREFIX_user and PREFIX_item, null for an unknown id, and PREFIX_scored, a
-        struct of ``OUTPUTS``; and PREFIX.
+        Returns the pairs with the columns PREFIX_user and PREFIX_item, null for an unknown id, and
+        PREFIX_scored, a struct of ``OUTPUTS``; and PREFIX.
         """
-        joined, prefix = self._joined(dataset, factor_columns(self.info.kind, self.info.config.intercepts))
+        joined, prefix = self._joined(
+            dataset, factor_columns(self.info.kind, self.info.config.intercepts)
+        )
         factors = f"{prefix}_user", f"{prefix}_item"
         scorer = Predictor.of(self.info)
 
@@ -151,7 +164,9 @@ class SparkFactors:
         return joined.withColumn("sampledScore", score).drop(*factors)
 
     def _joined(self, dataset: DataFrame, columns: Iterable[str]) -> tuple[DataFrame, str]:
-        """The pairs with these columns of both factor tables, as structs PREFIX_user and PREFIX_item or null."""
+        """The pairs with these columns of both factor tables, as structs PREFIX_user and
+        PREFIX_item or null.
+        """
         prefix = "__onebit"
         while any(name.lower().startswith(prefix) for name in dataset.columns):
             prefix += "_"
@@ -159,19 +174,31 @@ class SparkFactors:
             self.check_id_type(dataset, who)
         checked = checked_ids(dataset, [self.columns[who] for who in SIDE_OF])
         limit = as_bytes(str(self.spark.conf.get("spark.sql.autoBroadcastJoinThreshold")))
-        joined = dataset.withColumns({f"{prefix}_{who}_key": ids for who, ids in zip(SIDE_OF, checked, strict=True)})
+        joined = dataset.withColumns(
+            {f"{prefix}_{who}_key": ids for who, ids in zip(SIDE_OF, checked, strict=True)}
+        )
         for who in SIDE_OF:
-            key, known = f"{prefix}_{who}_key", f"{prefix}_{who}_id"
-            right = self.of(who).select(F.col("id").alias(known), F.struct(*columns).alias(f"{prefix}_{who}"))
-            # Broadcast up to the session's limit. Spark's own estimate is far too small: one element per array.
+            key = f"{prefix}_{who}_key"
+            known = f"{prefix}_{who}_id"
+            right = self.of(who).select(
+                F.col("id").alias(known), F.struct(*columns).alias(f"{prefix}_{who}")
+            )
+            # Broadcast up to the session's limit. Spark's own estimate is far too small: one
+            # element per array.
             hint = "broadcast" if self.info.count(who) * self.bytes_per_row <= limit else "merge"
-            joined = joined.join(right.hint(hint), F.col(key) == F.col(known), "left").drop(key, known)
+            joined = joined.join(right.hint(hint), F.col(key) == F.col(known), "left").drop(
+                key, known
+            )
         return joined, prefix
 
 
 def signed_confidence(info: ModelInfo, score: Column, std: Column) -> Column:
-    """score/√(c + std²), clipped, as in ``core.scores``; c is the noise of the loss, also in a calibrated model."""
-    root, most = F.sqrt(F.lit(score_noise(info.config.loss)) + std * std), F.lit(LARGEST)
+    """score/√(c + std²), clipped, as in ``core.scores``;
+
+    c is the noise of the loss, also in a calibrated model.
+    """
+    root = F.sqrt(F.lit(score_noise(info.config.loss)) + std * std)
+    most = F.lit(LARGEST)
     z = F.when(score == 0, 0.0).when(root == 0, F.signum(score) * most).otherwise(score / root)
     return F.greatest(F.least(z, most), -most)
 
@@ -211,7 +238,8 @@ def known_pair(prefix: str) -> Column:
 
 # ---- ratings that a model is judged by ---------------------------------------------------------
 
-COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver holds all scores: 35 bytes per rating, and its group
+# up to so many ratings the driver holds all scores: 35 bytes per rating, and its group
+COLLECT_LIMIT = 5_000_000
 SCORED_BYTES = 60  # of a rating with its scores on its way to the driver, about
 
 
@@ -219,9 +247,9 @@ SCORED_BYTES = 60  # of a rating with its scores on its way to the driver, about
 class SparkRatings:
     """Checked ratings on Spark, without those of weight 0: see ``judged.Judged``.
 
-    Few ratings are scored on the driver by a model that fits it. Otherwise the executors score them. Up to
-    ``COLLECT_LIMIT`` the driver holds all scores. More are summed up as they arrive, with their scores in bins, and the
-    AUC is off by at most ``auc_error``.
+    Few ratings are scored on the driver by a model that fits it. Otherwise the executors score
+    them. Up to ``COLLECT_LIMIT`` the driver holds all scores. More are summed up as they arrive,
+    with their scores in bins, and the AUC is off by at most ``auc_error``.
     """
 
     factors: SparkFactors
@@ -265,10 +293,14 @@ class SparkRatings:
 
         def sum_batches(batches: Batches) -> ScoreSums:
             tables = joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)
-            return reduce(add, (ScoreSums.of(scored_table(info, table), exact=False) for table in tables))
+            return reduce(
+                add, (ScoreSums.of(scored_table(info, table), exact=False) for table in tables)
+            )
 
         parts = -(-self.n * SCORED_BYTES // driver_limits(self.factors.spark).result)
-        return collect_in_parts(self._predict(self.frame), parts, F.xxhash64("score", "std"), sum_batches)
+        return collect_in_parts(
+            self._predict(self.frame), parts, F.xxhash64("score", "std"), sum_batches
+        )
 
     def sketch(self, limit: int) -> CellSketch:
         return sketch_of(self.frame, self.columns, self.n, limit)
@@ -304,10 +336,12 @@ def judge(
     by: str | None = None,
     counts: RatingCounts | None = None,
 ) -> SparkRatings:
-    """Check and count ratings, unless ``counts`` is known. Those of weight 0 do not count (docs/MATH.md, §16).
+    """Check and count ratings, unless ``counts`` is known.
 
-    The default threshold is that of the fit, unless the labels are booleans. The weights are in the column of the fit;
-    ratings without this column all count.
+    Those of weight 0 do not count (docs/MATH.md, §16).
+
+    The default threshold is that of the fit, unless the labels are booleans. The weights are in the
+    column of the fit; ratings without this column all count.
     """
     roles = factors.info.columns
     labels = matching(ratings, roles["label"])
@@ -316,7 +350,9 @@ def judge(
     weight = roles.get("weight")
     if weight is not None and not matching(ratings, weight):
         weight = None
-    columns = Columns(factors.columns["user"], factors.columns["item"], roles["label"], threshold, weight)
+    columns = Columns(
+        factors.columns["user"], factors.columns["item"], roles["label"], threshold, weight
+    )
     ratings = with_weight(ratings, columns)
     if counts is None:
         counts = check_ratings(ratings, columns)

@@ -15,16 +15,26 @@ ROOT = Path(__file__).parents[2]
 
 
 def bare_python(folder):
-    """The dependencies by PYTHONPATH: .pth files are not read there, so an editable install stays invisible."""
+    """The dependencies by PYTHONPATH:
+
+    .pth files are not read there, so an editable install stays invisible.
+    """
     site_packages = Path(pyspark.__file__).parents[1]
     script = folder / "python"
-    base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    base = (
+        Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    )
     script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{site_packages}" exec {base} "$@"\n')
     script.chmod(0o755)
     command = [script, "-c", "import onebit_spark"]
-    found = subprocess.run(command, env=without_pythonpath(), capture_output=True, cwd=folder, check=False)
+    found = subprocess.run(
+        command, env=without_pythonpath(), capture_output=True, cwd=folder, check=False
+    )
     if found.returncode == 0:
-        pytest.skip("this package is installed for good in the environment: its absence on workers cannot be shown")
+        pytest.skip(
+            "this package is installed for good in the environment: its absence on workers cannot "
+            "be shown"
+        )
     return script
 
 

@@ -28,4 +28,6 @@ def both(request, ratings):
     rows, cols, positive, shape, weights = ratings(0, weighted=form.pop("weighted", False))
     config = FitConfig(**{"rank": 10, "tol": 0, "likelihood_weight": 0.9, **form})
     block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
-    return Both(local_state(block, 1), FitState(CudaEngine.of_block(block, form_of(config))), config)
+    return Both(
+        local_state(block, 1), FitState(CudaEngine.of_block(block, form_of(config))), config
+    )

@@ -25,7 +25,8 @@ def agree(here, there):
     assert len(here.history) == len(there.history)
     np.testing.assert_allclose(there.objective_history, here.objective_history, rtol=1e-6)
     rng = np.random.default_rng(0)
-    row, col = rng.integers(0, here.rows.n_rows, 2000), rng.integers(0, here.cols.n_rows, 2000)
+    row = rng.integers(0, here.rows.n_rows, 2000)
+    col = rng.integers(0, here.cols.n_rows, 2000)
     largest = np.abs(here.score(row, col)).max()
     apart = np.abs(there.score(row, col) - here.score(row, col))
     assert apart.max() < 1e-4 * largest
@@ -42,7 +43,9 @@ def on_both(*arguments, **more):
 @pytest.mark.parametrize("name", FITS)
 def test_the_same_fit(ratings, name):
     rows, cols, labels, shape, _ = ratings(1)
-    config = FitConfig(**{"rank": 10, "tol": 0, "max_iter": 15, "likelihood_weight": 1.0, **FITS[name]})
+    config = FitConfig(
+        **{"rank": 10, "tol": 0, "max_iter": 15, "likelihood_weight": 1.0, **FITS[name]}
+    )
     on_both(rows, cols, labels, config, shape)
 
 
@@ -57,7 +60,9 @@ def test_side_features(ratings):
     known = np.random.default_rng(3).normal(size=(shape[0], 4))
     config = FitConfig(tol=0, max_iter=15, likelihood_weight=1.0, rank=4)
     here, there = on_both(rows, cols, labels, config, shape, row_features=known)
-    np.testing.assert_allclose(there.scales.features["rows"], here.scales.features["rows"], atol=1e-4)
+    np.testing.assert_allclose(
+        there.scales.features["rows"], here.scales.features["rows"], atol=1e-4
+    )
 
 
 def test_chosen_weight_and_certificates(ratings):
@@ -87,13 +92,16 @@ def test_certificates_of_draws(ratings):
     config = FitConfig(tol=0, max_iter=12, rank=5, likelihood_weight=1.0, implicit_features=False)
     here, there = on_both(rows, cols, labels, config, shape, certify=Terms())
     assert there.certificates[0].bound == pytest.approx(here.certificates[0].bound, rel=1e-3)
-    np.testing.assert_allclose(there.sample(rows[:99], cols[:99]), here.sample(rows[:99], cols[:99]), atol=1e-3)
+    np.testing.assert_allclose(
+        there.sample(rows[:99], cols[:99]), here.sample(rows[:99], cols[:99]), atol=1e-3
+    )
 
 
 def test_same_bits(ratings):
     """Also when the ratings come in another order."""
     rows, cols, labels, shape, _ = ratings(6)
-    config, order = FitConfig(tol=0, max_iter=10), np.random.default_rng(0).permutation(len(rows))
+    config = FitConfig(tol=0, max_iter=10)
+    order = np.random.default_rng(0).permutation(len(rows))
     first = fit_arrays(rows, cols, labels, config, shape, device="cuda")
     again = fit_arrays(rows[order], cols[order], labels[order], config, shape, device="cuda")
     assert again.objective_history == first.objective_history
@@ -107,7 +115,14 @@ def test_types_of_arrays(ratings, kind):
     rows, cols, labels, shape, _ = ratings(7, m=100, c=50)
     given = labels.astype(kind) if kind is bool else np.where(labels, 1, 0).astype(kind)
     index = np.int64 if kind is bool else kind
-    fit = fit_arrays(rows.astype(index), cols.astype(index), given, FitConfig(tol=0, max_iter=2), shape, device="cuda")
+    fit = fit_arrays(
+        rows.astype(index),
+        cols.astype(index),
+        given,
+        FitConfig(tol=0, max_iter=2),
+        shape,
+        device="cuda",
+    )
     assert fit.info.n_positive == labels.sum()
 
 
@@ -139,7 +154,9 @@ def test_growth_stops_where_the_memory_ends(ratings, monkeypatch, caplog):
     there = device.bytes_needed(len(rows), *shape, form_of(FitConfig(rank=1)), False)
     monkeypatch.setattr(device, "bytes_needed", lambda *sizes: there)
     monkeypatch.setattr(runner, "usable_bytes", lambda: there)
-    monkeypatch.setattr(runner, "bytes_needed", lambda n, rows, cols, form, weighted: there + form.rank - 1)
+    monkeypatch.setattr(
+        runner, "bytes_needed", lambda n, rows, cols, form, weighted: there + form.rank - 1
+    )
     fit = fit_arrays(rows, cols, labels, FitConfig(max_rank=8), shape, device="cuda")
     assert fit.config.rank == 1
     assert "rank 8 is not tried: it takes about" in caplog.text
@@ -163,5 +180,8 @@ def test_tables_by_ids(ratings, tmp_path):
     here, there = (fit_table(table, config, device=place) for place in ("cpu", "cuda"))
     np.testing.assert_allclose(there.info.objective_history, here.info.objective_history, rtol=1e-6)
     expected = here.score(table["user"], table["item"])
-    assert np.abs(there.score(table["user"], table["item"]) - expected).max() < 1e-4 * np.abs(expected).max()
+    assert (
+        np.abs(there.score(table["user"], table["item"]) - expected).max()
+        < 1e-4 * np.abs(expected).max()
+    )
     there.save(tmp_path / "model")

@@ -1,7 +1,7 @@
 """The table of bad input: each case is refused in one line, and outputs stay untouched.
 
-All cases run without Spark. On Spark those run by default that depend on how Spark reads, counts or writes; the rest is
-slow.
+All cases run without Spark. On Spark those run by default that depend on how Spark reads, counts or
+writes; the rest is slow.
 """
 
 import math
@@ -41,7 +41,8 @@ TEXTS = {
     "blanks.csv": "user, item, label\na,x,1\nb,x,0\n",
     "gaps.csv": "user,item,label\na,x,1\na,,0\nb,x,\n",
     "text.parquet": "this is no Parquet file at all",
-    "nested.jsonl": '{"user": {"id": 1}, "item": 1, "label": 1}\n{"user": {"id": 2}, "item": 1, "label": 0}\n',
+    "nested.jsonl": '{"user": {"id": 1}, "item": 1, "label": 1}\n{"user": {"id": 2}, "item": 1, '
+    '"label": 0}\n',
     "gaps.jsonl": '{"user": 1, "item": 1, "label": 1}\n{"item": 1, "label": 0}\n',
     "broken.jsonl": '{"user": 1, "item": 1, "label": 1}\n{"user": 2, "item":\n',
     "delta/_delta_log/00000000000000000000.json": "{}",
@@ -58,7 +59,10 @@ MODELS = {  # for those jobs that are refused after they have read a model
 # name: (command, parts of the last line); {} is the folder
 CASES = {
     "missing path": ("fit --ratings {}/nowhere", "--ratings…nowhere does not exist"),
-    "another separator": ("fit --ratings {}/semicolons.csv", "they look separated by ';': add --option 'sep=;'"),
+    "another separator": (
+        "fit --ratings {}/semicolons.csv",
+        "they look separated by ';': add --option 'sep=;'",
+    ),
     "blanks in the header": (
         "fit --ratings {}/blanks.csv",
         "has no column 'item', 'label'; its columns are user, ' item', ' label'",
@@ -67,11 +71,17 @@ CASES = {
         "fit --ratings {}/other_names",
         "no column 'user', 'item', 'label'; its columns are who, what, how…--user-col",
     ),
-    "missing csv column": ("fit --ratings {}/no_header.csv --format csv", "no column 'user'…header=false"),
+    "missing csv column": (
+        "fit --ratings {}/no_header.csv --format csv",
+        "no column 'user'…header=false",
+    ),
     "not parquet": ("fit --ratings {}/text.parquet", "cannot be read as parquet…format"),
     "empty folder": ("fit --ratings {}/void", "void holds no parquet file"),
     "file system": ("fit --ratings foo://x/y", "--ratings foo://x/y cannot be read…foo"),
-    "output on a strange file system": ("fit --ratings {}/good --output foo://x/y", "--output: …foo://x/y"),
+    "output on a strange file system": (
+        "fit --ratings {}/good --output foo://x/y",
+        "--output: …foo://x/y",
+    ),
     "output below a file": ("fit --ratings {}/good --output {}/good/model", "cannot be made…/good"),
     "damaged file": ("fit --ratings {}/damaged", "the file file:…/damaged cannot be read"),
     "damaged file among good ones": ("fit --ratings {}/half", "/half/damaged cannot be read"),
@@ -82,21 +92,26 @@ CASES = {
     ),
     "null ids": (
         "fit --ratings {}/null_ids",
-        "2 ratings with null or NaN in column 'user', such as (…1 rating with null or NaN in column 'item'",
+        "2 ratings with null or NaN in column 'user', such as (…1 rating with null or NaN in "
+        "column 'item'",
     ),
     "null ids in csv": ("fit --ratings {}/gaps.csv --format csv", "1 rating…'item'…'label'"),
     "NaN ids": ("fit --ratings {}/nan_ids", "1 rating with null or NaN in column 'user'"),
     "NaN labels": ("fit --ratings {}/nan_labels", "2 ratings with null or NaN in column 'label'"),
     "bad weights": (
         "fit --ratings {}/bad_weights --weight-col w",
-        "3 ratings with a weight that is negative, above 1e+30, null, NaN or no number in column 'w'…(a, y, -1, -2.0)",
+        "3 ratings with a weight that is negative, above 1e+30, null, NaN or no number in column "
+        "'w'…(a, y, -1, -2.0)",
     ),
     "bad weights, with a holdout": (
         "fit --ratings {}/bad_weights --weight-col w --holdout 0.3",
         "3 ratings with a weight that is negative, above 1e+30",
     ),
     "missing weights": ("fit --ratings {}/good --weight-col w", "no column 'w'…--weight-col"),
-    "labels outside": ("fit --ratings {}/outside", "2 ratings with label outside…(a, y, 2)…(b, x, 3)…threshold"),
+    "labels outside": (
+        "fit --ratings {}/outside",
+        "2 ratings with label outside…(a, y, 2)…(b, x, 3)…threshold",
+    ),
     "words as labels": (
         "fit --ratings {}/words.csv --format csv",
         "3 ratings with no number in column 'label', such as (a, x, yes)"
@@ -131,15 +146,30 @@ CASES = {
     ),
     "null pairs": ("predict --model {}/model --pairs {}/null_ids", "2 pairs with null or NaN"),
     "pairs missing": ("predict --model {}/model --pairs {}/nowhere", "--pairs…does not exist"),
-    "output taken": ("predict --model {}/model --pairs {}/good --output {}/taken", "--output…add --overwrite"),
+    "output taken": (
+        "predict --model {}/model --pairs {}/good --output {}/taken",
+        "--output…add --overwrite",
+    ),
     "csv ids for a model of integers": (
         "evaluate --model {}/integer_model --ratings {}/words.csv --format csv",
         "column 'user' of --ratings is of type string, but was bigint in the fit…inferSchema=true",
     ),
-    "no label to compare": ("evaluate --model {}/model --ratings {}/other_names", "no column 'user'"),
-    "bad labels to compare": ("evaluate --model {}/model --ratings {}/outside", "2 ratings with label"),
-    "nothing held out": ("fit --ratings {}/good --holdout 1e-9", "--holdout 1e-09 holds no rating out"),
-    "nothing left to fit": ("fit --ratings {}/good --holdout 0.99999", "--holdout 0.99999 holds all 4 ratings out"),
+    "no label to compare": (
+        "evaluate --model {}/model --ratings {}/other_names",
+        "no column 'user'",
+    ),
+    "bad labels to compare": (
+        "evaluate --model {}/model --ratings {}/outside",
+        "2 ratings with label",
+    ),
+    "nothing held out": (
+        "fit --ratings {}/good --holdout 1e-9",
+        "--holdout 1e-09 holds no rating out",
+    ),
+    "nothing left to fit": (
+        "fit --ratings {}/good --holdout 0.99999",
+        "--holdout 0.99999 holds all 4 ratings out",
+    ),
     "nothing seen": (
         "evaluate --model {}/model --ratings {}/good --ranking 1 --exclude-seen {}/empty",
         "--exclude-seen…empty has no rating: leave it out",
@@ -147,7 +177,8 @@ CASES = {
     "bad labels, some held out": ("fit --ratings {}/outside --holdout 0.5", "2 ratings with label"),
     "certified on its own ratings": (
         "evaluate --model {}/model --ratings {}/good --certify",
-        "100.0% of them are of cells that the model was fitted on…about 0.0% would be…hold some out",
+        "100.0% of them are of cells that the model was fitted on…about 0.0% would be…hold some "
+        "out",
     ),
     "certified on all ratings after some were held out": (
         "evaluate --model {}/most_model --ratings {}/hundreds --certify",
@@ -163,7 +194,8 @@ CASES = {
     ),
     "overwriting a folder that is no model": (
         "fit --ratings {}/good --output {}/taken --overwrite",
-        "error: --output …/taken is not a model of onebit_spark, and nothing else is overwritten…delete it",
+        "error: --output …/taken is not a model of onebit_spark, and nothing else is "
+        "overwritten…delete it",
     ),
     "overwriting a file with a model": (
         "fit --ratings {}/good --output {}/integers --overwrite",
@@ -189,7 +221,10 @@ CASES = {
         "evaluate --model {}/model --ratings {}/good --output {}/good/metrics.json",
         "--output …cannot be made: …/good is not a folder that you can write to",
     ),
-    "experiments below a file": ("reproduce tables --output {}/good/all", "--output…cannot be made"),
+    "experiments below a file": (
+        "reproduce tables --output {}/good/all",
+        "--output…cannot be made",
+    ),
     "checkpoints in a file": (
         "fit --ratings {}/good --checkpoint-dir {}/good",
         "--checkpoint-dir …/good is not a folder that you can write to",
@@ -200,7 +235,8 @@ CASES = {
     ),
     "Delta as Parquet": (
         "fit --ratings {}/delta",
-        "--ratings …/delta belongs to a table of Delta Lake…(--ratings catalog.database.table)…--format delta",
+        "--ratings …/delta belongs to a table of Delta Lake…(--ratings "
+        "catalog.database.table)…--format delta",
     ),
     "a partition of Delta": ("fit --ratings {}/delta/day=1", "belongs to a table of Delta Lake"),
     "files of Delta": ("fit --ratings {}/delta/*.parquet", "belongs to a table of Delta Lake"),
@@ -216,13 +252,22 @@ CASES = {
         "fit --ratings {}/delta --format delta",
         "--ratings …/delta cannot be read as delta",
     ),
-    "nested json": ("fit --ratings {}/nested.jsonl --format json", "'user'…struct<id:bigint>…cannot be an id"),
-    "gaps in json": ("fit --ratings {}/gaps.jsonl --format json", "1 rating with null or NaN in column 'user'"),
+    "nested json": (
+        "fit --ratings {}/nested.jsonl --format json",
+        "'user'…struct<id:bigint>…cannot be an id",
+    ),
+    "gaps in json": (
+        "fit --ratings {}/gaps.jsonl --format json",
+        "1 rating with null or NaN in column 'user'",
+    ),
     "missing json column": (
         "fit --ratings {}/gaps.jsonl --format json --label-col stars",
         "no column 'stars'; its columns are item, label, user",
     ),
-    "broken json": ("fit --ratings {}/broken.jsonl --format json", "lines that are no JSON objects…multiLine=true"),
+    "broken json": (
+        "fit --ratings {}/broken.jsonl --format json",
+        "lines that are no JSON objects…multiLine=true",
+    ),
     "metrics a folder": (
         "evaluate --model {}/model --ratings {}/good --output {}/taken --overwrite",
         "is a folder: name a file",
@@ -230,9 +275,16 @@ CASES = {
 }
 
 ON_SPARK = (
-    "missing path", "missing csv column", "file system", "damaged file among good ones", "words as labels",
-    "pairs with nulls", "Delta as asked, without its package", "broken json", "where writing is not allowed",
-)  # fmt: skip
+    "missing path",
+    "missing csv column",
+    "file system",
+    "damaged file among good ones",
+    "words as labels",
+    "pairs with nulls",
+    "Delta as asked, without its package",
+    "broken json",
+    "where writing is not allowed",
+)
 ONLY_SPARK = "--runtime local cannot work"
 OTHER_WORDS = {  # without Spark: what is said before a file is opened, or that Spark is needed
     "no model": "--model…nowhere does not exist",
@@ -240,7 +292,10 @@ OTHER_WORDS = {  # without Spark: what is said before a file is opened, or that 
     "Delta as asked, without its package": f"{ONLY_SPARK}…--format delta is read by Spark",
 }
 PARAMETERS = [("local", name) for name in CASES if not CASES[name][0].startswith("reproduce")]
-PARAMETERS += [pytest.param("spark", name, marks=[] if name in ON_SPARK else [pytest.mark.slow]) for name in CASES]
+PARAMETERS += [
+    pytest.param("spark", name, marks=[] if name in ON_SPARK else [pytest.mark.slow])
+    for name in CASES
+]
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +313,13 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def outside_spark(monkeypatch):
-    for name in ("PYSPARK_GATEWAY_PORT", "HADOOP_CONF_DIR", "SPARK_REMOTE", "SPARK_API_MODE", "PYSPARK_SUBMIT_ARGS"):
+    for name in (
+        "PYSPARK_GATEWAY_PORT",
+        "HADOOP_CONF_DIR",
+        "SPARK_REMOTE",
+        "SPARK_API_MODE",
+        "PYSPARK_SUBMIT_ARGS",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -266,7 +327,8 @@ def outside_spark(monkeypatch):
 def test_bad_input_is_refused_in_one_line(request, folders, runtime, name):
     """Exit code 2, one last line that has the parts, no traceback, and nothing else printed."""
     request.getfixturevalue("spark" if runtime == "spark" else "outside_spark")
-    folder, (command, parts) = folders(runtime), CASES[name]
+    folder = folders(runtime)
+    (command, parts) = CASES[name]
     for model, fit in MODELS.items():
         if f"{{}}/{model} " in f"{command} " and not (folder / model).exists():
             code, _, err = run_job(fit, folder, runtime)
@@ -292,7 +354,10 @@ def write_inputs(folder):
     for name in TABLE_FILES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write(folder / name, TABLES["good"])
-    whole = write(folder / "damaged", {"user": list(range(999)), "item": list(range(999)), "label": [0, 1, 1] * 333})
+    whole = write(
+        folder / "damaged",
+        {"user": list(range(999)), "item": list(range(999)), "label": [0, 1, 1] * 333},
+    )
     content = bytearray(whole.read_bytes())
     content[100:3000] = bytes(2900)  # the footer stays
     whole.write_bytes(content)
@@ -311,7 +376,11 @@ def assert_untouched(folder):
     assert (folder / "taken" / "keep").read_text() == "mine"
     assert [path.name for path in (folder / "taken").iterdir()] == ["keep"]
     assert pq.read_table(folder / "integers") == TABLES["integers"]
-    assert sorted(path.name for path in (folder / "half").iterdir()) == ["damaged", "first", "second"]
+    assert sorted(path.name for path in (folder / "half").iterdir()) == [
+        "damaged",
+        "first",
+        "second",
+    ]
     assert not list(folder.glob("absent-*"))
     assert not list(folder.glob("p[1234]"))
     assert not list(folder.glob(".*"))

@@ -31,7 +31,10 @@ def results_in(folder):
 def few_settings(monkeypatch):
     """Two of the methods are tuned, among their first two settings and on one draw."""
     tuned = ("Logit-IG", "row + column intercepts")
-    few = {name: replace(method, grid=method.grid[: 1 + (name in tuned)]) for name, method in METHODS.items()}
+    few = {
+        name: replace(method, grid=method.grid[: 1 + (name in tuned)])
+        for name, method in METHODS.items()
+    }
     monkeypatch.setattr(experiments, "METHODS", few)
     monkeypatch.setattr(experiments, "TUNING", experiments.TUNING[:1])
 
@@ -61,7 +64,10 @@ def test_movielens_on_small_data(spark, folder, few_settings, monkeypatch):
 
 @pytest.mark.slow
 def test_all_tables_of_small_matrices(spark, folder, few_settings):
-    """Every cell and method, so that nothing is missing on the page; the figures mean little at this size."""
+    """Every cell and method, so that nothing is missing on the page;
+
+    the figures mean little at this size.
+    """
     flags = ["--size", "40", "--replicates", "1", "--output", folder / "tables"]
     code, _, err = run_here("reproduce", "tables", *flags)
     assert code == 0, err
@@ -77,7 +83,8 @@ def test_a_failure_in_a_worker_ends_the_run_and_keeps_what_was_done(spark, tmp_p
             raise ValueError("three")
         return {"square": task["x"] ** 2}
 
-    folder, tasks = Location(spark, tmp_path / "tasks"), [{"x": x} for x in range(4)]
+    folder = Location(spark, tmp_path / "tasks")
+    tasks = [{"x": x} for x in range(4)]
     with pytest.raises(Exception, match="three"):
         run_tasks(tasks, on_workers(spark, square), folder, lambda *_: None)
     assert len(list((tmp_path / "tasks").rglob("*.json"))) == 3

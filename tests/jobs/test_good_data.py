@@ -1,4 +1,7 @@
-"""Good data in every coding and format, and what the jobs write about them: without Spark; on Spark it is slow."""
+"""Good data in every coding and format, and what the jobs write about them:
+
+without Spark; on Spark it is slow.
+"""
 
 import json
 import subprocess
@@ -16,8 +19,11 @@ import onebit_spark
 
 def rated(numbers):
     """Different cells for different numbers, up to 17 × 29."""
-    users, items = [i % 17 for i in numbers], [i % 29 for i in numbers]
-    labels = [1 if (user < 9) == (item < 14) else -1 for user, item in zip(users, items, strict=True)]
+    users = [i % 17 for i in numbers]
+    items = [i % 29 for i in numbers]
+    labels = [
+        1 if (user < 9) == (item < 14) else -1 for user, item in zip(users, items, strict=True)
+    ]
     ages = ["old" if i % 3 else "new" for i in numbers]
     return pa.table({"user": users, "item": items, "label": labels, "age": ages})
 
@@ -29,13 +35,17 @@ def figures(path):
 HUNDREDS = rated(range(300))
 GOOD_TABLES = {
     "strangers": table(user=("a", "c", "c", "b"), item=("x", "y", "z", "y"), label=(5, 1, 4, 2)),
-    "short_integers": table(user=pa.array([1, 3], pa.int16()), item=pa.array([7, 9], pa.int32()), label=(1, 1)),
+    "short_integers": table(
+        user=pa.array([1, 3], pa.int16()), item=pa.array([7, 9], pa.int32()), label=(1, 1)
+    ),
     "score": table(score=(1, 2, 3, 4)),
     "hundreds": HUNDREDS,
     "weighted": HUNDREDS.append_column("w", pa.array([i % 4 / 2 for i in range(300)])),
     "later": rated(range(300, 400)),
     "few": rated(range(400, 405)),
-    "user_features": pa.table({"user": range(18), "half": ["low" if i < 9 else "high" for i in range(18)]}),
+    "user_features": pa.table(
+        {"user": range(18), "half": ["low" if i < 9 else "high" for i in range(18)]}
+    ),
     "newer_features": pa.table({"user": [90], "half": ["low"]}),
     "newcomers": pa.table({"user": [17, 90, 91], "item": [20, 3, 3]}),
 }
@@ -44,53 +54,68 @@ GOOD_TABLES = {
 GOOD = {
     "model": "fit --ratings {}/good --output {}/model",
     "stars": (
-        "fit --ratings {}/stars --threshold 3.5 --output {}/star_model --predict {}/score --predictions {}/of_stars"
+        "fit --ratings {}/stars --threshold 3.5 --output {}/star_model --predict {}/score "
+        "--predictions {}/of_stars"
     ),
-    "booleans": "fit --ratings {}/booleans --output {}/b_model --predict {}/good --predictions {}/of_booleans",
+    "booleans": "fit --ratings {}/booleans --output {}/b_model --predict {}/good --predictions "
+    "{}/of_booleans",
     "integers": (
         "fit --ratings {}/integers --output {}/old --overwrite --quiet --predict {}/short_integers "
         "--predictions {}/of_integers"
     ),
     "csv": (
-        "fit --ratings {}/no_header.csv --format csv --option header=false --user-col _c0 --item-col _c1 "
+        "fit --ratings {}/no_header.csv --format csv --option header=false --user-col _c0 "
+        "--item-col _c1 "
         "--label-col _c2 --output {}/csv_model --predict {}/no_header.csv --predictions {}/of_csv"
     ),
     "json": (
-        "fit --ratings {}/numbers.jsonl --format json --output {}/json_model --predict {}/few.jsonl "
+        "fit --ratings {}/numbers.jsonl --format json --output {}/json_model --predict "
+        "{}/few.jsonl "
         "--predictions {}/of_json"
     ),
     "json, predicted": (
-        "predict --model {}/json_model --top 1 --exclude-seen {}/few.jsonl --format json --output {}/json_top"
+        "predict --model {}/json_model --top 1 --exclude-seen {}/few.jsonl --format json --output "
+        "{}/json_top"
     ),
-    "json, evaluated": "evaluate --model {}/json_model --ratings {}/few.jsonl --format json --output {}/json.json",
+    "json, evaluated": "evaluate --model {}/json_model --ratings {}/few.jsonl --format json "
+    "--output {}/json.json",
     "evaluated": "evaluate --model {}/model --ratings {}/good --output {}/model/exact.json",
     "certified": (
-        "fit --ratings {}/hundreds --output {}/certified --holdout 0.5 --no-implicit-features --delta 0.1 "
+        "fit --ratings {}/hundreds --output {}/certified --holdout 0.5 --no-implicit-features "
+        "--delta 0.1 "
         "--max-error 0.45,0.01 --certify-by age --predict {}/hundreds --predictions {}/of_hundreds "
         "--report"
     ),
     "featured": (
-        "fit --ratings {}/hundreds --output {}/featured --user-features {}/user_features --report --predict "
+        "fit --ratings {}/hundreds --output {}/featured --user-features {}/user_features --report "
+        "--predict "
         "{}/newcomers --predictions {}/of_newcomers"
     ),
-    "newer": "predict --model {}/featured --pairs {}/newcomers --user-features {}/newer_features --output {}/of_newer",
+    "newer": "predict --model {}/featured --pairs {}/newcomers --user-features "
+    "{}/newer_features --output {}/of_newer",
     "fresh": (
-        "evaluate --model {}/certified --ratings {}/later --certify --delta 0.01 --output {}/fresh.json "
+        "evaluate --model {}/certified --ratings {}/later --certify --delta 0.01 --output "
+        "{}/fresh.json "
         "--max-error 0.4 --certify-by age --ranking 3 --exclude-seen {}/hundreds"
     ),
     "weighted": (
         "fit --ratings {}/weighted --weight-col w --output {}/weighted_model --holdout 0.3 "
         "--no-implicit-features --loss hinge --report"
     ),
-    "weighted measured": "evaluate --model {}/weighted_model --ratings {}/weighted --output {}/weighted.json",
-    "weighted csv": "fit --ratings {}/weighted.csv --format csv --weight-col w --output {}/weighted_csv",
-    "too few to tell": "evaluate --model {}/certified --ratings {}/few --certify --output {}/few.json",
+    "weighted measured": "evaluate --model {}/weighted_model --ratings {}/weighted --output "
+    "{}/weighted.json",
+    "weighted csv": "fit --ratings {}/weighted.csv --format csv --weight-col w --output "
+    "{}/weighted_csv",
+    "too few to tell": "evaluate --model {}/certified --ratings {}/few --certify --output "
+    "{}/few.json",
     "top": (
-        "predict --model {}/certified --top 3 --exclude-seen {}/seen.csv --format csv --option sep=; --option "
+        "predict --model {}/certified --top 3 --exclude-seen {}/seen.csv --format csv --option "
+        "sep=; --option "
         "inferSchema=true --output {}/top"
     ),
     "to csv": "predict --model {}/certified --pairs {}/later --output {}/predictions.csv",
-    "to csv again": "predict --model {}/certified --pairs {}/later --output {}/predictions.csv --overwrite",
+    "to csv again": "predict --model {}/certified --pairs {}/later --output {}/predictions.csv "
+    "--overwrite",
     "strangers": "evaluate --model {}/star_model --ratings {}/strangers --output {}/s.json",
 }
 NEEDS = {  # job: the one that writes what it reads
@@ -109,10 +134,15 @@ NEEDS = {  # job: the one that writes what it reads
 
 
 class Results:
-    """What each job printed. A job runs when a test first asks for it, after those that it needs."""
+    """What each job printed.
+
+    A job runs when a test first asks for it, after those that it needs.
+    """
 
     def __init__(self, folder, runtime):
-        self.folder, self.runtime, self.found = folder, runtime, {}
+        self.folder = folder
+        self.runtime = runtime
+        self.found = {}
 
     def __getitem__(self, name):
         if name not in self.found:
@@ -195,14 +225,22 @@ def test_predictions_are_in_the_coding_that_came_in(results, name, kind, values)
 
 def test_ids_in_json_keep_their_types(results):
     folder = results.after("json")
-    assert figures(folder / "json_model" / "metadata.json")["id_types"] == {"user": "bigint", "item": "bigint"}
+    assert figures(folder / "json_model" / "metadata.json")["id_types"] == {
+        "user": "bigint",
+        "item": "bigint",
+    }
     assert pq.read_table(folder / "of_json")["user"].to_pylist() == [0, 1, 2]
 
 
 def test_weights_of_zero_count_nowhere(results):
-    """A quarter of the 300 ratings has weight 0, the others .5, 1 and 1.5: 225 are fitted or held out."""
+    """A quarter of the 300 ratings has weight 0, the others .5, 1 and 1.5:
+
+    225 are fitted or held out.
+    """
     folder = results.after("weighted", "weighted measured", "weighted csv")
-    info, document = (figures(folder / "weighted_model" / f"{name}.json") for name in ("metadata", "certificate"))
+    info, document = (
+        figures(folder / "weighted_model" / f"{name}.json") for name in ("metadata", "certificate")
+    )
     certificates = {item["name"]: item for item in document["certificates"]}
     assert info["n_ratings"] + certificates["holdout"]["n"] == 225
     assert figures(folder / "weighted.json")["n"] == 225
@@ -232,7 +270,10 @@ def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(results):
 
 
 def test_what_a_fit_certifies(results):
-    """The headline is the holdout's, which bounds what users call; it counts what the fit has not seen."""
+    """The headline is the holdout's, which bounds what users call;
+
+    it counts what the fit has not seen.
+    """
     folder = results.after("certified")
     content = figures(folder / "certified" / "certificate.json")
     found = {item["name"]: item for item in content["certificates"]}
@@ -258,22 +299,35 @@ def test_fresh_ratings_certify_a_model(results):
     assert fresh["freshness"] == {"checked": True, "share": 0, "expected": 0, "looked_at": 100}
     assert fresh["statement"] in results["fresh"][1]
     further = figures(folder / "fresh.json")["certificates"]
-    assert [item["name"] for item in further] == ["holdout", "selective", *["holdout"] * 2, *["selective"] * 2]
+    assert [item["name"] for item in further] == [
+        "holdout",
+        "selective",
+        *["holdout"] * 2,
+        *["selective"] * 2,
+    ]
     assert all(item["statement"] in results["fresh"][1] for item in further)
     assert "could not be checked" not in results["fresh"][1]
     assert not figures(folder / "few.json")["certificate"]["freshness"]["checked"]
-    warning = "Whether the model has seen these ratings could not be checked: only 5 of the ratings can be compared"
+    warning = (
+        "Whether the model has seen these ratings could not be checked: only 5 of the "
+        "ratings can be compared"
+    )
     assert warning in results["too few to tell"][1]
 
 
 def test_what_is_answered(results):
-    """For the first error rate, which is met; the second cannot be, and says so; both within groups as well."""
+    """For the first error rate, which is met;
+
+    the second cannot be, and says so; both within groups as well.
+    """
     folder = results.after("certified")
     found = figures(folder / "certified" / "certificate.json")["certificates"]
     selective = [item for item in found if item["name"] == "selective"]
     requests = [(item["request"], (item["group"] or {}).get("value")) for item in selective]
     assert requests == [(rate, who) for who in (None, "new", "old") for rate in (0.45, 0.01)]
-    groups = [item["group"]["value"] for item in found if item["name"] == "holdout" and item.get("group")]
+    groups = [
+        item["group"]["value"] for item in found if item["name"] == "holdout" and item.get("group")
+    ]
     assert groups == ["new", "old"]
     met, unmet = selective[:2]
     assert (met["bound"], unmet["threshold"]) == (0.45, None)
@@ -312,7 +366,10 @@ def test_the_report_names_the_job_and_its_seconds(results):
 
 def test_the_best_items_of_every_user(results):
     folder = results.after("top")
-    assert "Recommended 3 items to each of 17 users, none of the 300 pairs of --exclude-seen." in results["top"][1]
+    assert (
+        "Recommended 3 items to each of 17 users, none of the 300 pairs of --exclude-seen."
+        in results["top"][1]
+    )
     top = pq.read_table(folder / "top").to_pandas()
     assert list(top.columns) == ["user", "item", "rank", "score", "std", "probability"]
     seen = set(zip(*(HUNDREDS[name].to_pylist() for name in ("user", "item")), strict=True))
@@ -324,12 +381,22 @@ def test_the_best_items_of_every_user(results):
 
 
 def test_predictions_as_csv(results):
-    """One file with a header line, the same on both runtimes, and the same figures as in Parquet."""
+    """One file with a header line, the same on both runtimes, and the same figures as in
+    Parquet.
+    """
     folder = results.after("to csv again")
     path = folder / "predictions.csv"
     assert path.is_file()
     found = pyarrow.csv.read_csv(path)
-    assert found.column_names == ["user", "item", "score", "std", "probability", "prediction", "answered"]
+    assert found.column_names == [
+        "user",
+        "item",
+        "score",
+        "std",
+        "probability",
+        "prediction",
+        "answered",
+    ]
     model = onebit_spark.load(folder / "certified")
     expected = model.score(found["user"], found["item"])
     assert found["score"].to_pylist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-6)
@@ -347,19 +414,24 @@ def test_figures_on_fitted_ratings_have_a_warning(results):
 def test_lists_are_measured(results):
     """As by the model, on both runtimes."""
     folder = results.after("fresh")
-    model, (seen, later) = (
-        onebit_spark.load(folder / "certified"),
-        (GOOD_TABLES[name] for name in ("hundreds", "later")),
-    )
-    expected, found = model.ranking(later, n=3, seen=seen), figures(folder / "fresh.json")["ranking"]
+    model = onebit_spark.load(folder / "certified")
+    (seen, later) = (GOOD_TABLES[name] for name in ("hundreds", "later"))
+    expected = model.ranking(later, n=3, seen=seen)
+    found = figures(folder / "fresh.json")["ranking"]
     assert found.keys() == expected.keys() >= {"model", "popularity"}
     assert found["model"] == pytest.approx(expected["model"])
     assert found["popularity"] == pytest.approx(expected["popularity"])
-    assert f"lists of 3 items, over {expected['n_users']} users with positive ratings" in results["fresh"][1]
+    assert (
+        f"lists of 3 items, over {expected['n_users']} users with positive ratings"
+        in results["fresh"][1]
+    )
 
 
 def test_users_without_ratings_are_predicted_from_their_features(results):
-    """User 17 was in the table of features at the fit, user 90 came with another one; user 91 is unknown."""
+    """User 17 was in the table of features at the fit, user 90 came with another one;
+
+    user 91 is unknown.
+    """
     folder = results.after("featured", "newer")
     printed = results["featured"][1]
     assert "Fitted 300 ratings of 17 users on 29 items" in printed
@@ -374,7 +446,7 @@ def test_users_without_ratings_are_predicted_from_their_features(results):
     assert "<h3>Features of users</h3>" in (folder / "featured" / "report.html").read_text()
 
 
-# ---- without Spark ---------------------------------------------------------------------------------------------------
+# ---- without Spark -----------------------------------------------------------------------------
 
 
 def interrupted(*_):
@@ -383,27 +455,52 @@ def interrupted(*_):
 
 def test_a_killed_fit_goes_on(tmp_path):
     ratings = write(tmp_path / "ratings", HUNDREDS)
-    flags = ["--ratings", ratings, "--rank", "2", "--tol", "0", "--no-report", "--likelihood-weight", "1"]
+    flags = [
+        "--ratings",
+        ratings,
+        "--rank",
+        "2",
+        "--tol",
+        "0",
+        "--no-report",
+        "--likelihood-weight",
+        "1",
+    ]
 
     def fit(output, checkpoints, iterations, *more):
-        keep = ["--checkpoint-dir", tmp_path / checkpoints, "--checkpoint-interval", "2", "--max-iter", iterations]
+        keep = [
+            "--checkpoint-dir",
+            tmp_path / checkpoints,
+            "--checkpoint-interval",
+            "2",
+            "--max-iter",
+            iterations,
+        ]
         return run_here("fit", *flags, *keep, *more, "--output", tmp_path / output, runtime="local")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("onebit_spark.cli.local_runtime.LocalRuntime.save", interrupted)
         code, _, err = fit("resumed", "c", 5)
     assert code == 130, err
-    assert "iteration-000004 is complete: to continue from it, run the same command with --resume" in err
+    assert (
+        "iteration-000004 is complete: to continue from it, run the same command with --resume"
+        in err
+    )
     assert not (tmp_path / "resumed").exists()
     assert fit("resumed", "c", 7, "--resume")[0] == fit("whole", "d", 7)[0] == 0
     resumed, whole = (figures(tmp_path / name / "metadata.json") for name in ("resumed", "whole"))
     assert resumed["objective_history"] == whole["objective_history"]
-    assert pq.read_table(tmp_path / "resumed" / "users") == pq.read_table(tmp_path / "whole" / "users")
+    assert pq.read_table(tmp_path / "resumed" / "users") == pq.read_table(
+        tmp_path / "whole" / "users"
+    )
     assert not list((tmp_path / "c").iterdir())
 
 
 def test_nothing_of_spark_is_imported(tmp_path):
-    """In a fresh interpreter without pyspark, matplotlib and tqdm, with all jobs. One table of pairs is empty."""
+    """In a fresh interpreter without pyspark, matplotlib and tqdm, with all jobs.
+
+    One table of pairs is empty.
+    """
     write(tmp_path / "ratings.parquet", HUNDREDS)
     write(tmp_path / "pairs.parquet", HUNDREDS.slice(0, 0).select(["user", "item"]))
     program = f"""
@@ -419,7 +516,9 @@ codes = [
 ]
 print(codes, sorted(name for name in sys.modules if name.startswith(("pyspark.", "py4j."))))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=900
+    )
     assert done.stdout.splitlines()[-1:] == ["[0, 0, 0] []"], done.stderr
     assert "no report.html: its plots need matplotlib" in done.stderr
     assert pq.read_table(tmp_path / "p").num_rows == 0

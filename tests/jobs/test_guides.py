@@ -1,8 +1,8 @@
 """Every snippet of README and guides runs as printed, and prints what stands below it.
 
-The snippets of a guide are one session. They run in their order, in one namespace that has only ``spark``, in a folder
-like a clone. A guide makes its own data, except for those that are about a cluster. ``guides.py`` says which snippets
-are not run.
+The snippets of a guide are one session. They run in their order, in one namespace that has only
+``spark``, in a folder like a clone. A guide makes its own data, except for those that are about a
+cluster. ``guides.py`` says which snippets are not run.
 """
 
 import contextlib
@@ -20,14 +20,19 @@ from onebit_spark import simulate
 
 TABLES = {"cluster.md": ("films.ratings", "films.pairs"), "platforms.md": ("films.ratings",)}
 SHORTER = {"fit": ["--max-iter", "4"]}  # the rest is as printed
-DRAWS_REPORTS = "README.md"  # where the jobs of the others draw none: half of the Python time of a job
+DRAWS_REPORTS = (
+    "README.md"  # where the jobs of the others draw none: half of the Python time of a job
+)
 LEFT_BEHIND = {  # expressions that hold at the end
     "README.md": 'Path("model/report.html").exists()',
     "predictions.md": 'Path("reported/report.html").exists()',
     "streaming.md": 'Path("models/batch-0/metadata.json").exists()',
 }
 
-NEEDS = {"mlflow.md": ["mlflow"], "sklearn.md": ["sklearn", "mapie"]}  # beyond the package and its extra `all`
+NEEDS = {
+    "mlflow.md": ["mlflow"],
+    "sklearn.md": ["sklearn", "mapie"],
+}  # beyond the package and its extra `all`
 
 PAGES = [guide for guide in GUIDES if list(snippets(guide))]
 BY_DEFAULT = "serving.md"  # has snippets of each kind; the other guides are slow
@@ -36,7 +41,12 @@ BY_DEFAULT = "serving.md"  # has snippets of each kind; the other guides are slo
 @pytest.mark.usefixtures("short_als")
 @pytest.mark.parametrize(
     "guide",
-    [pytest.param(page, marks=[] if page.name == BY_DEFAULT else [pytest.mark.slow], id=page.name) for page in PAGES],
+    [
+        pytest.param(
+            page, marks=[] if page.name == BY_DEFAULT else [pytest.mark.slow], id=page.name
+        )
+        for page in PAGES
+    ],
 )
 def test_the_guide_runs(guide, spark, clone, monkeypatch):
     for package in NEEDS.get(guide.name, ()):
@@ -44,7 +54,8 @@ def test_the_guide_runs(guide, spark, clone, monkeypatch):
     names = {"spark": spark}
     printed = ""
     for snippet in snippets(guide):
-        where, text = f"{guide.name}, line {snippet.line}", stand_in(snippet.text, clone)
+        where = f"{guide.name}, line {snippet.line}"
+        text = stand_in(snippet.text, clone)
         if snippet.kind == "python":
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(compile(text, where, "exec"), names)
@@ -69,10 +80,12 @@ def test_the_guide_runs(guide, spark, clone, monkeypatch):
 
 def stand_in(text, folder):
     """Folders here for those of a cluster and of a service."""
-    return re.sub(r"hdfs:///|/Volumes/main/default/", f"{folder}/", text).replace("main.default.", "films.")
+    return re.sub(r"hdfs:///|/Volumes/main/default/", f"{folder}/", text).replace(
+        "main.default.", "films."
+    )
 
 
-# ---- what the guides find --------------------------------------------------------------------------------------------
+# ---- what the guides find ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -91,22 +104,36 @@ def clone(guide, spark, tmp_path, monkeypatch):
 
 @pytest.fixture
 def short_als(monkeypatch):
-    """MLlib's, in one iteration on one block: it is not what is tested, and takes thousands of tasks."""
+    """MLlib's, in one iteration on one block:
+
+    it is not what is tested, and takes thousands of tasks.
+    """
     fit = ALS.fit
-    monkeypatch.setattr(ALS, "fit", lambda als, ratings: fit(als.setMaxIter(1).setNumBlocks(1), ratings))
+    monkeypatch.setattr(
+        ALS, "fit", lambda als, ratings: fit(als.setMaxIter(1).setNumBlocks(1), ratings)
+    )
 
 
 def cluster_data():
     """1,500 of the 60 × 40 cells of a matrix of rank 2, with labels and stars."""
     drawn = simulate.simulate("B1", 2, (60, 40), 0.625, seed=3)
-    ratings = pa.table({"user": drawn.rows, "item": drawn.cols, "label": drawn.labels, "stars": drawn.labels + 3})
-    return {"ratings": ratings.slice(0, 1200), "pairs": ratings.slice(1200).select(["user", "item"])}
+    ratings = pa.table(
+        {"user": drawn.rows, "item": drawn.cols, "label": drawn.labels, "stars": drawn.labels + 3}
+    )
+    return {
+        "ratings": ratings.slice(0, 1200),
+        "pairs": ratings.slice(1200).select(["user", "item"]),
+    }
 
 
 @contextlib.contextmanager
 def jvm_in(spark, folder):
-    """The JVM does not follow ``chdir``. Hadoop's file system has a folder of its own, and new ones ask Java."""
-    hadoop, java = spark._jvm.org.apache.hadoop.fs, spark._jvm.java.lang.System
+    """The JVM does not follow ``chdir``.
+
+    Hadoop's file system has a folder of its own, and new ones ask Java.
+    """
+    hadoop = spark._jvm.org.apache.hadoop.fs
+    java = spark._jvm.java.lang.System
     files = hadoop.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
 
     def go(place):

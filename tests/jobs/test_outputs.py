@@ -1,4 +1,7 @@
-"""What jobs write: tables of the catalog, and an old output, which stays until the new one is complete."""
+"""What jobs write:
+
+tables of the catalog, and an old output, which stays until the new one is complete.
+"""
 
 import errno
 import json
@@ -31,7 +34,14 @@ def films(spark):
 def fitted(spark, films, tmp_path_factory):
     """The folder of a model that was fitted to a table, and whose predictions went to another."""
     model = tmp_path_factory.mktemp("tables") / "model"
-    flags = ["--ratings", "films.ratings", "--predict", "films.ratings", "--output-table", "films.predicted"]
+    flags = [
+        "--ratings",
+        "films.ratings",
+        "--predict",
+        "films.ratings",
+        "--output-table",
+        "films.predicted",
+    ]
     code, out, err = run_here("fit", *flags, "--output", model, *FAST)
     assert code == 0, err
     assert out.splitlines()[-1] == "table of predictions: films.predicted"
@@ -42,7 +52,9 @@ def test_predictions_are_a_table(spark, fitted):
     predicted = spark.table("films.predicted")
     assert predicted.columns == ["user", "item", "score", "std", "probability", "prediction"]
     assert predicted.count() == 4
-    code, _, err = run_here("predict", "--model", fitted, "--pairs", "films.ratings", "--output-table", "films.again")
+    code, _, err = run_here(
+        "predict", "--model", fitted, "--pairs", "films.ratings", "--output-table", "films.again"
+    )
     assert code == 0, err
     assert sorted(spark.table("films.again").collect()) == sorted(predicted.collect())
 
@@ -66,9 +78,19 @@ def test_a_table_is_replaced_only_on_request(spark, fitted):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--ratings", "films.nothing"], "--ratings films.nothing does not exist, neither as a path nor as a table"),
         (
-            ["--ratings", "films.ratings", "--predict", "films.ratings", "--output-table", "nowhere.predicted"],
+            ["--ratings", "films.nothing"],
+            "--ratings films.nothing does not exist, neither as a path nor as a table",
+        ),
+        (
+            [
+                "--ratings",
+                "films.ratings",
+                "--predict",
+                "films.ratings",
+                "--output-table",
+                "nowhere.predicted",
+            ],
             "--output-table nowhere.predicted cannot be made: there is no database nowhere",
         ),
         (
@@ -76,8 +98,16 @@ def test_a_table_is_replaced_only_on_request(spark, fitted):
             "--output-table must be TABLE, DATABASE.TABLE or CATALOG.DATABASE.TABLE, not 'a/b'",
         ),
         (
-            ["--ratings", "films.ratings", "--predict", "films.ratings", "--output-table", "films.ratings"],
-            "--predict and --output-table are the same table, films.ratings: choose another for the predictions",
+            [
+                "--ratings",
+                "films.ratings",
+                "--predict",
+                "films.ratings",
+                "--output-table",
+                "films.ratings",
+            ],
+            "--predict and --output-table are the same table, films.ratings: choose another for "
+            "the predictions",
         ),
     ],
 )
@@ -88,17 +118,22 @@ def test_what_is_refused(films, tmp_path, flags, message):
     assert not (tmp_path / "model").exists()
 
 
-# ---- an old output stays until the new one is complete ---------------------------------------------------------------
+# ---- an old output stays until the new one is complete -----------------------------------------
 
 FULL = (
     "error: the disk is full: free some space on the disk of the output, or of temporary files "
     f"({tempfile.gettempdir()})"
 )
-OPEN, PARQUET_WRITER = Location._open, pq.ParquetWriter
+OPEN = Location._open
+PARQUET_WRITER = pq.ParquetWriter
 
 
 def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def full_disk(*args, **kwargs):
@@ -138,30 +173,50 @@ def small(tmp_path_factory):
     save_small_model(folder / "model")
     (folder / "predictions").mkdir()
     PREDICTIONS.write_marker(Location(None, folder / "predictions"))
-    pq.write_table(load(folder / "model").predictions(["u1", "u2", "u3"], [4, 5, 6]), folder / "predictions" / "part-0")
+    pq.write_table(
+        load(folder / "model").predictions(["u1", "u2", "u3"], [4, 5, 6]),
+        folder / "predictions" / "part-0",
+    )
     return folder
 
 
 @pytest.mark.parametrize(
     ("job", "runtime"),
-    [pytest.param("predict", "spark", marks=SLOW), pytest.param("evaluate", "spark", marks=SLOW), ("predict", "local")],
+    [
+        pytest.param("predict", "spark", marks=SLOW),
+        pytest.param("evaluate", "spark", marks=SLOW),
+        ("predict", "local"),
+    ],
 )
 def test_a_full_disk_leaves_the_old_output(request, small, tmp_path, monkeypatch, job, runtime):
     if runtime == "spark":
         request.getfixturevalue("spark")
     pairs = small / "predictions"
-    table = pq.read_table(pairs).replace_schema_metadata(None)  # Spark would read the columns from there
-    ratings = write(tmp_path / "ratings", table.select(["user", "item"]).append_column("label", table["prediction"]))
+    table = pq.read_table(pairs).replace_schema_metadata(
+        None
+    )  # Spark would read the columns from there
+    ratings = write(
+        tmp_path / "ratings",
+        table.select(["user", "item"]).append_column("label", table["prediction"]),
+    )
     output = tmp_path / "output"
     if job == "predict":
         shutil.copytree(pairs, output)
     else:
         output.write_text(json.dumps({"n": 1, "error": 0, "majority_error": 1}))
-    arguments = ["--model", small / "model", "--pairs" if job == "predict" else "--ratings", ratings]
+    arguments = [
+        "--model",
+        small / "model",
+        "--pairs" if job == "predict" else "--ratings",
+        ratings,
+    ]
     before = content(output) or output.read_text()
     with monkeypatch.context() as patch:
         if runtime == "local":
-            patch.setattr("pyarrow.parquet.ParquetWriter", lambda _, schema: PARQUET_WRITER("/dev/full", schema))
+            patch.setattr(
+                "pyarrow.parquet.ParquetWriter",
+                lambda _, schema: PARQUET_WRITER("/dev/full", schema),
+            )
         elif job == "predict":
             patch.setattr("pyspark.sql.DataFrameWriter.parquet", full_disk)
         else:

@@ -1,4 +1,7 @@
-"""A third prior, as docs/ARCHITECTURE.md says: this file in onebit_spark/core/priors/, and nothing else."""
+"""A third prior, as docs/ARCHITECTURE.md says:
+
+this file in onebit_spark/core/priors/, and nothing else.
+"""
 
 from dataclasses import dataclass
 
@@ -14,8 +17,8 @@ NODES = 801
 class LogNormal(ScalePrior):
     """log γ ~ N(log β, 1/α).
 
-    With ω = W(S e^{−c}/(2α)) and c = log β − m/(2α), the density of x = log γ under ρ has its peak at
-    c + ω. At the distance d from it, its logarithm has fallen by αd²/2 + αω(e^{−d} − 1 + d).
+    With ω = W(S e^{−c}/(2α)) and c = log β − m/(2α), the density of x = log γ under ρ has its peak
+    at c + ω. At the distance d from it, its logarithm has fallen by αd²/2 + αω(e^{−d} − 1 + d).
     """
 
     @staticmethod
@@ -27,8 +30,11 @@ class LogNormal(ScalePrior):
         return 1e-200  # for a smaller one E[1/γ] may overflow
 
     def _nodes(self, s, m):
-        """The peak, αω, distances from the peak, and the density there relative to that of the peak."""
-        s, m = np.asarray(s)[..., None], np.asarray(m)[..., None]
+        """The peak, αω, distances from the peak, and the density there relative to that of the
+        peak.
+        """
+        s = np.asarray(s)[..., None]
+        m = np.asarray(m)[..., None]
         c = np.log(self.beta) - m / (2 * self.alpha)
         omega = wrightomega(np.log(s / (2 * self.alpha)) - c)
         pull = self.alpha * omega
@@ -62,5 +68,7 @@ class LogNormal(ScalePrior):
             share = np.cumsum(density[k]) - density[k] / 2
             normal = ndtri(share / np.sum(density[k]))  # nearly a line, which is interpolated well
             inside = np.isfinite(normal)
-            columns.append(np.exp(peak[k] + np.interp(ndtri(u[..., k]), normal[inside], d[k][inside])))
+            columns.append(
+                np.exp(peak[k] + np.interp(ndtri(u[..., k]), normal[inside], d[k][inside]))
+            )
         return np.stack(columns, axis=-1)

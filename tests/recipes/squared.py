@@ -1,4 +1,7 @@
-"""A third loss, as docs/ARCHITECTURE.md says: this file in onebit_spark/core/losses/, and nothing else."""
+"""A third loss, as docs/ARCHITECTURE.md says:
+
+this file in onebit_spark/core/losses/, and nothing else.
+"""
 
 from dataclasses import dataclass
 
@@ -36,20 +39,26 @@ class Squared(Loss):
         return np.hstack([mean, moments.reshape(len(mean), -1)])
 
     def update_rows(self, block, lo, hi, others, rows, step):
-        free, fixed = rows.dimension, int(rows.has_intercept)
+        free = rows.dimension
+        fixed = int(rows.has_intercept)
         size = free + fixed
-        log_volume, data = 0.0, 0.0
+        log_volume = 0.0
+        data = 0.0
         for i in range(lo, hi):
             part = slice(block.row_pointers[i], block.row_pointers[i + 1])
             codes = block.codes[part]
             if not len(codes):
                 continue
-            weights = step.kappa * (np.ones(len(codes)) if block.weights is None else block.weights[part])
+            weights = step.kappa * (
+                np.ones(len(codes)) if block.weights is None else block.weights[part]
+            )
             lines = others[codes >> 1]
             moments = (weights @ lines[:, size:]).reshape(size, size)
             linear = (weights * np.where(codes & 1, 1.0, -1.0)) @ lines[:, :size]
             prior = step.prior.take(slice(i, i + 1))
-            precision = np.diag(prior.precision[0]) + (0.0 if prior.coupling is None else prior.coupling)
+            precision = np.diag(prior.precision[0]) + (
+                0.0 if prior.coupling is None else prior.coupling
+            )
             right = linear[fixed:] + precision @ prior.mean[0]
             if fixed:
                 right -= moments[1:, 0]

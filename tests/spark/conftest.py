@@ -41,7 +41,9 @@ def quick_search(monkeypatch):
 
 @pytest.fixture(scope="session")
 def data():
-    """Ratings of 70 users on 40 items by a power law, so that some rows are heavy and cells repeat."""
+    """Ratings of 70 users on 40 items by a power law, so that some rows are heavy and cells
+    repeat.
+    """
     return power_law_ratings(70, 40, 1500, seed=2)
 
 
@@ -53,10 +55,14 @@ def weights():
 
 @pytest.fixture(scope="session")
 def ratings(spark, data, weights):
-    """The users are text whose order is that of the numbers, so that a fit in process numbers them alike."""
+    """The users are text whose order is that of the numbers, so that a fit in process numbers them
+    alike.
+    """
     rows, cols, labels = data
     users = [f"u{i:03}" for i in rows]
-    frame = spark.createDataFrame(pa.table({"user": users, "item": cols, "label": labels, "w": weights})).cache()
+    frame = spark.createDataFrame(
+        pa.table({"user": users, "item": cols, "label": labels, "w": weights})
+    ).cache()
     assert frame.count() == 1500
     return frame
 
@@ -65,7 +71,9 @@ def ratings(spark, data, weights):
 def once_rated(spark):
     """A thousand cells of 50 users and 40 items, which are numbers, each rated once."""
     data = simulate("B2", rank=2, shape=(50, 40), fraction=0.5, seed=2)
-    return spark.createDataFrame(pa.table({"user": data.rows, "item": data.cols, "label": data.labels})).cache()
+    return spark.createDataFrame(
+        pa.table({"user": data.rows, "item": data.cols, "label": data.labels})
+    ).cache()
 
 
 @pytest.fixture(scope="session")
@@ -77,9 +85,12 @@ def make_fit():
         key = tuple(sorted(choices.items()))
         if key not in fits:
             rng = np.random.default_rng(5)
-            rows, cols = rng.integers(0, 28, 400), rng.integers(0, 18, 400)
+            rows = rng.integers(0, 28, 400)
+            cols = rng.integers(0, 18, 400)
             signs = np.sign(rng.normal(size=30)[rows] * rng.normal(size=20)[cols] + 0.5)
-            config = FitConfig(**{"rank": 3, "max_iter": 5, "tol": 0, "alpha": 1.0, "beta": 0.5, **choices})
+            config = FitConfig(
+                **{"rank": 3, "max_iter": 5, "tol": 0, "alpha": 1.0, "beta": 0.5, **choices}
+            )
             fits[key] = fit_arrays(rows, cols, signs, config, shape=(30, 20), threads=1)
         return fits[key]
 

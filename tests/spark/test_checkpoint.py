@@ -1,4 +1,7 @@
-"""Checkpoints: a fit that was interrupted goes on and ends at the same bits; another fit's checkpoint is refused."""
+"""Checkpoints:
+
+a fit that was interrupted goes on and ends at the same bits; another fit's checkpoint is refused.
+"""
 
 import json
 import logging
@@ -19,26 +22,39 @@ LEVELS = ("_first_trial", "after")  # where a search is interrupted: a method of
 
 
 def estimator(folder, **params):
-    defaults = {"rank": 2, "maxIter": 4, "tol": 0.0, "checkpointDir": str(folder), "checkpointInterval": 2}
+    defaults = {
+        "rank": 2,
+        "maxIter": 4,
+        "tol": 0.0,
+        "checkpointDir": str(folder),
+        "checkpointInterval": 2,
+    }
     return OneBitCompletion(exchange="driver", **{**defaults, **params})
 
 
 def factors(model):
-    lines = [tuple(line) for side in (model.users, model.items) for line in side.sort("id").collect()]
+    lines = [
+        tuple(line) for side in (model.users, model.items) for line in side.sort("id").collect()
+    ]
     return json.dumps(lines)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choices", [{"loss": "hinge"}, {"implicitFeatures": False}], ids=str)
 def test_it_ends_at_the_same_fit(once_rated, tmp_path, choices):
-    """Interrupted in iteration 3, after the checkpoint of iteration 2; the hinge's floors depend on the iteration."""
+    """Interrupted in iteration 3, after the checkpoint of iteration 2;
+
+    the hinge's floors depend on the iteration.
+    """
     whole = estimator(tmp_path / "whole", **choices).fit(once_rated)
     folder = tmp_path / "kept"
     with pytest.raises(Interrupted):
         estimator(folder, **choices).setProgress(interrupt_after(3)).fit(once_rated)
     assert [place.name for place in folder.iterdir()] == ["iteration-000002"]
     seen = []
-    again = estimator(folder, resume=True, **choices).setProgress(lambda step: seen.append(step.number))
+    again = estimator(folder, resume=True, **choices).setProgress(
+        lambda step: seen.append(step.number)
+    )
     resumed = again.fit(once_rated)
     assert seen[:2] == [3, 4]
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
@@ -47,23 +63,37 @@ def test_it_ends_at_the_same_fit(once_rated, tmp_path, choices):
 
 
 @pytest.mark.usefixtures("quick_search")
-@pytest.mark.parametrize("where", [pytest.param(name, marks=pytest.mark.slow) for name in LEVELS] + ["_continued"])
+@pytest.mark.parametrize(
+    "where", [pytest.param(name, marks=pytest.mark.slow) for name in LEVELS] + ["_continued"]
+)
 def test_interrupted_while_it_chooses(once_rated, tmp_path, monkeypatch, where):
-    """On the slice, on all ratings, and after the choice: the levels that were done are not searched again."""
+    """On the slice, on all ratings, and after the choice:
+
+    the levels that were done are not searched again.
+    """
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 100)
-    chosen, shares = {"rank": "auto", "maxRank": 4}, {"_first_trial": [0.25, 1], "_continued": [1], "after": []}[where]
+    chosen = {"rank": "auto", "maxRank": 4}
+    shares = {"_first_trial": [0.25, 1], "_continued": [1], "after": []}[where]
     whole = estimator(tmp_path / "whole", **chosen).fit(once_rated)
     with monkeypatch.context() as patched:
         if where != "after":
-            patched.setattr(model_selection._Search, where, lambda *_: interrupt_after(1)(SimpleNamespace(number=1)))
+            patched.setattr(
+                model_selection._Search,
+                where,
+                lambda *_: interrupt_after(1)(SimpleNamespace(number=1)),
+            )
         with pytest.raises(Interrupted):
             estimator(tmp_path / "kept", **chosen).setProgress(interrupt_after(1)).fit(once_rated)
     assert len(list((tmp_path / "kept").glob("iteration-000000"))) == (where != "_first_trial")
-    best, searched = model_selection._Search.best, []
+    best = model_selection._Search.best
+    searched = []
     monkeypatch.setattr(
-        model_selection._Search, "best",
-        lambda search, level, below: searched.append(level.fraction if level else 1) or best(search, level, below),
-    )  # fmt: skip
+        model_selection._Search,
+        "best",
+        lambda search, level, below: (
+            searched.append(level.fraction if level else 1) or best(search, level, below)
+        ),
+    )
     resumed = estimator(tmp_path / "kept", resume=True, **chosen).fit(once_rated)
     assert searched == shares
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
@@ -100,18 +130,31 @@ def test_other_fits_are_refused_and_longer_ones_are_not(once_rated, tmp_path, ca
     with pytest.raises(RequestError, match="fingerprint"):
         estimator(tmp_path, resume=True).fit(flipped)
     assert estimator(tmp_path, resume=True, maxIter=3).fit(once_rated).summary.totalIterations == 3
-    assert f"resuming after iteration 2, from the checkpoint file:{tmp_path}/iteration-000002" in caplog.messages
-    assert json.loads(next(tmp_path.iterdir()).joinpath(HISTORY).read_text())["history"][0]["decrease"] is None
+    assert (
+        f"resuming after iteration 2, from the checkpoint file:{tmp_path}/iteration-000002"
+        in caplog.messages
+    )
+    assert (
+        json.loads(next(tmp_path.iterdir()).joinpath(HISTORY).read_text())["history"][0]["decrease"]
+        is None
+    )
 
 
 @pytest.mark.slow
 def test_a_rating_more_is_another_fit(once_rated, tmp_path):
-    """One rating twice in the place of another twice: as many ratings, and an exclusive or would forget them."""
+    """One rating twice in the place of another twice:
+
+    as many ratings, and an exclusive or would forget them.
+    """
     first, second = once_rated.orderBy("user", "item").limit(2).collect()
-    others = once_rated.where(f"not (user = {first['user']} and item in ({first['item']}, {second['item']}))")
+    others = once_rated.where(
+        f"not (user = {first['user']} and item in ({first['item']}, {second['item']}))"
+    )
 
     def doubled(line):
-        return others.unionAll(once_rated.sparkSession.createDataFrame([line, line], once_rated.schema))
+        return others.unionAll(
+            once_rated.sparkSession.createDataFrame([line, line], once_rated.schema)
+        )
 
     assert first["user"] == second["user"]
     estimator(tmp_path, maxIter=2).fit(doubled(first))
@@ -121,13 +164,22 @@ def test_a_rating_more_is_another_fit(once_rated, tmp_path):
 
 def test_only_spark_dataframes_are_taken(spark, tmp_path):
     model = OneBitCompletionModel.load(str(save_small_model(tmp_path / "model")))
-    calls = OneBitCompletion(rank=2).fit, model.transform, model.certify, model.foldIn, model.update, model.calibrate
+    calls = (
+        OneBitCompletion(rank=2).fit,
+        model.transform,
+        model.certify,
+        model.foldIn,
+        model.update,
+        model.calibrate,
+    )
     for call in (*calls, lambda frame: model.recommendForAllUsers(2, excludeSeen=frame)):
         for frame, kind in (
             (pd.DataFrame({"user": ["a"], "item": [2], "label": [1]}), "pandas DataFrame"),
             ({}, "dict"),
         ):
-            with pytest.raises(RequestError, match=rf"a Spark DataFrame, not a {kind}: use spark\.createDataFrame"):
+            with pytest.raises(
+                RequestError, match=rf"a Spark DataFrame, not a {kind}: use spark\.createDataFrame"
+            ):
                 call(frame)
 
 

@@ -15,7 +15,8 @@ from onebit_spark.spark.estimator import OneBitCompletion
 @pytest.fixture(scope="module")
 def ratings(spark):
     rng = np.random.default_rng(0)
-    user, item = rng.integers(0, 20, 300), rng.integers(0, 15, 300)
+    user = rng.integers(0, 20, 300)
+    item = rng.integers(0, 15, 300)
     columns = {"User": user, "ITEM": item, "Label": (user + item) % 2, "W": np.ones(300)}
     return spark.createDataFrame(pa.table(columns)).cache()
 
@@ -28,7 +29,9 @@ def case_counts(spark):
 
 
 def estimator(**options):
-    return OneBitCompletion(**{"rank": 2, "maxIter": 1, "tol": 0.0, "exchange": "driver", **options})
+    return OneBitCompletion(
+        **{"rank": 2, "maxIter": 1, "tol": 0.0, "exchange": "driver", **options}
+    )
 
 
 def test_case_does_not_count(spark, ratings):
@@ -39,9 +42,13 @@ def test_case_does_not_count(spark, ratings):
 
 @pytest.mark.slow
 def test_case_does_not_count_in_what_follows_a_fit(spark, ratings):
-    asked = estimator(weightCol="w").setUserFeatures(ratings.groupBy("User").agg(F.first("ITEM").alias("Age")))
+    asked = estimator(weightCol="w").setUserFeatures(
+        ratings.groupBy("User").agg(F.first("ITEM").alias("Age"))
+    )
     model = asked.fit(ratings)
-    fresh = spark.createDataFrame([(77, 0, 1, 1.0), (77, 1, 0, 1.0)], "USER long, Item long, LABEL int, w double")
+    fresh = spark.createDataFrame(
+        [(77, 0, 1, 1.0), (77, 1, 0, 1.0)], "USER long, Item long, LABEL int, w double"
+    )
     features = spark.createDataFrame([(77, 3)], "uSER long, AGE long")
     assert model.foldIn(fresh, features=features).info.n_users == model.info.n_users + 1
     certified = model.certifySelective(fresh, 0.4, by="user")
@@ -51,22 +58,36 @@ def test_case_does_not_count_in_what_follows_a_fit(spark, ratings):
 @pytest.mark.slow
 @pytest.mark.classic
 def test_case_does_not_count_on_executors(ratings):
-    assert estimator(exchange="broadcast").fit(ratings).info.id_types == {"user": "bigint", "item": "bigint"}
+    assert estimator(exchange="broadcast").fit(ratings).info.id_types == {
+        "user": "bigint",
+        "item": "bigint",
+    }
 
 
 def test_case_does_not_count_in_the_tables_of_jobs(spark, tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("USER,Item\n01,2\n")
-    request = FitRequest(ratings=str(table), user_features=str(table), output="unused", format="csv")
-    assert SparkRuntime(spark).table(request, "ratings", ["user", "item"]).columns == ["user", "item"]
+    request = FitRequest(
+        ratings=str(table), user_features=str(table), output="unused", format="csv"
+    )
+    assert SparkRuntime(spark).table(request, "ratings", ["user", "item"]).columns == [
+        "user",
+        "item",
+    ]
     assert (
-        read_features(SparkRuntime(spark), request, {"user": "user", "item": "item"})["user"].first()["USER"] == "01"
+        read_features(SparkRuntime(spark), request, {"user": "user", "item": "item"})[
+            "user"
+        ].first()["USER"]
+        == "01"
     )  # an id stays text
 
 
 @pytest.mark.usefixtures("case_counts")
 def test_case_counts_where_the_session_says_so(ratings):
-    with pytest.raises(RequestError, match=r"no column 'user' for the user \(columns: User, ITEM, .*no column 'item'"):
+    with pytest.raises(
+        RequestError,
+        match=r"no column 'user' for the user \(columns: User, ITEM, .*no column 'item'",
+    ):
         estimator().fit(ratings)
     both = ratings.withColumn("user", F.lit(1))
     assert estimator(userCol="User", itemCol="ITEM", labelCol="Label").fit(both).info.n_users == 20
@@ -74,7 +95,9 @@ def test_case_counts_where_the_session_says_so(ratings):
 
 def test_names_that_differ_by_case_alone(spark, ratings):
     doubled = ratings.select("*", F.lit(1).alias("user"))
-    with pytest.raises(RequestError, match=r"there are 2 columns named 'user' for the user \(.*\): keep one"):
+    with pytest.raises(
+        RequestError, match=r"there are 2 columns named 'user' for the user \(.*\): keep one"
+    ):
         estimator().fit(doubled)
     with pytest.raises(RequestError, match="user, item and label must be three different columns"):
         estimator(itemCol="USER").fit(ratings)
@@ -85,13 +108,16 @@ def test_names_that_differ_by_case_alone(spark, ratings):
 
 @pytest.mark.parametrize("exchange", ["driver", "broadcast"])
 def test_a_stream_is_not_fitted(spark, exchange):
-    with pytest.raises(RequestError, match=r"the ratings are a stream, which has no end: .* \(docs/streaming\.md\)"):
+    with pytest.raises(
+        RequestError, match=r"the ratings are a stream, which has no end: .* \(docs/streaming\.md\)"
+    ):
         estimator(exchange=exchange).fit(stream(spark))
 
 
 @pytest.mark.slow
 def test_what_a_model_does_with_a_stream(spark, make_model):
-    model, arriving = make_model(), stream(spark)
+    model = make_model()
+    arriving = stream(spark)
     for method in (model.update, model.foldIn, model.calibrate, model.diagnose):
         with pytest.raises(RequestError, match="the ratings are a stream"):
             method(arriving)
@@ -99,7 +125,13 @@ def test_what_a_model_does_with_a_stream(spark, make_model):
         model.recommendForUserSubset(arriving, 3)
     with pytest.raises(RequestError, match="the pairs to exclude are a stream"):
         model.recommendForAllUsers(3, excludeSeen=arriving)
-    query = model.transform(arriving).writeStream.format("memory").queryName("scored").trigger(once=True).start()
+    query = (
+        model.transform(arriving)
+        .writeStream.format("memory")
+        .queryName("scored")
+        .trigger(once=True)
+        .start()
+    )
     assert query.awaitTermination(60)
 
 

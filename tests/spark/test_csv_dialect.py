@@ -15,7 +15,8 @@ from onebit_spark.data.ratings import ArrowRatings, Columns
 from onebit_spark.engines.spark.ratings import check_ratings
 
 NAMES = ("user", "item", "label")
-BY_DEFAULT, SLOW = ("quotes", "a fourth field", "another header"), pytest.mark.slow
+BY_DEFAULT = ("quotes", "a fourth field", "another header")
+SLOW = pytest.mark.slow
 
 
 def by_spark(spark, path, options):
@@ -26,7 +27,9 @@ def by_spark(spark, path, options):
         return table, table.toArrow()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in BY_DEFAULT else SLOW) for name in DIALECT])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in BY_DEFAULT else SLOW) for name in DIALECT]
+)
 def test_the_same_users_or_the_same_refusal(spark, tmp_path, name):
     path, options = written(tmp_path, name)
     expected = DIALECT[name][2]
@@ -37,10 +40,13 @@ def test_the_same_users_or_the_same_refusal(spark, tmp_path, name):
         by_spark(spark, path, options)
 
 
-@pytest.mark.parametrize(("infer", "coding"), [("false", "binary"), pytest.param("true", "boolean", marks=SLOW)])
+@pytest.mark.parametrize(
+    ("infer", "coding"), [("false", "binary"), pytest.param("true", "boolean", marks=SLOW)]
+)
 def test_labels_that_are_true_or_false(spark, tmp_path, infer, coding):
     (tmp_path / "a.csv").write_text("user,item,label\nann,tea,True\nbob,tea,false\neve,tea,TRUE\n")
-    path, options = str(tmp_path / "a.csv"), {"inferSchema": infer}
+    path = str(tmp_path / "a.csv")
+    options = {"inferSchema": infer}
     there = check_ratings(by_spark(spark, path, options)[0], Columns())
     here = ArrowRatings(open_table(path, options=options), Columns()).kept().counts
     assert here == there

@@ -1,4 +1,7 @@
-"""exchange=driver: how ratings are gathered on the driver, in which cases, and ids of every type."""
+"""exchange=driver:
+
+how ratings are gathered on the driver, in which cases, and ids of every type.
+"""
 
 import os
 import warnings
@@ -33,7 +36,9 @@ SLOW = pytest.mark.slow
 
 
 def fit(ratings, exchange="driver", **params):
-    return OneBitCompletion(exchange=exchange, **{"rank": 3, "maxIter": 3, "tol": 0.0, **params}).fit(ratings)
+    return OneBitCompletion(
+        exchange=exchange, **{"rank": 3, "maxIter": 3, "tol": 0.0, **params}
+    ).fit(ratings)
 
 
 def factors(model):
@@ -60,7 +65,9 @@ def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, wh
 
 
 def test_a_small_result_size_means_several_collects(ratings, whole, monkeypatch):
-    """Text is weighed by its length: 4 bytes and an offset of 4 here. Each collect is over some of the partitions.
+    """Text is weighed by its length:
+
+    4 bytes and an offset of 4 here. Each collect is over some of the partitions.
 
     On Spark Connect the number of partitions is not available.
     """
@@ -76,20 +83,30 @@ def test_a_small_result_size_means_several_collects(ratings, whole, monkeypatch)
     monkeypatch.setattr(frames, "arrow_batches_by_groups", watched)
     few = fit(ratings.coalesce(1), maxIter=1)
     many = fit(ratings.repartition(40), maxIter=1)
-    assert [by_partitions for _, by_partitions in asked] == [False, not is_connect(ratings.sparkSession)]
+    assert [by_partitions for _, by_partitions in asked] == [
+        False,
+        not is_connect(ratings.sparkSession),
+    ]
     assert all(groups >= 8 for groups, _ in asked)
     for found in (few, many):
         assert found.summary.objectiveHistory == whole.summary.objectiveHistory
 
 
 def test_uneven_partitions_are_collected_in_parts(ratings, whole, monkeypatch):
-    """One partition holds more than Spark lets a job return: then the ratings are cached and chosen by a hash."""
+    """One partition holds more than Spark lets a job return:
+
+    then the ratings are cached and chosen by a hash.
+    """
     monkeypatch.setattr("onebit_spark.engines.spark.sessions.as_bytes", lambda _: 8000)
 
     def refused(frame, groups):
-        raise PySparkRuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")
+        raise PySparkRuntimeError(
+            "Total size of serialized results is bigger than spark.driver.maxResultSize"
+        )
 
-    monkeypatch.setattr(frames, "arrow_batches_by_groups", lambda frame, groups: iter_of(refused, frame, groups))
+    monkeypatch.setattr(
+        frames, "arrow_batches_by_groups", lambda frame, groups: iter_of(refused, frame, groups)
+    )
     assert fit(ratings, maxIter=1).summary.objectiveHistory == whole.summary.objectiveHistory
 
 
@@ -109,16 +126,27 @@ IDS = {
 
 @pytest.mark.classic
 @SLOW
-@pytest.mark.parametrize(("user", "item"), [("decimal(20,2)", "binary"), ("date", "double"), ("boolean", "string")])
+@pytest.mark.parametrize(
+    ("user", "item"), [("decimal(20,2)", "binary"), ("date", "double"), ("boolean", "string")]
+)
 def test_ids_of_any_type(spark, user, item):
     """``test_exchanges.py`` has text and integers."""
     rng = np.random.default_rng(1)
-    lines = [(IDS[user](k), IDS[item](j), int(rng.integers(2))) for k in range(12) for j in range(6)]
+    lines = [
+        (IDS[user](k), IDS[item](j), int(rng.integers(2))) for k in range(12) for j in range(6)
+    ]
     ratings = spark.createDataFrame(lines, f"user {user}, item {item}, label int")
-    found, expected = (fit(ratings, exchange, rank=1, maxIter=1) for exchange in ("driver", "broadcast"))
-    assert found.summary.objectiveHistory == pytest.approx(expected.summary.objectiveHistory, rel=1e-9)
+    found, expected = (
+        fit(ratings, exchange, rank=1, maxIter=1) for exchange in ("driver", "broadcast")
+    )
+    assert found.summary.objectiveHistory == pytest.approx(
+        expected.summary.objectiveHistory, rel=1e-9
+    )
     for place, name in enumerate(("users", "items")):
-        ids = [[line.id for line in getattr(model, name).orderBy("id").collect()] for model in (found, expected)]
+        ids = [
+            [line.id for line in getattr(model, name).orderBy("id").collect()]
+            for model in (found, expected)
+        ]
         assert ids[0] == ids[1] == sorted({line[place] for line in lines})
 
 
@@ -150,7 +178,9 @@ def test_the_guide_says_which_ids_spark_may_have(spark, ids, cell, tmp_path):
 
 @pytest.mark.parametrize(("ids", "cell"), REFUSED)
 def test_the_guide_says_which_ids_spark_may_not_have(spark, ids, cell, tmp_path):
-    with pytest.raises((RequestError, PySparkException), match=r"cannot be an id: cast it|TIME|time64"):
+    with pytest.raises(
+        (RequestError, PySparkException), match=r"cannot be an id: cast it|TIME|time64"
+    ):
         fit(of_spark(spark, ids, tmp_path), rank=1, maxIter=1)
 
 
@@ -165,9 +195,15 @@ def test_zero_is_one_id_whatever_its_sign(spark):
 def test_ids_that_look_alike_stay_apart(spark):
     """Case, blanks around, a composed and a decomposed é, a zero byte: each is an id of its own."""
     users = ["a", "A", "a ", " a", "caf\u00e9", "cafe\u0301", "a\u0000", ""]
-    lines = [(user, item, 1 if (i + j) % 3 else -1) for i, user in enumerate(users) for j, item in enumerate("xyXY")]
+    lines = [
+        (user, item, 1 if (i + j) % 3 else -1)
+        for i, user in enumerate(users)
+        for j, item in enumerate("xyXY")
+    ]
     lines += [("a", "x", 1), ("a", "x", -1)]  # both labels of a cell count
-    model = fit(spark.createDataFrame(lines, "user string, item string, label int"), rank=1, maxIter=1)
+    model = fit(
+        spark.createDataFrame(lines, "user string, item string, label int"), rank=1, maxIter=1
+    )
     assert (model.info.n_users, model.info.n_items, model.info.n_ratings) == (8, 4, 34)
     assert model.info.repeats == {"repeated_cells": 1, "repeated": 2, "conflicting": 1}
     assert {line.id for line in model.userFactors.collect()} == set(users)
@@ -209,15 +245,23 @@ LABELS = {
 @pytest.mark.parametrize(
     ("kind", "threshold"),
     [
-        pytest.param(kind, threshold, marks=() if (kind, threshold) in (("double", None), ("string", 3.3)) else SLOW)
+        pytest.param(
+            kind,
+            threshold,
+            marks=() if (kind, threshold) in (("double", None), ("string", 3.3)) else SLOW,
+        )
         for kind in LABELS
         for threshold in (None, 3.3)
         if kind != "boolean" or threshold is None
     ],
 )
 def test_labels_are_counted_here_as_by_spark(spark, kind, threshold):
-    """The labels that are there, all together; those of a refusal, and each positive one as in SQL."""
-    columns, labels = Columns(threshold=threshold), LABELS[kind]
+    """The labels that are there, all together;
+
+    those of a refusal, and each positive one as in SQL.
+    """
+    columns = Columns(threshold=threshold)
+    labels = LABELS[kind]
     lines = [(k, 0, value) for k, value in enumerate(labels)]
     df = spark.createDataFrame(lines, f"user int, item int, label {kind}").coalesce(1)
     table = df.toArrow()
@@ -226,7 +270,11 @@ def test_labels_are_counted_here_as_by_spark(spark, kind, threshold):
     with pytest.raises(RequestError) as there:
         check_ratings(df, columns)
     assert str(there.value) == str(here.value)
-    in_sql = df.select("user", positive(df, "label", threshold).alias("positive")).where("positive").collect()
+    in_sql = (
+        df.select("user", positive(df, "label", threshold).alias("positive"))
+        .where("positive")
+        .collect()
+    )
     for k in range(len(labels)):
         try:
             one = ArrowRatings(ArrowTable.of(table.slice(k, 1)), columns).kept()
@@ -246,7 +294,9 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
                 yield batch.filter((drawn > 25).tolist())
             else:
                 place = batch.schema.get_field_index("label")
-                yield batch.set_column(place, "label", pa.array(drawn % 2, batch.schema.field("label").type))
+                yield batch.set_column(
+                    place, "label", pa.array(drawn % 2, batch.schema.field("label").type)
+                )
 
     source = ratings.mapInArrow(flicker, ratings.schema)
     info = fit(source, maxIter=1).info
@@ -254,8 +304,17 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     counted = SizeEstimate(info.n_ratings, 20.0, info.fingerprint)
     estimator = OneBitCompletion(rank=2, maxIter=1, exchange="driver")
     with pytest.raises(FitFailed, match="not deterministic"):
-        fit_ratings(source, estimator.columns(), estimator.fitConfig(), estimator.execution(), Terms(), counted=counted)
-    assert estimator.fit(source).info.n_ratings <= ratings.count()  # nothing is left over for the next fit
+        fit_ratings(
+            source,
+            estimator.columns(),
+            estimator.fitConfig(),
+            estimator.execution(),
+            Terms(),
+            counted=counted,
+        )
+    assert (
+        estimator.fit(source).info.n_ratings <= ratings.count()
+    )  # nothing is left over for the next fit
 
 
 @SLOW
@@ -266,11 +325,15 @@ def test_ids_too_long_for_32_bit_offsets(ratings, monkeypatch):
     monkeypatch.setattr(user_data, "MOST_TEXT", 0)
     found = fit(some)
     assert factors(found) == factors(expected)
-    again = OneBitCompletion(exchange="driver", rank=3, maxIter=1, tol=0.0).setInitialModel(found).fit(ratings)
+    again = (
+        OneBitCompletion(exchange="driver", rank=3, maxIter=1, tol=0.0)
+        .setInitialModel(found)
+        .fit(ratings)
+    )
     assert again.info.n_users == 70
 
 
-# ---- where it is taken; tests/unit/test_decide.py has the limits -----------------------------------------------------
+# ---- where it is taken; tests/unit/test_decide.py has the limits -------------------------------
 
 
 def test_the_different_ids_that_are_text_are_counted_once(ratings):
@@ -295,7 +358,13 @@ def test_a_request_for_the_driver_comes_before_the_limit_of_auto(ratings, monkey
     exchange = fit(ratings, "driver", driverRatings=0, maxIter=1).info.exchange
     assert exchange["exchange"] == "driver"
     assert exchange["reason"].startswith("as requested; 1,500 ratings")
-    monkeypatch.setattr(spark_engine, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
-    monkeypatch.setattr(spark_engine, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
-    with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
+    monkeypatch.setattr(
+        spark_engine, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True)
+    )
+    monkeypatch.setattr(
+        spark_engine, "collect_ratings", lambda *_: pytest.fail("they were gathered")
+    )
+    with pytest.raises(
+        RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"
+    ):
         fit(ratings, "driver", driverRatings=0)

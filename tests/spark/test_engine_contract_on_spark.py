@@ -1,4 +1,7 @@
-"""The contract of engines (``support.engine_contract``) for Spark: tables that the driver holds, and stored ones."""
+"""The contract of engines (``support.engine_contract``) for Spark:
+
+tables that the driver holds, and stored ones.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +38,11 @@ def param(exchange, form):
     return pytest.param((exchange, form), id=f"{exchange}, {form}", marks=marks)
 
 
-@pytest.fixture(params=[param(exchange, form) for exchange in HELD for form in ("default", "weighted", "spreads")])
+@pytest.fixture(
+    params=[
+        param(exchange, form) for exchange in HELD for form in ("default", "weighted", "spreads")
+    ]
+)
 def both(request, spark):
     exchange, name = request.param
     form = {"rank": 3, **FORMS[name]}
@@ -52,6 +59,8 @@ def both(request, spark):
     columns = Columns(weight="w" if weighted else None)
     with (
         survey_ratings(frame, columns) as survey,
-        executor_state(spark, survey, (3, 2), form_of(config), Storage(), frozenset(HELD[exchange])) as there,
+        executor_state(
+            spark, survey, (3, 2), form_of(config), Storage(), frozenset(HELD[exchange])
+        ) as there,
     ):
         yield Both(local_state(block, 1), there, config)

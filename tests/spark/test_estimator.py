@@ -1,13 +1,25 @@
-"""OneBitCompletion among pyspark.ml's own: Params, pipelines, searches, persistence, and code written for ALS."""
+"""OneBitCompletion among pyspark.ml's own:
+
+Params, pipelines, searches, persistence, and code written for ALS.
+"""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import SparkRuntimeException
 from pyspark.ml import Pipeline
-from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
+from pyspark.ml.evaluation import (
+    BinaryClassificationEvaluator,
+    MulticlassClassificationEvaluator,
+    RegressionEvaluator,
+)
 from pyspark.ml.feature import SQLTransformer
-from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder, TrainValidationSplit
+from pyspark.ml.tuning import (
+    CrossValidator,
+    CrossValidatorModel,
+    ParamGridBuilder,
+    TrainValidationSplit,
+)
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
@@ -22,7 +34,8 @@ QUICK = {"rank": 2, "maxIter": 2, "tol": 0.0, "exchange": "driver"}  # enough to
 def ratings(spark):
     """400 ratings of 30 users on 20 items, with stars 1 … 5 and their sign."""
     rng = np.random.default_rng(3)
-    user, item = rng.integers(0, 30, 400), rng.integers(0, 20, 400)
+    user = rng.integers(0, 30, 400)
+    item = rng.integers(0, 20, 400)
     taste = rng.normal(size=30)[user] * rng.normal(size=20)[item] + 0.7 * rng.normal(size=400)
     stars = np.clip(np.round(3.5 + 1.5 * taste), 1, 5).astype(np.float32)
     table = {
@@ -36,25 +49,37 @@ def ratings(spark):
     df.unpersist()
 
 
-# ---- Params ----------------------------------------------------------------------------------------------------------
+# ---- Params ------------------------------------------------------------------------------------
 
 
 def test_all_that_is_wrong_is_said_at_once(ratings):
     estimator = OneBitCompletion(
-        loss="square", rank=0, maxIter=0, likelihoodWeight=-1.0, numUserBlocks=0, labelCol="label",
-        ratingCol="stars", coldStartStrategy="guess", itemCol="user",
-    )  # fmt: skip
+        loss="square",
+        rank=0,
+        maxIter=0,
+        likelihoodWeight=-1.0,
+        numUserBlocks=0,
+        labelCol="label",
+        ratingCol="stars",
+        coldStartStrategy="guess",
+        itemCol="user",
+    )
     with pytest.raises(RequestError) as refused:
         estimator.fit(ratings)
     for problem in (
-        "loss must be one of hinge, logistic, not 'square'", "rank must be", "maxIter must be", "likelihoodWeight must",
-        "numUserBlocks must", "ratingCol 'stars' and labelCol 'label' name the same thing",
-        "coldStartStrategy must be one of prior, drop, nan", "three different columns",
-    ):  # fmt: skip
+        "loss must be one of hinge, logistic, not 'square'",
+        "rank must be",
+        "maxIter must be",
+        "likelihoodWeight must",
+        "numUserBlocks must",
+        "ratingCol 'stars' and labelCol 'label' name the same thing",
+        "coldStartStrategy must be one of prior, drop, nan",
+        "three different columns",
+    ):
         assert problem in str(refused.value)
 
 
-# ---- ALS code --------------------------------------------------------------------------------------------------------
+# ---- ALS code ----------------------------------------------------------------------------------
 
 
 def test_the_als_example_of_sparks_documentation(spark):
@@ -63,19 +88,30 @@ def test_the_als_example_of_sparks_documentation(spark):
     columns = rng.integers(0, 12, 300), rng.integers(0, 15, 300), rng.integers(1, 6, 300)
     names = ("userId", "movieId", "rating")
     table = {name: values.astype(np.int32) for name, values in zip(names, columns, strict=True)}
-    ratings = spark.createDataFrame(pa.table(table)).withColumn("rating", F.col("rating").cast("float"))
+    ratings = spark.createDataFrame(pa.table(table)).withColumn(
+        "rating", F.col("rating").cast("float")
+    )
     (training, test) = ratings.randomSplit([0.8, 0.2], seed=1)
     training = training.cache()
 
     als = OneBitCompletion(
-        maxIter=5, userCol="userId", itemCol="movieId", ratingCol="rating", coldStartStrategy="drop", threshold=3,
-        numUserBlocks=2, numItemBlocks=2, checkpointInterval=2,
-    )  # fmt: skip
+        maxIter=5,
+        userCol="userId",
+        itemCol="movieId",
+        ratingCol="rating",
+        coldStartStrategy="drop",
+        threshold=3,
+        numUserBlocks=2,
+        numItemBlocks=2,
+        checkpointInterval=2,
+    )
     assert als.copy().setNumBlocks(3).getNumItemBlocks() == 3
     model = als.fit(training)
 
     predictions = model.transform(test)
-    evaluator = RegressionEvaluator(metricName="rmse", labelCol="rating", predictionCol="prediction")
+    evaluator = RegressionEvaluator(
+        metricName="rmse", labelCol="rating", predictionCol="prediction"
+    )
     assert evaluator.evaluate(predictions) < 5
 
     userRecs = model.recommendForAllUsers(10)
@@ -85,23 +121,34 @@ def test_the_als_example_of_sparks_documentation(spark):
     movies = ratings.select(als.getItemCol()).distinct().limit(3)
     movieSubSetRecs = model.recommendForItemSubset(movies, 10)
 
-    assert userRecs.select("userId", "recommendations.movieId", "recommendations.rating").first() is not None
+    assert (
+        userRecs.select("userId", "recommendations.movieId", "recommendations.rating").first()
+        is not None
+    )
     assert movieRecs.columns == ["movieId", "recommendations"]
     assert (userSubsetRecs.count(), movieSubSetRecs.count()) == (3, 3)
     training.unpersist()
 
 
-# ---- pipelines and searches ------------------------------------------------------------------------------------------
+# ---- pipelines and searches --------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
     completion = OneBitCompletion(**QUICK)
-    pipeline = Pipeline(stages=[SQLTransformer(statement="SELECT user, item, label FROM __THIS__"), completion])
+    pipeline = Pipeline(
+        stages=[SQLTransformer(statement="SELECT user, item, label FROM __THIS__"), completion]
+    )
     settings = (2, 0.01), (1, 1.0)
-    grid = [{completion.rank: rank, completion.likelihoodWeight: weight} for rank, weight in settings]
+    grid = [
+        {completion.rank: rank, completion.likelihoodWeight: weight} for rank, weight in settings
+    ]
     search = CrossValidator(
-        estimator=pipeline, estimatorParamMaps=grid, evaluator=BinaryClassificationEvaluator(), numFolds=2, seed=1
+        estimator=pipeline,
+        estimatorParamMaps=grid,
+        evaluator=BinaryClassificationEvaluator(),
+        numFolds=2,
+        seed=1,
     )
     search.save(str(tmp_path / "search"))
     found = CrossValidator.load(str(tmp_path / "search")).fit(ratings)
@@ -115,7 +162,9 @@ def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
     found.save(str(tmp_path / "found"))
     again = CrossValidatorModel.load(str(tmp_path / "found"))
     assert again.avgMetrics == found.avgMetrics
-    want, have = (model.transform(ratings).agg(F.sum("score")).first()[0] for model in (found, again))
+    want, have = (
+        model.transform(ratings).agg(F.sum("score")).first()[0] for model in (found, again)
+    )
     assert have == pytest.approx(want, rel=1e-9)
 
 
@@ -123,15 +172,22 @@ def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
 def test_param_maps_and_train_validation_split(ratings, tmp_path):
     completion = OneBitCompletion(ratingCol="stars", threshold=3.5, **QUICK)
     models = completion.fit(ratings, [{completion.loss: "hinge"}, {completion.rank: 1}])
-    assert [(model.info.config.loss, model.rank) for model in models] == [("hinge", 2), ("logistic", 1)]
+    assert [(model.info.config.loss, model.rank) for model in models] == [
+        ("hinge", 2),
+        ("logistic", 1),
+    ]
     grid = ParamGridBuilder().addGrid(completion.rank, [1, 2]).build()
     # Where a column "probability" is, this evaluator wants a Vector in it.
     accuracy = MulticlassClassificationEvaluator(metricName="accuracy", probabilityCol="none")
-    search = TrainValidationSplit(estimator=completion, estimatorParamMaps=grid, evaluator=accuracy, seed=2)
-    assert max(search.fit(ratings).validationMetrics) > 0.5  # on 57 ratings: a standard error of .07
+    search = TrainValidationSplit(
+        estimator=completion, estimatorParamMaps=grid, evaluator=accuracy, seed=2
+    )
+    assert (
+        max(search.fit(ratings).validationMetrics) > 0.5
+    )  # on 57 ratings: a standard error of .07
 
 
-# ---- persistence -----------------------------------------------------------------------------------------------------
+# ---- persistence -------------------------------------------------------------------------------
 
 
 def test_the_estimator_is_saved_and_loaded(spark, make_model, tmp_path):
@@ -141,11 +197,16 @@ def test_the_estimator_is_saved_and_loaded(spark, make_model, tmp_path):
     estimator.write().overwrite().save(path)
     loaded = OneBitCompletion.load(path)
     assert loaded.uid == estimator.uid
-    assert loaded.extractParamMap() == {loaded.getParam(p.name): v for p, v in estimator.extractParamMap().items()}
+    assert loaded.extractParamMap() == {
+        loaded.getParam(p.name): v for p, v in estimator.extractParamMap().items()
+    }
     Pipeline(stages=[estimator]).save(str(tmp_path / "pipeline"))
     (stage,) = Pipeline.load(str(tmp_path / "pipeline")).getStages()
     assert (type(stage), stage.getThreshold()) == (OneBitCompletion, 3.5)
-    with pytest.raises(RequestError, match=r"holds an estimator, not a fitted model: load it with OneBitCompletion\."):
+    with pytest.raises(
+        RequestError,
+        match=r"holds an estimator, not a fitted model: load it with OneBitCompletion\.",
+    ):
         OneBitCompletionModel.load(path)
     with pytest.raises(RequestError, match="holds a Pipeline, not an OneBitCompletion"):
         OneBitCompletion.load(str(tmp_path / "pipeline"))
@@ -156,7 +217,7 @@ def test_the_estimator_is_saved_and_loaded(spark, make_model, tmp_path):
         OneBitCompletion.load(str(tmp_path / "model"))
 
 
-# ---- pairs that were never rated -------------------------------------------------------------------------------------
+# ---- pairs that were never rated ---------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -168,6 +229,8 @@ def test_a_null_id_is_no_cold_start(spark, make_model, strategy):
 
 
 def test_problems_name_the_param():
-    estimator = OneBitCompletion(seed=2**63, certificateGrid=0, delta=1.5, maxIter=0, fitIntercept=True)
+    estimator = OneBitCompletion(
+        seed=2**63, certificateGrid=0, delta=1.5, maxIter=0, fitIntercept=True
+    )
     named = [problem.split()[0] for problem in estimator.problems()]
     assert named == ["maxIter", "seed", "delta", "certificateGrid"]

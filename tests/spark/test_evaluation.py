@@ -25,11 +25,16 @@ ITEMS = np.array([0, 17, 4, 2, 1, 19, 99, 17, 0])
     ids=str,
 )
 def test_predictions_are_those_of_transform(spark, make_model, choices):
-    pairs = spark.createDataFrame(pa.table({"user": USERS.astype(np.int32), "item": ITEMS.astype(np.int16)}))
+    pairs = spark.createDataFrame(
+        pa.table({"user": USERS.astype(np.int32), "item": ITEMS.astype(np.int16)})
+    )
     model = make_model(**choices).setRawPredictionCol("")
-    found, expected = predicted_pairs(model.factors, pairs, 9).toPandas(), model.transform(pairs).toPandas()
+    found = predicted_pairs(model.factors, pairs, 9).toPandas()
+    expected = model.transform(pairs).toPandas()
     known = found.pop(KNOWN_PAIR)
-    np.testing.assert_array_equal(known, found["user"].between(0, 27) & found["item"].between(0, 17))
+    np.testing.assert_array_equal(
+        known, found["user"].between(0, 27) & found["item"].between(0, 17)
+    )
     assert found.columns.tolist() == expected.columns.tolist()
     assert found.dtypes.tolist() == expected.dtypes.tolist()
     for name in expected.columns:
@@ -65,13 +70,19 @@ def test_size_decides(make_model, monkeypatch):
     model = make_model()
     assert model.factors.fit_driver(2_000_000)
     assert not model.factors.fit_driver(2_000_001)
-    monkeypatch.setattr("onebit_spark.spark.scoring.MOST_BYTES", 46 * model.factors.bytes_per_row - 1)
+    monkeypatch.setattr(
+        "onebit_spark.spark.scoring.MOST_BYTES", 46 * model.factors.bytes_per_row - 1
+    )
     assert not model.factors.fit_driver(1)
 
 
 def test_the_same_figures_wherever_they_are_scored(spark, make_model, monkeypatch):
     rng = np.random.default_rng(4)
-    table = {"user": rng.integers(0, 30, 500), "item": rng.integers(0, 20, 500), "label": rng.choice([-1, 1], 500)}
+    table = {
+        "user": rng.integers(0, 30, 500),
+        "item": rng.integers(0, 20, 500),
+        "label": rng.choice([-1, 1], 500),
+    }
     ratings = spark.createDataFrame(pa.table(table))
     model = make_model()
     here = model.judge(ratings).sum_up()
@@ -86,7 +97,7 @@ def test_the_same_figures_wherever_they_are_scored(spark, make_model, monkeypatc
     assert one["n_unknown_user"] == np.count_nonzero(table["user"] >= 28)
 
 
-# ---- diagnostics and calibration against numpy -----------------------------------------------------------------------
+# ---- diagnostics and calibration against numpy -------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +108,17 @@ def held_out():
 
 @pytest.fixture
 def frame(spark, held_out):
-    return spark.createDataFrame(pa.table(dict(zip(("user", "item", "label"), held_out, strict=True))))
+    return spark.createDataFrame(
+        pa.table(dict(zip(("user", "item", "label"), held_out, strict=True)))
+    )
 
 
 @pytest.mark.usefixtures("both_ways")
-def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, make_model, tmp_path):
-    fit, (users, items, labels) = make_fit(), held_out
+def test_diagnostics_equal_numpys_and_make_a_report(
+    frame, held_out, make_fit, make_model, tmp_path
+):
+    fit = make_fit()
+    (users, items, labels) = held_out
     model = make_model().setScoreCol("utility").setColdStartStrategy("drop").diagnose(frame)
     diagnostics = model.info.diagnostics
     assert (diagnostics["source"], diagnostics["n"]) == ("held-out ratings", 800)
@@ -112,9 +128,12 @@ def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, m
     np.testing.assert_allclose(diagnostics["reliability"]["frequency"], curve.frequency)
     scores = fit.score(users, items)
     below = [low < -0.5 for low in diagnostics["scores"]["low"]]
-    assert np.dot(diagnostics["scores"]["positive"], below) == np.sum((scores < -0.5) & (labels > 0))
+    assert np.dot(diagnostics["scores"]["positive"], below) == np.sum(
+        (scores < -0.5) & (labels > 0)
+    )
     assert sum(diagnostics["scores"]["negative"]) == np.sum(labels < 0)
-    answered, wrong = diagnostics["risk_coverage"], fit.predict(users, items) != labels
+    answered = diagnostics["risk_coverage"]
+    wrong = fit.predict(users, items) != labels
     order = np.argsort(-fit.confidence(users, items))
     assert answered["share"][-1] == 1
     for share, error in zip(answered["share"], answered["error"], strict=True):
@@ -125,19 +144,31 @@ def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, m
 
 
 @pytest.mark.slow
-def test_a_calibration_is_learnt_kept_and_used(spark, frame, held_out, make_fit, make_model, tmp_path):
-    fit, (users, items, labels) = make_fit(loss="hinge"), held_out
-    score, variance = fit.score(users, items), fit.std(users, items) ** 2
+def test_a_calibration_is_learnt_kept_and_used(
+    spark, frame, held_out, make_fit, make_model, tmp_path
+):
+    fit = make_fit(loss="hinge")
+    (users, items, labels) = held_out
+    score = fit.score(users, items)
+    variance = fit.std(users, items) ** 2
     exact = Calibration.fit(score, variance, (labels > 0).astype(float), (labels < 0).astype(float))
     make_model(loss="hinge").calibrate(frame).save(str(tmp_path / "model"))
     model = OneBitCompletionModel.load(str(tmp_path / "model"))
     table = model.transform(frame).toPandas()
     np.testing.assert_allclose(table["score"], score, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(table["probability"], exact.probability(score, variance), atol=0.02)
-    (best,) = model.recommendForUserSubset(spark.createDataFrame([(3,)], "user bigint"), 4).collect()
-    pairs = spark.createDataFrame([(3, one["item"]) for one in best["recommendations"]], "user bigint, item bigint")
-    expected = sorted((line["probability"] for line in model.transform(pairs).collect()), reverse=True)
-    np.testing.assert_allclose([one["probability"] for one in best["recommendations"]], expected, rtol=1e-5)
+    (best,) = model.recommendForUserSubset(
+        spark.createDataFrame([(3,)], "user bigint"), 4
+    ).collect()
+    pairs = spark.createDataFrame(
+        [(3, one["item"]) for one in best["recommendations"]], "user bigint, item bigint"
+    )
+    expected = sorted(
+        (line["probability"] for line in model.transform(pairs).collect()), reverse=True
+    )
+    np.testing.assert_allclose(
+        [one["probability"] for one in best["recommendations"]], expected, rtol=1e-5
+    )
 
 
 def test_a_calibration_needs_both_classes(spark, make_model):

@@ -1,7 +1,9 @@
-"""The engine's contract over every exchange: the fit of this process, whatever the blocks, with nothing left behind.
+"""The engine's contract over every exchange:
 
-All other tests fit on the driver or in process. ``test_executors.py`` has what belongs to one exchange alone, and
-``test_engine_contract_on_spark.py`` the single steps.
+the fit of this process, whatever the blocks, with nothing left behind.
+
+All other tests fit on the driver or in process. ``test_executors.py`` has what belongs to one
+exchange alone, and ``test_engine_contract_on_spark.py`` the single steps.
 """
 
 import functools
@@ -32,9 +34,12 @@ EXCHANGES = ("driver", "broadcast", "mixed", "shuffle")
 SHAPE = (70, 40)
 SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest score, after 15 iterations
 PARAMS = {
-    "intercepts": "fitIntercept", "max_iter": "maxIter", "max_rank": "maxRank", "implicit_features": "implicitFeatures",
+    "intercepts": "fitIntercept",
+    "max_iter": "maxIter",
+    "max_rank": "maxRank",
+    "implicit_features": "implicitFeatures",
     "likelihood_weight": "likelihoodWeight",
-}  # fmt: skip
+}
 
 CHOSEN = {"rank": "auto", "max_rank": 4, "likelihood_weight": "auto", "seed": 1}  # by the data
 CASES = {  # settings of a fit
@@ -42,7 +47,12 @@ CASES = {  # settings of a fit
     "one iteration": {"implicit_features": False, "max_iter": 1},
     "15 iterations": {"max_iter": 15},
     "hinge, 15 iterations": {"loss": "hinge", "max_iter": 15},
-    "hinge, gamma": {"loss": "hinge", "prior": "gamma", "intercepts": False, "implicit_features": False},
+    "hinge, gamma": {
+        "loss": "hinge",
+        "prior": "gamma",
+        "intercepts": False,
+        "implicit_features": False,
+    },
     "logistic, no intercepts": {"intercepts": False},
     "gradient": {"loss": "hinge", "solver": "gradient", "max_iter": 2},
     "rank 50": {"intercepts": False, "rank": 50, "max_iter": 2},
@@ -51,14 +61,15 @@ CASES = {  # settings of a fit
     "chosen": {**CHOSEN, "max_iter": 8},
     "chosen, weights and features": {**CHOSEN, "weighted": True, "features": True, "max_iter": 8},
 }
-# On the driver runs the engine of this process: only what reaches it differs. ``mixed`` sends the factors of one side
-# as ``broadcast`` does, and those of the other as ``shuffle``. The rest is slow.
+# On the driver runs the engine of this process: only what reaches it differs. ``mixed`` sends the
+# factors of one side as ``broadcast`` does, and those of the other as ``shuffle``. The rest is
+# slow.
 BY_DEFAULT = {
     "driver": ("hinge, gamma", "weights and features", "one iteration", "chosen"),
     "broadcast": ("weights and features", "one iteration"),
     "mixed": (),
     "shuffle": ("one iteration",),
-}  # fmt: skip
+}
 
 SLOW = pytest.mark.slow
 PARAMETERS = [
@@ -78,7 +89,10 @@ def features():
 @pytest.fixture(scope="module")
 def tables(spark, features):
     users = pa.table(
-        {"user": [f"u{i:03}" for i in range(SHAPE[0] + 1)], **dict(zip("ab", features["rows"].T, strict=True))}
+        {
+            "user": [f"u{i:03}" for i in range(SHAPE[0] + 1)],
+            **dict(zip("ab", features["rows"].T, strict=True)),
+        }
     )
     items = pa.table({"item": np.arange(SHAPE[1] + 1), "year": features["cols"][:, 0]})
     return [spark.createDataFrame(table).orderBy(F.rand(1)) for table in (users, items)]
@@ -100,7 +114,10 @@ def in_process(data, weights, features):
             settings, weighted, featured = split_case(case)
             more = {"weights": weights} if weighted else {}
             if featured:
-                more |= {"row_features": features["rows"][:-1], "col_features": features["cols"][:-1]}
+                more |= {
+                    "row_features": features["rows"][:-1],
+                    "col_features": features["cols"][:-1],
+                }
             fits[case] = fit_arrays(*data, FitConfig(**settings), SHAPE, certify=Terms(), **more)
         return fits[case]
 
@@ -127,13 +144,16 @@ def location(frame, rated):
 
 
 def assert_same_fit(model, fit, exact=False):
-    """Objectives, scores of all pairs, factors in their order and with their signs, and all that the model reports."""
+    """Objectives, scores of all pairs, factors in their order and with their signs, and all that
+    the model reports.
+    """
     tolerance = SCORE_TOLERANCE[fit.config.loss]
     np.testing.assert_allclose(model.info.objective_history, fit.objective_history, rtol=1e-6)
     expected = {"rows": fit.rows.location, "cols": fit.cols.location}
     assert tuple(map(len, expected.values())) == SHAPE  # all of them have ratings
     found = {
-        side: location(frame, len(expected[side])) for side, frame in (("rows", model.users), ("cols", model.items))
+        side: location(frame, len(expected[side]))
+        for side, frame in (("rows", model.users), ("cols", model.items))
     }
     scores, wanted = (all_scores(each, fit.config.intercepts) for each in (found, expected))
     assert np.max(np.abs(scores - wanted)) <= tolerance * np.max(np.abs(wanted))
@@ -158,24 +178,31 @@ def assert_same_fit(model, fit, exact=False):
 
 
 def all_scores(sides, intercepts):
-    rows, cols = sides["rows"], sides["cols"]
+    rows = sides["rows"]
+    cols = sides["cols"]
     return rows[:, :1] + cols[:, 0] + rows[:, 1:] @ cols[:, 1:].T if intercepts else rows @ cols.T
 
 
 @pytest.fixture
 def left_as_it_was(spark, ratings, monkeypatch):
-    """The session has its settings, caches, views and descriptions afterwards, and no broadcast is left."""
+    """The session has its settings, caches, views and descriptions afterwards, and no broadcast is
+    left.
+    """
     if is_connect(spark):
         before = dict(spark.conf.getAll)
         yield
-        assert not [table.name for table in spark.catalog.listTables() if table.name.startswith("onebit_")]
+        assert not [
+            table.name for table in spark.catalog.listTables() if table.name.startswith("onebit_")
+        ]
         assert dict(spark.conf.getAll) == before
         return
-    context, sent = spark.sparkContext, []
+    context = spark.sparkContext
+    sent = []
     send = context.broadcast
     monkeypatch.setattr(context, "broadcast", lambda value: sent.append(send(value)) or sent[-1])
     context.setLocalProperty("spark.job.description", "mine")
-    before, cached = dict(spark.conf.getAll), set(context._jsc.getPersistentRDDs())
+    before = dict(spark.conf.getAll)
+    cached = set(context._jsc.getPersistentRDDs())
     yield
     assert set(context._jsc.getPersistentRDDs()) <= cached
     assert dict(spark.conf.getAll) == before
@@ -184,14 +211,15 @@ def left_as_it_was(spark, ratings, monkeypatch):
     context.setLocalProperty("spark.job.description", None)
 
 
-# ---- the same fit ----------------------------------------------------------------------------------------------------
+# ---- the same fit ------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("left_as_it_was", "quick_search")
 @pytest.mark.parametrize(("exchange", "case"), PARAMETERS)
 def test_the_fit_is_that_of_this_process(ratings, tables, in_process, exchange, case):
     """To the bit on the driver."""
-    model, fit = on_spark(case, exchange, ratings, tables), in_process(case)
+    model = on_spark(case, exchange, ratings, tables)
+    fit = in_process(case)
     assert_same_fit(model, fit, exact=exchange == "driver" and "features" not in case)
     assert model.info.exchange["exchange"] == exchange
     for who, side in (("user", "rows"), ("item", "cols")):
@@ -200,18 +228,27 @@ def test_the_fit_is_that_of_this_process(ratings, tables, in_process, exchange, 
             np.testing.assert_allclose(learnt, fit.scales.features[side], rtol=1e-3, atol=1e-4)
     if case == "chosen":
         steps, wanted = (info.choice["trail"] for info in (model.info, fit.info))
-        assert [step for step in steps if step["share"] < 1] == [step for step in wanted if step["share"] < 1]
+        assert [step for step in steps if step["share"] < 1] == [
+            step for step in wanted if step["share"] < 1
+        ]
         assert {step["rank"] for step in steps} == {2, 4}  # the search went through a growth
         figures = ("loss", "standard_error")
         assert [step.keys() for step in steps] == [step.keys() for step in wanted]
         for name in wanted[0]:
             values = [step[name] for step in wanted]
-            assert [step[name] for step in steps] == (pytest.approx(values, rel=1e-5) if name in figures else values)
-        assert (model.info.choice["planned"], model.info.reason) == (fit.info.choice["planned"], fit.info.reason)
+            assert [step[name] for step in steps] == (
+                pytest.approx(values, rel=1e-5) if name in figures else values
+            )
+        assert (model.info.choice["planned"], model.info.reason) == (
+            fit.info.choice["planned"],
+            fit.info.reason,
+        )
 
 
 @SLOW
-@pytest.mark.parametrize(("exchange", "blocks"), [("broadcast", (8, 8)), ("shuffle", (1, 1)), ("shuffle", (90, 1))])
+@pytest.mark.parametrize(
+    ("exchange", "blocks"), [("broadcast", (8, 8)), ("shuffle", (1, 1)), ("shuffle", (90, 1))]
+)
 def test_block_counts_are_irrelevant(ratings, tables, in_process, exchange, blocks):
     numbers = dict(zip(("numUserBlocks", "numItemBlocks"), blocks, strict=True))
     case = "logistic, no intercepts"
@@ -228,17 +265,33 @@ def quick_fit(ratings):
 def test_all_that_a_model_reports_is_the_same(quick_fit):
     """What is counted and hashed on the driver, and on executors."""
     found, expected = map(quick_fit, ("driver", "broadcast"))
-    for name in ("n_ratings", "n_users", "n_items", "n_positive", "fingerprint", "repeats", "label_coding", "id_types"):
+    for name in (
+        "n_ratings",
+        "n_users",
+        "n_items",
+        "n_positive",
+        "fingerprint",
+        "repeats",
+        "label_coding",
+        "id_types",
+    ):
         assert getattr(found.info, name) == getattr(expected.info, name), name
     assert found.info.repeats["repeated"] > 0
     np.testing.assert_array_equal(found.fitted.hashes, expected.fitted.hashes)
     np.testing.assert_array_equal(found.fitted.ratings, expected.fitted.ratings)
 
 
-@pytest.mark.parametrize("exchange", ["broadcast", *(pytest.param(each, marks=SLOW) for each in ("mixed", "shuffle"))])
+@pytest.mark.parametrize(
+    "exchange", ["broadcast", *(pytest.param(each, marks=SLOW) for each in ("mixed", "shuffle"))]
+)
 def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, quick_fit, exchange):
-    """Same layout, same ids: the blocks are the same, so is every number. ``test_driver.py`` has the driver."""
-    arranged = ratings.orderBy(F.rand(1)).repartition(20, "label")  # most of the partitions are empty
+    """Same layout, same ids:
+
+    the blocks are the same, so is every number. ``test_driver.py`` has the driver.
+    """
+    arranged = ratings.orderBy(F.rand(1)).repartition(
+        20, "label"
+    )  # most of the partitions are empty
     assert_same_bits(estimator(exchange, maxIter=1).fit(arranged), quick_fit(exchange))
 
 
@@ -246,17 +299,30 @@ def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, quick_fit, exc
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.usefixtures("left_as_it_was", "quick_search")
 def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange):
-    """Interrupted in iteration 3, after the checkpoint of iteration 2; settings are chosen by the data."""
-    shared = {"rank": "auto", "maxRank": 4, "maxIter": 4, "checkpointInterval": 2, "likelihoodWeight": "auto"}
+    """Interrupted in iteration 3, after the checkpoint of iteration 2;
+
+    settings are chosen by the data.
+    """
+    shared = {
+        "rank": "auto",
+        "maxRank": 4,
+        "maxIter": 4,
+        "checkpointInterval": 2,
+        "likelihoodWeight": "auto",
+    }
     whole = estimator(exchange, checkpointDir=str(tmp_path / "whole"), **shared).fit(ratings)
     kept = tmp_path / "kept"
     with pytest.raises(Interrupted):
-        estimator(exchange, checkpointDir=str(kept), **shared).setProgress(interrupt_after(3)).fit(ratings)
+        estimator(exchange, checkpointDir=str(kept), **shared).setProgress(interrupt_after(3)).fit(
+            ratings
+        )
     assert [place.name for place in kept.iterdir()] == ["iteration-000002"]
     resumed = estimator(exchange, checkpointDir=str(kept), resume=True, **shared).fit(ratings)
     assert_same_bits(resumed, whole)
     for name in ("parameters", "choice", "calibration", "converged", "reason"):
-        assert json.dumps(getattr(resumed.info, name)) == json.dumps(getattr(whole.info, name)), name
+        assert json.dumps(getattr(resumed.info, name)) == json.dumps(getattr(whole.info, name)), (
+            name
+        )
 
 
 @SLOW
@@ -269,13 +335,25 @@ def test_a_fit_that_was_interrupted_after_a_slice_ends_at_the_same_bits(
     """Two slices; interrupted on the second one. The driver searches them, or the executors."""
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 90)
     monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 50)
-    shared = {"rank": "auto", "maxRank": 4, "maxIter": 4, "likelihoodWeight": "auto", "driverRatings": driver_ratings}
+    shared = {
+        "rank": "auto",
+        "maxRank": 4,
+        "maxIter": 4,
+        "likelihoodWeight": "auto",
+        "driverRatings": driver_ratings,
+    }
     whole = estimator(exchange, checkpointDir=str(tmp_path / "whole"), **shared).fit(ratings)
     with monkeypatch.context() as patched:
-        patched.setattr(model_selection._Search, "_continued", lambda *_: interrupt_after(1)(Iteration(*[1] * 6)))
+        patched.setattr(
+            model_selection._Search,
+            "_continued",
+            lambda *_: interrupt_after(1)(Iteration(*[1] * 6)),
+        )
         with pytest.raises(Interrupted):
             estimator(exchange, checkpointDir=str(tmp_path / "kept"), **shared).fit(ratings)
-    resumed = estimator(exchange, checkpointDir=str(tmp_path / "kept"), resume=True, **shared).fit(ratings)
+    resumed = estimator(exchange, checkpointDir=str(tmp_path / "kept"), resume=True, **shared).fit(
+        ratings
+    )
     assert {step["share"] for step in whole.info.choice["trail"]} == {1 / 16, 1 / 4, 1}
     assert_same_bits(resumed, whole)
     assert resumed.info.choice == whole.info.choice
@@ -286,10 +364,14 @@ def test_a_fit_that_was_interrupted_after_a_slice_ends_at_the_same_bits(
 def test_a_warm_start_keeps_old_ids_and_gives_new_ones_the_prior(ratings):
     """From the same state, the exchanges on executors give the same bits."""
     first = estimator("driver").fit(ratings.where("user != 'u003'"))
-    driver, *others = (estimator(each, maxIter=1).setInitialModel(first).fit(ratings) for each in EXCHANGES)
+    driver, *others = (
+        estimator(each, maxIter=1).setInitialModel(first).fit(ratings) for each in EXCHANGES
+    )
     for model in others[1:]:
         assert_same_bits(model, others[0])
-    np.testing.assert_allclose(driver.info.objective_history, others[0].info.objective_history, rtol=1e-6)
+    np.testing.assert_allclose(
+        driver.info.objective_history, others[0].info.objective_history, rtol=1e-6
+    )
 
 
 @pytest.mark.classic
@@ -298,16 +380,20 @@ def test_a_warm_start_keeps_old_ids_and_gives_new_ones_the_prior(ratings):
 def test_a_split_may_empty_a_block(spark, many):
     """Twelve ids have one rating and one block each, so a split leaves some blocks nothing."""
     few = "item" if many == "user" else "user"
-    frame = spark.createDataFrame([(i, i % 3, i % 2) for i in range(12)], f"{many} int, {few} int, label int")
+    frame = spark.createDataFrame(
+        [(i, i % 3, i % 2) for i in range(12)], f"{many} int, {few} int, label int"
+    )
     params = {"likelihoodWeight": "auto", "numUserBlocks": 12, "numItemBlocks": 12}
     expected = estimator("driver", **params).fit(frame)
     for exchange in ("mixed", "shuffle"):
         found = estimator(exchange, **params).fit(frame)
         assert found.info.parameters == expected.info.parameters
-        np.testing.assert_allclose(found.info.objective_history, expected.info.objective_history, rtol=1e-6)
+        np.testing.assert_allclose(
+            found.info.objective_history, expected.info.objective_history, rtol=1e-6
+        )
 
 
-# ---- what is asked of an engine after a fit --------------------------------------------------------------------------
+# ---- what is asked of an engine after a fit ----------------------------------------------------
 
 
 @pytest.mark.classic
@@ -334,7 +420,10 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
         executor_state(spark, counted, blocks, form_of(config), Storage(), held) as state,
     ):
         first, second = (
-            {side: state.engine.table(side, rows.take(rated[side])) for side, rows in local.posteriors.items()}
+            {
+                side: state.engine.table(side, rows.take(rated[side]))
+                for side, rows in local.posteriors.items()
+            }
             for _ in range(2)
         )
         state.start_from(first)
@@ -360,22 +449,35 @@ def test_the_driver_takes_the_slice_of_this_process(spark, ratings, data, held):
         local_state(block, 1).running() as local,
         survey_ratings(ratings, Columns()) as counted,
         executor_state(
-            spark, counted, (3, 2), form_of(config), Storage(), frozenset(held), lambda n, ids: n < 900
+            spark,
+            counted,
+            (3, 2),
+            form_of(config),
+            Storage(),
+            frozenset(held),
+            lambda n, ids: n < 900,
         ) as state,
     ):
         for side in ("cols", "rows"):
-            with local.restricted(Split(3, 0.5, side)) as here, state.restricted(Split(3, 0.5, side)) as there:
+            with (
+                local.restricted(Split(3, 0.5, side)) as here,
+                state.restricted(Split(3, 0.5, side)) as there,
+            ):
                 for each, numbers in here.engine.numbers.items():
                     np.testing.assert_array_equal(there.engine.numbers[each], numbers)
-                    found, expected = there.engine.ratings[each], here.engine.ratings[each]
+                    found = there.engine.ratings[each]
+                    expected = here.engine.ratings[each]
                     np.testing.assert_array_equal(found.row_pointers, expected.row_pointers)
                     np.testing.assert_array_equal(found.codes, expected.codes)
         with state.restricted(Split(3, 0.7, "rows")) as large:
             assert large.engine.numbers is None
         here.start(config, loss_of(config))
-        expected, found = (each.place(here.posteriors, here.engine.numbers, hierarchy) for each in (local, state))
+        expected, found = (
+            each.place(here.posteriors, here.engine.numbers, hierarchy) for each in (local, state)
+        )
         losses = [
-            each.holdout_loss("logistic", *of, Split(4, 0.5)) for each, *of in ((local, expected), (state, found))
+            each.holdout_loss("logistic", *of, Split(4, 0.5))
+            for each, *of in ((local, expected), (state, found))
         ]
         assert losses[1].loss == pytest.approx(losses[0].loss, rel=1e-12)
         for side, rows in state.take(found, here.engine.numbers).items():
@@ -385,7 +487,10 @@ def test_the_driver_takes_the_slice_of_this_process(spark, ratings, data, held):
 @pytest.mark.classic
 @pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=SLOW)])
 def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange):
-    """A sample drawn anew whenever the source is read is fitted as it was read. If that is lost, the fit ends."""
+    """A sample drawn anew whenever the source is read is fitted as it was read.
+
+    If that is lost, the fit ends.
+    """
 
     def flicker(batches):
         for batch in batches:

@@ -48,7 +48,7 @@ def jobs_run(spark):
     return set(spark.sparkContext.statusTracker().getJobIdsForGroup())
 
 
-# ---- jobs and plans --------------------------------------------------------------------------------------------------
+# ---- jobs and plans ----------------------------------------------------------------------------
 
 
 @pytest.mark.classic
@@ -65,7 +65,9 @@ def test_one_job_for_each_half_step(spark, ratings):
 @pytest.mark.classic
 def test_settings_are_checked_before_any_job(spark, ratings):
     before = jobs_run(spark)
-    with pytest.raises(RequestError, match=r"loss must be one of.*rank must be an integer.*numUserBlocks must be"):
+    with pytest.raises(
+        RequestError, match=r"loss must be one of.*rank must be an integer.*numUserBlocks must be"
+    ):
         estimator("broadcast", loss="huber", rank=0, numUserBlocks=0).fit(ratings)
     assert jobs_run(spark) == before
 
@@ -90,7 +92,8 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):
         state.engine.sides["rows"].checksums.clear()
         with pytest.raises(FitFailed, match="computed again and came out different"):
             state.engine.total("rows", SumWeights(), {})
-    # The table is sent to the routes of columns, and lines to the blocks of rows, both as the plan asks.
+    # The table is sent to the routes of columns, and lines to the blocks of rows, both as the plan
+    # asks.
     assert plan.count("ENSURE_REQUIREMENTS") == 0
     assert plan.count("Exchange hashpartitioning(key#") == 2 + plan.count("InMemoryRelation")
 
@@ -101,7 +104,9 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
     place = Storage(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
-        executor_state(spark, counted, (3, 2), form_of(CONFIG), place, frozenset(["cols"])) as state,
+        executor_state(
+            spark, counted, (3, 2), form_of(CONFIG), place, frozenset(["cols"])
+        ) as state,
     ):
         state.start(CONFIG, loss_of(CONFIG))
         users, items = (state.posterior(side) for side in ("rows", "cols"))
@@ -109,23 +114,33 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
         for side, own, partners in (("rows", users, items), ("cols", items, users)):
             results = state.engine._results(side, lambda *_: None, {"rows": own}, partners)
             plan = results._jdf.queryExecution().executedPlan().toString()
-            exchanges.append(plan.count("Exchange hashpartitioning(key#") - plan.count("InMemoryRelation"))
-    assert exchanges == [1, 2]  # users to their own blocks; then to their routes, and from there to the blocks of items
+            exchanges.append(
+                plan.count("Exchange hashpartitioning(key#") - plan.count("InMemoryRelation")
+            )
+    assert exchanges == [
+        1,
+        2,
+    ]  # users to their own blocks; then to their routes, and from there to the blocks of items
 
 
 @pytest.mark.connect
 def test_on_connect_ratings_stay_and_nothing_stays_behind(spark, ratings, tmp_path):
     """A half step sends factor lines and no rating, whatever the settings of the user's session."""
-    before, place = dict(spark.conf.getAll), Storage(Location(spark, str(tmp_path / "work")))
+    before = dict(spark.conf.getAll)
+    place = Storage(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
         executor_state(spark, counted, (3, 2), form_of(CONFIG), place, frozenset()) as state,
     ):
         state.start(CONFIG, loss_of(CONFIG))
         own, partners = (state.posterior(side) for side in ("rows", "cols"))
-        plan = state.engine._results("rows", lambda *_: None, {"rows": own}, partners)._explain_string()
+        plan = state.engine._results(
+            "rows", lambda *_: None, {"rows": own}, partners
+        )._explain_string()
         assert views(spark)
-    assert plan.count("InMemoryRelation") == 2  # the blocks of rows and the routes of columns, and not their sources
+    assert (
+        plan.count("InMemoryRelation") == 2
+    )  # the blocks of rows and the routes of columns, and not their sources
     assert "ENSURE_REQUIREMENTS" not in plan
     assert not views(spark)
     assert dict(spark.conf.getAll) == before
@@ -140,11 +155,13 @@ def views(spark):
 def test_on_connect_nothing_is_broadcast(spark, ratings):
     assert parallelism(spark) == 2
     for exchange in ("broadcast", "mixed"):
-        with pytest.raises(RequestError, match="not Spark Connect: choose exchange=driver or exchange=shuffle"):
+        with pytest.raises(
+            RequestError, match="not Spark Connect: choose exchange=driver or exchange=shuffle"
+        ):
             estimator(exchange).fit(ratings)
 
 
-# ---- stored tables ---------------------------------------------------------------------------------------------------
+# ---- stored tables -----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -155,17 +172,23 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
     completion.execution = lambda: execution
     model = completion.fit(ratings)
     left = list(tmp_path.iterdir())
-    assert [path.name.endswith("-model") for path in left] == [True]  # the model reads its factors there
+    assert [path.name.endswith("-model") for path in left] == [
+        True
+    ]  # the model reads its factors there
     assert model.users.count() == 70
     predictions = model.transform(ratings).select("user", "score")
     del model
     gc.collect()
     TemporaryFolders.of(spark).delete_unread()  # as the next fit does
-    assert list(tmp_path.iterdir()) == left  # the model is gone, its predictions are still to be computed
+    assert (
+        list(tmp_path.iterdir()) == left
+    )  # the model is gone, its predictions are still to be computed
     assert predictions.count() == 1500
     del predictions
     deadline = time.monotonic() + 60
-    while list(tmp_path.iterdir()) and time.monotonic() < deadline:  # the JVM hears later of what is released here
+    while (
+        list(tmp_path.iterdir()) and time.monotonic() < deadline
+    ):  # the JVM hears later of what is released here
         gc.collect()
         TemporaryFolders.of(spark).delete_unread()
         time.sleep(0.2)
@@ -175,7 +198,10 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
 @pytest.mark.slow
 @pytest.mark.classic
 def test_tables_on_the_executors(spark, ratings, tmp_path, monkeypatch):
-    """The same fit without a folder. The model outlasts the engine, and its factors are all that remains."""
+    """The same fit without a folder.
+
+    The model outlasts the engine, and its factors are all that remains.
+    """
     before = set(spark.sparkContext._jsc.getPersistentRDDs())
     with monkeypatch.context() as cluster:
         cluster.setattr("onebit_spark.engines.spark.engine.work_folder", lambda *_: None)
@@ -196,23 +222,30 @@ def test_rows_beyond_32_bits(monkeypatch, ratings):
     assert_same_bits(estimator("shuffle", maxIter=1).fit(ratings), expected)
 
 
-# ---- layout ----------------------------------------------------------------------------------------------------------
+# ---- layout ------------------------------------------------------------------------------------
 
 
 @pytest.mark.classic
 def test_ids_are_numbered_in_ascending_order(spark, ratings):
     with survey_ratings(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
         n_blocks = {"rows": 25, "cols": 9}
-        numbered, n = number_ids(counted, release), counted.counts.n
+        numbered = number_ids(counted, release)
+        n = counted.counts.n
         for side, ids in counted.ids().items():
             lines = numbered[side].frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()
-            assert [line["number"] for line in lines] == list(range(len(ids))) == list(range(numbered[side].n_rows))
+            assert (
+                [line["number"] for line in lines]
+                == list(range(len(ids)))
+                == list(range(numbered[side].n_rows))
+            )
             settings = (
-                frame.sparkSession.conf.get("spark.sql.shuffle.partitions") for frame in (numbered[side].frame, ratings)
+                frame.sparkSession.conf.get("spark.sql.shuffle.partitions")
+                for frame in (numbered[side].frame, ratings)
             )
             assert len(set(settings)) == 1  # factors are joined with ids there: not in one task
-            rows, placed = np.arange(len(ids)), placement_of(numbered[side], n, n_blocks[side])
+            rows = np.arange(len(ids))
+            placed = placement_of(numbered[side], n, n_blocks[side])
             assert len(placed.heavy) > 0
             expected = placement_by_counts(rows, ids.counts, n, n_blocks[side])
             np.testing.assert_array_equal(placed.of(rows), expected.of(rows))
@@ -222,7 +255,10 @@ def test_keys_reach_their_partitions(spark):
     keys = partition_keys(13, 3)
     assert len(set(keys.tolist())) == 39
     frame = spark.createDataFrame([(int(key),) for key in keys], "key int").repartition(13, "key")
-    found = {line["key"]: line["part"] for line in frame.select("key", F.spark_partition_id().alias("part")).collect()}
+    found = {
+        line["key"]: line["part"]
+        for line in frame.select("key", F.spark_partition_id().alias("part")).collect()
+    }
     assert [found[key] for key in keys.tolist()] == [*range(13)] * 3
     hashes = spark.range(5).select(F.hash(F.col("id").cast("int"))).collect()
     assert [line[0] for line in hashes] == spark_hash(np.arange(5, dtype=np.uint32)).tolist()
@@ -244,7 +280,9 @@ def test_every_row_has_one_block():
 
 
 def test_default_blocks_and_tasks():
-    """As many tasks for each core, of a few blocks, and never an idle one where there are blocks for all."""
+    """As many tasks for each core, of a few blocks, and never an idle one where there are blocks
+    for all.
+    """
     assert default_blocks(n_ratings=10, n_rows=1000, cores=2) == 2
     assert default_blocks(n_ratings=10**9, n_rows=10**6, cores=2) == 125
     assert default_blocks(n_ratings=10**9, n_rows=3, cores=8) == 3
@@ -256,9 +294,14 @@ def test_default_blocks_and_tasks():
 @pytest.mark.slow
 @pytest.mark.classic
 def test_an_item_with_a_third_of_all_ratings(spark):
-    """More blocks than the item's share allows to balance: it has a block, the others share the rest."""
-    rng, n = np.random.default_rng(0), 3000
-    rows, cols = rng.integers(80, size=n), np.where(rng.random(n) < 0.33, 7, rng.integers(40, size=n))
+    """More blocks than the item's share allows to balance:
+
+    it has a block, the others share the rest.
+    """
+    rng = np.random.default_rng(0)
+    n = 3000
+    rows = rng.integers(80, size=n)
+    cols = np.where(rng.random(n) < 0.33, 7, rng.integers(40, size=n))
     labels = np.where(rng.random(n) < 0.4 + 0.4 * (rows % 2), 1, -1)
     frame = spark.createDataFrame(pa.table({"user": rows, "item": cols, "label": labels}))
     model = estimator("broadcast", numUserBlocks=4, numItemBlocks=5).fit(frame)
@@ -268,7 +311,10 @@ def test_an_item_with_a_third_of_all_ratings(spark):
 
 @pytest.mark.classic
 def test_executors_take_the_kernels_of_the_driver(ratings, monkeypatch):
-    """The workers of these tests have the driver's cache: a file of an invented function shows that they wrote."""
+    """The workers of these tests have the driver's cache:
+
+    a file of an invented function shows that they wrote.
+    """
     sent = {f"test.sent-{number}.py.nbi": b"" for number in (1, 2)}
     files = [cache_folder() / name for name in sent]
     monkeypatch.setattr(spark_runner, "compiled_kernels", lambda: sent)
@@ -287,14 +333,16 @@ def test_executors_take_the_kernels_of_the_driver(ratings, monkeypatch):
 def test_what_cannot_work(ratings, monkeypatch):
     context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
     assert work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None) is None
-    with pytest.raises(RequestError, match="one of auto, driver, broadcast, mixed, shuffle, not 'mail'"):
+    with pytest.raises(
+        RequestError, match="one of auto, driver, broadcast, mixed, shuffle, not 'mail'"
+    ):
         estimator("mail").fit(ratings)
     monkeypatch.setattr("onebit_spark.engines.spark.sessions.as_bytes", lambda _: 1000)
     with pytest.raises(RequestError, match=r"maxResultSize.*choose exchange=auto"):
         estimator("broadcast").fit(ratings)
 
 
-# ---- the survey of ids: on the driver if they are few, by jobs if they are many --------------------------------------
+# ---- the survey of ids: on the driver if they are few, by jobs if they are many ----------------
 
 IDS = {
     "int": lambda k: 3 * k,
@@ -314,20 +362,31 @@ def counted(spark, monkeypatch):
     def count(ratings, most_bytes):
         monkeypatch.setattr(counting, "SUMMARY_BYTES", most_bytes)
         with survey_ratings(ratings, Columns()) as found:
-            return found.ids(), found.sketch(), (found.n_users, found.n_items), found.summary is not None
+            return (
+                found.ids(),
+                found.sketch(),
+                (found.n_users, found.n_items),
+                found.summary is not None,
+            )
 
     return count
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind == "string" else [pytest.mark.slow]) for kind in IDS]
+    "kind",
+    [pytest.param(kind, marks=[] if kind == "string" else [pytest.mark.slow]) for kind in IDS],
 )
 def test_few_ids_and_many_ids_are_counted_alike(spark, counted, kind):
     rng = np.random.default_rng(4)
-    users, items = rng.integers(0, 40, 300).tolist(), rng.integers(0, 9, 300).tolist()
-    lines = [(IDS[kind](u), f"i{i}", int(l)) for u, i, l in zip(users, items, rng.integers(0, 2, 300), strict=True)]
+    users = rng.integers(0, 40, 300).tolist()
+    items = rng.integers(0, 9, 300).tolist()
+    lines = [
+        (IDS[kind](u), f"i{i}", int(l))
+        for u, i, l in zip(users, items, rng.integers(0, 2, 300), strict=True)
+    ]
     ratings = spark.createDataFrame(lines, f"user {kind}, item string, label int").repartition(5)
-    few, many = counted(ratings, 10**6), counted(ratings, 0)
+    few = counted(ratings, 10**6)
+    many = counted(ratings, 0)
     assert (few[3], many[3]) == (True, False)
     assert few[2] == many[2] == (len(set(users)), len(set(items)))
     for mine, other in zip(few[0].values(), many[0].values(), strict=True):
@@ -340,8 +399,14 @@ def test_few_ids_and_many_ids_are_counted_alike(spark, counted, kind):
 
 
 def test_the_size_of_the_summary_is_known_before_it_is_collected(spark):
-    ratings = spark.createDataFrame([(u % 11, u % 7, u % 2) for u in range(90)], "user int, item long, label int")
+    ratings = spark.createDataFrame(
+        [(u % 11, u % 7, u % 2) for u in range(90)], "user int, item long, label int"
+    )
     with ExitStack() as release:
         packed = PackedRatings.of(ratings, Columns(), release)
         lines = packed.bundles.select(*packing.SUMMARY).toArrow().to_pylist()
-    assert packed.facts["summary_bytes"] == sum(len(cell) for line in lines for cell in line.values()) > 0
+    assert (
+        packed.facts["summary_bytes"]
+        == sum(len(cell) for line in lines for cell in line.values())
+        > 0
+    )

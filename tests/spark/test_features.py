@@ -1,4 +1,7 @@
-"""Implicit features and side features on Spark: fold-in, ids without ratings, bad tables, and what is saved."""
+"""Implicit features and side features on Spark:
+
+fold-in, ids without ratings, bad tables, and what is saved.
+"""
 
 import logging
 from dataclasses import replace
@@ -18,7 +21,8 @@ from onebit_spark.simulate import simulate
 from onebit_spark.spark.estimator import OneBitCompletion
 from onebit_spark.spark.model import OneBitCompletionModel
 
-N_USERS, N_ITEMS = 60, 45
+N_USERS = 60
+N_ITEMS = 45
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +33,20 @@ def data():
 @pytest.fixture(scope="module")
 def ratings(spark, data):
     """Text ids."""
-    table = pa.table({"user": data.rows.astype(str), "item": data.cols.astype(str), "label": data.labels.astype(int)})
+    table = pa.table(
+        {
+            "user": data.rows.astype(str),
+            "item": data.cols.astype(str),
+            "label": data.labels.astype(int),
+        }
+    )
     return spark.createDataFrame(table).cache()
 
 
 def estimator(**params):
-    return OneBitCompletion(**{"rank": 4, "maxIter": 15, "tol": 0.0, "exchange": "driver", **params})
+    return OneBitCompletion(
+        **{"rank": 4, "maxIter": 15, "tol": 0.0, "exchange": "driver", **params}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +65,9 @@ def numbers():
 @pytest.fixture(scope="module")
 def user_features(spark, numbers):
     lines = [(str(i), float(a), float(b)) for i, (a, b) in enumerate(numbers[0])]
-    return spark.createDataFrame(lines, "user string, a double, b double").orderBy(F.rand(1)).cache()
+    return (
+        spark.createDataFrame(lines, "user string, a double, b double").orderBy(F.rand(1)).cache()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -68,22 +82,38 @@ def model(ratings, user_features, item_features):
 
 
 def fitted(ratings, users, items, **options):
-    return estimator(**{"maxIter": 5, **options}).setUserFeatures(users).setItemFeatures(items).fit(ratings)
+    return (
+        estimator(**{"maxIter": 5, **options})
+        .setUserFeatures(users)
+        .setItemFeatures(items)
+        .fit(ratings)
+    )
 
 
 def test_ids_without_ratings_are_predicted_from_their_features(spark, model, numbers):
-    pairs = spark.createDataFrame([(str(N_USERS), "0"), ("unseen", "0")], "user string, item string")
-    known, unknown = model.transform(pairs).orderBy(F.desc("user")).select("user", "score", "std").collect()[::-1]
+    pairs = spark.createDataFrame(
+        [(str(N_USERS), "0"), ("unseen", "0")], "user string, item string"
+    )
+    known, unknown = (
+        model.transform(pairs)
+        .orderBy(F.desc("user"))
+        .select("user", "score", "std")
+        .collect()[::-1]
+    )
     assert (known["user"], unknown["user"]) == (str(N_USERS), "unseen")
     line = model.users.filter(F.col("id") == str(N_USERS)).first()
     weights = np.array(model.info.side_features["user"]["weights"])
     coding = model.info.side_features["user"]["coding"]
-    coded = [(z - one["centre"]) * one["scale"] for z, one in zip(numbers[0][-1], coding, strict=True)]
+    coded = [
+        (z - one["centre"]) * one["scale"] for z, one in zip(numbers[0][-1], coding, strict=True)
+    ]
     unseen = model.info.scales.unseen("rows").mean[0]
     location = unseen + coded @ weights
     np.testing.assert_allclose([line["intercept"], *line["mean"]], location, rtol=1e-4, atol=1e-5)
     item = model.items.filter("id = '0'").first()
-    assert known["score"] == pytest.approx(location[0] + item["intercept"] + location[1:] @ item["mean"], rel=1e-4)
+    assert known["score"] == pytest.approx(
+        location[0] + item["intercept"] + location[1:] @ item["mean"], rel=1e-4
+    )
     assert known["score"] != unknown["score"]
     assert model.info.side_features["user"]["newcomers"] == 1
 
@@ -92,10 +122,16 @@ def test_later_ids_and_fold_in(spark, ratings, user_features, model, numbers, tm
     model.write().save(str(tmp_path / "model"))
     loaded = OneBitCompletionModel.load(str(tmp_path / "model"))
     first, second = map(float, numbers[0][-1])
-    later = spark.createDataFrame([("new", first, second), ("7", None, second)], user_features.schema)
+    later = spark.createDataFrame(
+        [("new", first, second), ("7", None, second)], user_features.schema
+    )
     grown = loaded.foldInFeatures(later)
     assert "1 of 2 values are null, NaN or infinite and count as the mean" in caplog.text
-    same = grown.users.filter(F.col("id").isin("new", str(N_USERS))).select("mean", "intercept", "covariance").collect()
+    same = (
+        grown.users.filter(F.col("id").isin("new", str(N_USERS)))
+        .select("mean", "intercept", "covariance")
+        .collect()
+    )
     assert len(same) == 2
     assert same[0] == same[1]
     assert grown.info.n_users == loaded.info.n_users + 1
@@ -107,13 +143,19 @@ def test_later_ids_and_fold_in(spark, ratings, user_features, model, numbers, tm
 def test_features_of_known_ids_keep_the_certificates_and_new_ids_drop_them_in_one_line(
     spark, model, user_features, caplog
 ):
-    fresh = spark.createDataFrame([("0", f"new {i}", 1) for i in range(60)], "user string, item string, label int")
+    fresh = spark.createDataFrame(
+        [("0", f"new {i}", 1) for i in range(60)], "user string, item string, label int"
+    )
     certified = model.certify(fresh, maxError=0.4)
     assert certified.foldInFeatures(user_features) is certified
-    grown = certified.foldInFeatures(spark.createDataFrame([("new", 1.0, 2.0)], user_features.schema))
+    grown = certified.foldInFeatures(
+        spark.createDataFrame([("new", 1.0, 2.0)], user_features.schema)
+    )
     assert caplog.messages == [
-        "the model predicts 1 more user from features. Its certificates were about predictions without these "
-        "features, so it drops them (holdout, selective) and the column answered: certify it on fresh ratings"
+        "the model predicts 1 more user from features. Its certificates were about predictions "
+        "without these "
+        "features, so it drops them (holdout, selective) and the column answered: certify it on "
+        "fresh ratings"
     ]
     assert grown.certificate["certificates"] == []
 
@@ -121,8 +163,10 @@ def test_features_of_known_ids_keep_the_certificates_and_new_ids_drop_them_in_on
 def test_what_was_learnt_is_readable(ratings, spark, data):
     """The feature decides the labels: its effect is large, that of noise is not."""
     rng = np.random.default_rng(1)
-    decides, noise = rng.choice(["yes", "no"], size=N_USERS), rng.normal(size=N_USERS)
-    rows, cols = data.rows, data.cols
+    decides = rng.choice(["yes", "no"], size=N_USERS)
+    noise = rng.normal(size=N_USERS)
+    rows = data.rows
+    cols = data.cols
     labels = np.where(decides[rows] == "yes", 1, -1)
     lines = [(str(i), str(j), int(label)) for i, j, label in zip(rows, cols, labels, strict=True)]
     decided = spark.createDataFrame(lines, "user string, item string, label int")
@@ -153,9 +197,17 @@ def test_vectors_and_arrays_are_the_same_features(spark, ratings, numbers):
     [
         ([("1", 2.0), ("1", 3.0)], "user string, a double", "1 id with several lines, such as 1"),
         ([(None, 2.0), ("1", 3.0)], "user string, a double", "1 line without user"),
-        ([(1, 2.0)], "user int, a double", "column 'user' is of type int, but user ids are of type string"),
+        (
+            [(1, 2.0)],
+            "user int, a double",
+            "column 'user' is of type int, but user ids are of type string",
+        ),
         ([("1", 2.0)], "who string, a double", "there is no column 'user'"),
-        ([("1", 2.0), ("2", 2.0)], "user string, a double", "no column is left: a is left out: it has only one value"),
+        (
+            [("1", 2.0), ("2", 2.0)],
+            "user string, a double",
+            "no column is left: a is left out: it has only one value",
+        ),
         ([("x", 2.0), ("y", 3.0)], "user string, a double", "none of the 2 ids has a rating"),
     ],
 )
@@ -170,17 +222,29 @@ def test_gaps_are_logged(spark, ratings, user_features, caplog):
     with caplog.at_level(logging.INFO, "onebit_spark"):
         estimator(maxIter=2).setUserFeatures(some).fit(ratings)
     assert "user features: same is left out: it has only one value" in caplog.text
-    assert f"user features: {N_USERS - 50} of {N_USERS} ids with ratings have no features" in caplog.text
+    assert (
+        f"user features: {N_USERS - 50} of {N_USERS} ids with ratings have no features"
+        in caplog.text
+    )
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_other_features_is_refused_and_a_resumed_fit_is_the_same(
     ratings, user_features, item_features, tmp_path
 ):
-    options = {"checkpointDir": str(tmp_path / "whole"), "checkpointInterval": 3, "exchange": "driver", "tol": 0.0}
+    options = {
+        "checkpointDir": str(tmp_path / "whole"),
+        "checkpointInterval": 3,
+        "exchange": "driver",
+        "tol": 0.0,
+    }
     whole = fitted(ratings, user_features, item_features, **options)
     options["checkpointDir"] = str(tmp_path / "checkpoints")
-    stopped = estimator(maxIter=4, **options).setUserFeatures(user_features).setItemFeatures(item_features)
+    stopped = (
+        estimator(maxIter=4, **options)
+        .setUserFeatures(user_features)
+        .setItemFeatures(item_features)
+    )
     stopped.fit(ratings)  # leaves the checkpoint of iteration 3
     other = user_features.withColumn("a", F.col("a") * F.col("a"))
     with pytest.raises(RequestError, match="fingerprint of the user features"):
@@ -190,7 +254,9 @@ def test_a_checkpoint_of_other_features_is_refused_and_a_resumed_fit_is_the_same
     assert resumed.info.side_features == whole.info.side_features
 
 
-def test_features_are_saved_with_the_estimator(ratings, user_features, item_features, model, tmp_path, caplog):
+def test_features_are_saved_with_the_estimator(
+    ratings, user_features, item_features, model, tmp_path, caplog
+):
     """Also in a pipeline, by copies and by Param maps."""
     given = estimator(maxIter=5).setUserFeatures(user_features).setItemFeatures(item_features)
     path = str(tmp_path / "estimator")
@@ -201,7 +267,9 @@ def test_features_are_saved_with_the_estimator(ratings, user_features, item_feat
     (stage,) = loaded.getStages()
     made = loaded.fit(ratings, {stage.exchange: "driver"}).stages[0]  # fits a copy
     assert made.info.side_features == model.info.side_features
-    with pytest.raises(RequestError, match="may still read its side features there: save it elsewhere"):
+    with pytest.raises(
+        RequestError, match="may still read its side features there: save it elsewhere"
+    ):
         OneBitCompletion.load(path).write().overwrite().save(path)
 
 
@@ -223,7 +291,7 @@ def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path
         read_features(SparkRuntime(spark), request, {"user": "who", "item": "item"})
 
 
-# ---- implicit features ----------------------------------------------------------------------------------------------
+# ---- implicit features -------------------------------------------------------------------------
 
 
 def test_a_warm_start_goes_on(ratings, plain):
@@ -235,9 +303,13 @@ def test_a_warm_start_goes_on(ratings, plain):
 
 def test_without_a_certificate_the_job_says_how_to_get_one(plain):
     assert plain.certificate == {"headline": None, "certificates": []}
-    featured = plain.with_info(replace(plain.info, side_features={"user": {"coding": [], "newcomers": 0}}))
+    featured = plain.with_info(
+        replace(plain.info, side_features={"user": {"coding": [], "newcomers": 0}})
+    )
     both = "implicit features and side features of the users"
     advice = "--holdout 0.1 keeps some ratings out of the fit and certifies the model on them."
     for model, reason in ((plain, "implicit features"), (featured, both)):
-        lines = [line for line in fit_summary(model.info, model.certificate) if "ertificate" in line]
+        lines = [
+            line for line in fit_summary(model.info, model.certificate) if "ertificate" in line
+        ]
         assert lines == [f"No certificate, because the prior depends on {reason}: {advice}"]

@@ -1,4 +1,7 @@
-"""foldIn and update: rows of a converged fit come out as the fit had them, and new ones can be served."""
+"""foldIn and update:
+
+rows of a converged fit come out as the fit had them, and new ones can be served.
+"""
 
 import dataclasses
 
@@ -18,7 +21,8 @@ from onebit_spark.spark.model import OneBitCompletionModel
 @pytest.fixture(scope="module")
 def table():
     rng = np.random.default_rng(8)
-    user, item = rng.integers(0, 25, 500), rng.integers(0, 15, 500)
+    user = rng.integers(0, 25, 500)
+    item = rng.integers(0, 15, 500)
     taste = rng.normal(size=25)[user] * rng.normal(size=15)[item] + 0.5 * rng.normal(size=500)
     return pa.table({"user": user, "item": item, "label": np.where(taste > -0.2, 1, -1)})
 
@@ -28,7 +32,9 @@ def fitted(spark, table):
     """A converged fit, made in this process."""
     config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-11, max_iter=1000)
     fit = fit_arrays(*(table[name].to_numpy() for name in ("user", "item", "label")), config)
-    info = dataclasses.replace(info_of(fit, {"user": "bigint", "item": "bigint"}), n_users=25, n_items=15)
+    info = dataclasses.replace(
+        info_of(fit, {"user": "bigint", "item": "bigint"}), n_users=25, n_items=15
+    )
     tables = (factor_table(pa.array(np.arange(side.n_rows)), side) for side in (fit.rows, fit.cols))
     return model_of(spark, info, *tables)
 
@@ -45,7 +51,8 @@ def test_many_newcomers_on_executors_are_those_of_the_driver(spark, table, fitte
     monkeypatch.setattr("onebit_spark.spark.scoring.MOST_BYTES", -1)
     there = fitted.foldIn(newcomers)
     assert there.users.count() == here.users.count() == 50
-    expected, found = factors(here.users), factors(there.users)
+    expected = factors(here.users)
+    found = factors(there.users)
     assert found.keys() == expected.keys()
     for key in expected:
         np.testing.assert_allclose(found[key], expected[key], atol=1e-5)
@@ -56,7 +63,10 @@ def test_who_rated_only_the_unknown_is_left_out_with_a_warning(spark, fitted, ca
     lines = [(100, 0, 1), (101, 999, 1), (101, 998, 0), (102, 0, 1), (102, 999, 1)]
     grown = fitted.foldIn(spark.createDataFrame(lines, "user bigint, item bigint, label int"))
     assert sorted(line.id for line in grown.users.where("id >= 100").collect()) == [100, 102]
-    warning = "1 of 3 users are not folded in: all their ratings are with items that the model does not know"
+    warning = (
+        "1 of 3 users are not folded in: all their ratings are with items that the model "
+        "does not know"
+    )
     assert [record.getMessage() for record in caplog.records] == [warning]
 
 
@@ -70,17 +80,22 @@ def test_ratings_of_unknown_partners_alone_change_nothing(spark, fitted, caplog,
 
 def test_what_cannot_be_folded_in(spark, fitted):
     with pytest.raises(RequestError, match="must be 'user' or 'item'"):
-        fitted.foldIn(spark.createDataFrame([(1, 2, 1)], "user bigint, item bigint, label int"), "film")
+        fitted.foldIn(
+            spark.createDataFrame([(1, 2, 1)], "user bigint, item bigint, label int"), "film"
+        )
     with pytest.raises(RequestError, match="label outside"):
         fitted.foldIn(spark.createDataFrame([(1, 2, 5)], "user bigint, item bigint, label int"))
 
 
-# ---- update: today's ratings on yesterday's model --------------------------------------------------------------------
+# ---- update: today's ratings on yesterday's model ----------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def days():
-    """Ratings of two groups of users: yesterday's, and today's with users and items that were not there."""
+    """Ratings of two groups of users:
+
+    yesterday's, and today's with users and items that were not there.
+    """
     data = simulate("A1", rank=2, shape=(40, 30), fraction=0.8, seed=2)
     table = pa.table(
         {
@@ -104,7 +119,10 @@ def lines(frame):
 
 
 def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
-    """On the driver, and with factors that stay with the executors; the order of the ratings does not matter."""
+    """On the driver, and with factors that stay with the executors;
+
+    the order of the ratings does not matter.
+    """
     today = spark.createDataFrame(days[1])
     here = yesterday.update(today)
     monkeypatch.setattr("onebit_spark.spark.scoring.SparkFactors.fit_driver", lambda *_: False)
@@ -133,7 +151,11 @@ def test_what_is_refused(spark, days, yesterday, monkeypatch):
     with pytest.raises(RequestError, match="cast the column to bigint"):
         yesterday.update(today.withColumn("item", F.col("item").cast("string")))
     with pytest.raises(RequestError, match="fitted without user features"):
-        yesterday.update(today, userFeatures=spark.createDataFrame([("u01", 1.0)], "user string, age double"))
+        yesterday.update(
+            today, userFeatures=spark.createDataFrame([("u01", 1.0)], "user string, age double")
+        )
     monkeypatch.setattr("onebit_spark.spark.fold_in.MOST_PAIRS", 10)
-    with pytest.raises(RequestError, match=r"at most 10 ratings, not \d+: give them in parts, or fit again"):
+    with pytest.raises(
+        RequestError, match=r"at most 10 ratings, not \d+: give them in parts, or fit again"
+    ):
         yesterday.update(today)

@@ -36,10 +36,19 @@ def fresh(model, ratings):
 
 @pytest.mark.parametrize(
     "exchange",
-    ["driver", *(pytest.param(other, marks=pytest.mark.slow) for other in ("broadcast", "mixed", "shuffle"))],
+    [
+        "driver",
+        *(
+            pytest.param(other, marks=pytest.mark.slow)
+            for other in ("broadcast", "mixed", "shuffle")
+        ),
+    ],
 )
 def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, once_rated, tmp_path, exchange):
-    """Neither all of them, nor a part, nor together with fresh ones; also after the model was saved."""
+    """Neither all of them, nor a part, nor together with fresh ones;
+
+    also after the model was saved.
+    """
     fitted, held_out = parts
     OneBitCompletion(**{**FAST, "exchange": exchange}).fit(fitted).save(str(tmp_path / "model"))
     model = OneBitCompletionModel.load(str(tmp_path / "model"))
@@ -50,8 +59,15 @@ def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, once_rated, tmp_pat
     assert item["errors"] / item["n"] < item["bound"]
     assert item["freshness"] == found
     assert certified.headline == item["statement"]
-    for seen, share in ((fitted, "100.0%"), (fitted.where("user < 9"), "100.0%"), (once_rated, r"\d\d\.\d%")):
-        with pytest.raises(RequestError, match=rf"{share} of them {SEEN}, and of fresh ratings about 0\.0% would be"):
+    for seen, share in (
+        (fitted, "100.0%"),
+        (fitted.where("user < 9"), "100.0%"),
+        (once_rated, r"\d\d\.\d%"),
+    ):
+        with pytest.raises(
+            RequestError,
+            match=rf"{share} of them {SEEN}, and of fresh ratings about 0\.0% would be",
+        ):
             fresh(model, seen)
 
 
@@ -62,7 +78,9 @@ def test_other_integral_widths_are_the_same_ids(parts, model):
 
 @pytest.mark.slow
 def test_ratings_that_were_folded_in_are_not_fresh(parts, model):
-    newcomers, others = (parts[1].withColumn("user", F.col("user") + shift) for shift in (1000, 2000))
+    newcomers, others = (
+        parts[1].withColumn("user", F.col("user") + shift) for shift in (1000, 2000)
+    )
     folded = model.foldIn(newcomers)
     for seen in (newcomers, parts[0]):
         with pytest.raises(RequestError, match=SEEN):
@@ -80,7 +98,9 @@ def test_an_initial_models_ratings_are_not_fresh(parts, model):
         with pytest.raises(RequestError, match=SEEN):
             fresh(fit, seen)
     assert fresh(again, held_out)["checked"]
-    with pytest.raises(RequestError, match=SEEN):  # fitted, and then folded in: that is not rated twice
+    with pytest.raises(
+        RequestError, match=SEEN
+    ):  # fitted, and then folded in: that is not rated twice
         fresh(model.foldIn(fitted), fitted)
 
 
@@ -99,17 +119,23 @@ def test_a_sketch_is_what_a_count_gives(spark, once_rated, monkeypatch):
 def test_a_damaged_sketch(model, tmp_path):
     path = tmp_path / "model"
     model.save(str(path))
-    assert json.loads((path / "metadata.json").read_text())["fitted"] == {"limit": 2**63 - 1, "complete": True}
+    assert json.loads((path / "metadata.json").read_text())["fitted"] == {
+        "limit": 2**63 - 1,
+        "complete": True,
+    }
     (path / "fitted" / "part-00000.parquet").write_bytes(b"not a Parquet file at all")
     with pytest.raises(RequestError, match="damaged model folder: fitted/"):
-        fresh(OneBitCompletionModel.load(str(path)), model.users.selectExpr("id as user", "id as item", "1 as label"))
+        fresh(
+            OneBitCompletionModel.load(str(path)),
+            model.users.selectExpr("id as user", "id as item", "1 as label"),
+        )
     (path / "fitted" / "part-00000.parquet").unlink()
     (path / "fitted").rmdir()
     with pytest.raises(RequestError, match="damaged model folder: it has no fitted/"):
         OneBitCompletionModel.load(str(path))
 
 
-# ---- held-out ratings and saved certificates -------------------------------------------------------------------------
+# ---- held-out ratings and saved certificates ---------------------------------------------------
 
 
 def test_the_holdout_is_the_same_however_the_input_lies(once_rated):

@@ -36,7 +36,10 @@ def test_a_registered_model_predicts_as_transform_does(spark, tmp_path, monkeypa
 @pytest.mark.classic
 @pytest.mark.filterwarnings("ignore::onebit_spark.NotConverged")
 def test_ids_without_a_type_in_mlflow(spark, tmp_path, monkeypatch):
-    """Decimals and times without a zone as they are; times with a zone as text, as docs/mlflow.md has it."""
+    """Decimals and times without a zone as they are;
+
+    times with a zone as text, as docs/mlflow.md has it.
+    """
     mlflow = pytest.importorskip("mlflow")
     from onebit_spark import mlflow as tracking
 
@@ -53,7 +56,15 @@ def test_ids_without_a_type_in_mlflow(spark, tmp_path, monkeypatch):
         with mlflow.start_run():
             logged = tracking.log_model(tmp_path / "model")
         predict = mlflow.pyfunc.spark_udf(spark, logged.model_uri, env_manager="local")
-        found = spark.createDataFrame(ratings).select("user", predict("user", item).alias("p")).toPandas()
+        found = (
+            spark.createDataFrame(ratings)
+            .select("user", predict("user", item).alias("p"))
+            .toPandas()
+        )
         of_item = sorted((str(line["user"]), line["score"]) for line in found["p"])
-        known = zip(map(str, decimals.to_pylist()), model.score(decimals, items).tolist(), strict=True)
-        np.testing.assert_allclose([score for _, score in of_item], [score for _, score in sorted(known)])
+        known = zip(
+            map(str, decimals.to_pylist()), model.score(decimals, items).tolist(), strict=True
+        )
+        np.testing.assert_allclose(
+            [score for _, score in of_item], [score for _, score in sorted(known)]
+        )

@@ -28,25 +28,30 @@ KINDS = [
 ]
 OUTPUTS = ["score", "std", "probability", "prediction", "rawPrediction"]
 
-# Known and unknown on either side: rows 28, 29 and columns 18, 19 have no rating, 99 and −1 are beyond any shape.
+# Known and unknown on either side: rows 28, 29 and columns 18, 19 have no rating, 99 and −1 are
+# beyond any shape.
 USERS = np.array([0, 3, 27, 28, 29, 99, 5, 99, 3, -1])
 ITEMS = np.array([0, 17, 4, 2, 18, 1, 19, 99, 17, 0])
 
 
 def pairs(spark, users=USERS, items=ITEMS):
-    return spark.createDataFrame(pa.table({"at": np.arange(len(users)), "user": users, "item": items}))
+    return spark.createDataFrame(
+        pa.table({"at": np.arange(len(users)), "user": users, "item": items})
+    )
 
 
 def assert_same_as_fit(predictions, fit, users=USERS, items=ITEMS):
     table = predictions.orderBy("at").toArrow()
     for name in ("score", "std", "probability"):
         expected = getattr(fit, name)(users, items)
-        np.testing.assert_allclose(table[name].to_numpy(), expected, rtol=1e-6, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            table[name].to_numpy(), expected, rtol=1e-6, atol=1e-6, err_msg=name
+        )
     np.testing.assert_array_equal(table["prediction"].to_numpy(), fit.predict(users, items))
     np.testing.assert_array_equal(table["rawPrediction"].to_numpy(), table["score"].to_numpy())
 
 
-# ---- transform -------------------------------------------------------------------------------------------------------
+# ---- transform ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("choices", KINDS)
@@ -84,7 +89,9 @@ def test_factors_enter_python_once_and_alone(spark, make_model):
 
 
 def test_columns_of_any_type_come_through(spark, make_model):
-    schema = DataType.fromDDL("user bigint, item bigint, m map<string,array<int>>").add("v", VectorUDT())
+    schema = DataType.fromDDL("user bigint, item bigint, m map<string,array<int>>").add(
+        "v", VectorUDT()
+    )
     schema.add("a.b`c", IntegerType(), metadata={"ml": {"k": 1}})
     df = spark.createDataFrame([(1, 2, {"a": [1, None]}, Vectors.dense([1.0, 2.0]), None)], schema)
     predictions = make_model().transform(df)
@@ -95,7 +102,15 @@ def test_columns_of_any_type_come_through(spark, make_model):
 
 
 def test_name_clashes_do_not_break(spark, make_fit, make_model):
-    clashing = ["id", "mean", "covariance", "intercept", "__onebit_user", "__onebit_item_key", "users"]
+    clashing = [
+        "id",
+        "mean",
+        "covariance",
+        "intercept",
+        "__onebit_user",
+        "__onebit_item_key",
+        "users",
+    ]
     df = pairs(spark).select("*", *(F.lit("mine").alias(name) for name in clashing))
     predictions = make_model().transform(df)
     assert predictions.columns == [*df.columns, *OUTPUTS]
@@ -105,13 +120,22 @@ def test_name_clashes_do_not_break(spark, make_fit, make_model):
 
 def test_the_models_own_factors_can_be_scored(spark, make_model):
     model = make_model()
-    df = model.users.select(F.col("id").alias("user"), "mean").crossJoin(model.items.select(F.col("id").alias("item")))
+    df = model.users.select(F.col("id").alias("user"), "mean").crossJoin(
+        model.items.select(F.col("id").alias("item"))
+    )
     assert model.transform(df).where("score is not null").count() == 28 * 18
 
 
 def test_an_empty_name_omits_a_column(spark, make_model):
     model = make_model().setStdCol("").setRawPredictionCol("").setScoreCol("utility")
-    assert model.transform(pairs(spark)).columns == ["at", "user", "item", "utility", "probability", "prediction"]
+    assert model.transform(pairs(spark)).columns == [
+        "at",
+        "user",
+        "item",
+        "utility",
+        "probability",
+        "prediction",
+    ]
 
 
 def test_existing_output_columns_are_refused(spark, make_model):
@@ -133,12 +157,20 @@ def test_existing_output_columns_are_refused(spark, make_model):
 )
 def test_predictions_come_in_the_incoming_coding(spark, make_model, coding, negative, majority):
     model = make_model(
-        intercepts=False, implicit_features=False, info={"label_coding": coding, "majority": majority}
-    )  # fmt: skip
+        intercepts=False,
+        implicit_features=False,
+        info={"label_coding": coding, "majority": majority},
+    )
     users, items = (np.append(index.ravel(), 99) for index in np.indices((28, 18)))
     table = model.transform(pairs(spark, users, items)).toArrow().to_pylist()
     for row in table:
-        expected = (1.0 if majority > 0 else negative) if row["score"] == 0 else 1.0 if row["score"] > 0 else negative
+        expected = (
+            (1.0 if majority > 0 else negative)
+            if row["score"] == 0
+            else 1.0
+            if row["score"] > 0
+            else negative
+        )
         assert row["prediction"] == expected
     assert any(row["score"] == 0 for row in table)  # an unknown id without intercepts
     assert {row["score"] > 0 for row in table if row["score"]} == {True, False}
@@ -151,7 +183,7 @@ def test_an_empty_frame(spark, make_model):
     assert predictions.collect() == []
 
 
-# ---- ids -------------------------------------------------------------------------------------------------------------
+# ---- ids ---------------------------------------------------------------------------------------
 
 DAY = datetime.date(2020, 1, 1)
 ID_KINDS = {
@@ -162,7 +194,9 @@ ID_KINDS = {
 }
 
 
-@pytest.mark.parametrize("id_type", [pytest.param(k, marks=() if k in ("string", "date") else SLOW) for k in ID_KINDS])
+@pytest.mark.parametrize(
+    "id_type", [pytest.param(k, marks=() if k in ("string", "date") else SLOW) for k in ID_KINDS]
+)
 def test_ids_of_many_types(spark, make_fit, make_model, id_type):
     arrow, name_of = ID_KINDS[id_type]
     ids = [pa.array([name_of(i) for i in range(n)], arrow) for n in (28, 18)]
@@ -170,7 +204,8 @@ def test_ids_of_many_types(spark, make_fit, make_model, id_type):
     sides = {"user": USERS, "item": ITEMS}
     df = spark.createDataFrame(
         pa.table(
-            {"at": np.arange(10)} | {side: pa.array([name_of(i) for i in at], arrow) for side, at in sides.items()}
+            {"at": np.arange(10)}
+            | {side: pa.array([name_of(i) for i in at], arrow) for side, at in sides.items()}
         )
     )
     assert_same_as_fit(model.transform(df), make_fit())
@@ -196,7 +231,9 @@ def test_integral_widths_interchange(spark, make_fit, make_model, model_type, in
 
 def test_an_id_beyond_the_models_width_is_unknown(spark, make_fit, make_model):
     model = make_model(id_types={"user": "int", "item": "int"})
-    df = pairs(spark).withColumn("user", F.col("user") + 2**32)  # would be a known id after a silent cast
+    df = pairs(spark).withColumn(
+        "user", F.col("user") + 2**32
+    )  # would be a known id after a silent cast
     assert_same_as_fit(model.transform(df), make_fit(), users=np.full(10, 99))
 
 
@@ -204,7 +241,8 @@ def test_other_types_are_refused(spark, make_model):
     for input_type in ("string", "double", "decimal(10,0)"):
         df = pairs(spark).withColumn("item", F.col("item").cast(input_type))
         with pytest.raises(
-            RequestError, match=r"column 'item' is of type .* model's item ids are of type bigint: cast"
+            RequestError,
+            match=r"column 'item' is of type .* model's item ids are of type bigint: cast",
         ):
             make_model().transform(df)
 
@@ -223,7 +261,9 @@ def test_null_ids_end_the_action(spark, make_model):
     df = pairs(spark).withColumn("item", F.when(F.col("at") > 2, F.col("item")))
     predictions = model.transform(df)
     for action in (predictions.collect, predictions.count, predictions.select("at").toArrow):
-        with pytest.raises(SparkRuntimeException, match="column 'item' holds 3 null or NaN ids") as caught:
+        with pytest.raises(
+            SparkRuntimeException, match="column 'item' holds 3 null or NaN ids"
+        ) as caught:
             action()
         assert caught.value.getCondition() == "USER_RAISED_EXCEPTION"
 
@@ -232,12 +272,14 @@ def test_null_ids_end_the_action(spark, make_model):
 def test_nan_ids_too(spark, make_model):
     ids = pa.array(np.arange(28.0))
     model = make_model(ids, id_types={"user": "double", "item": "bigint"})
-    df = pairs(spark).withColumn("user", F.when(F.col("at") > 0, F.col("user").cast("double")).otherwise(float("nan")))
+    df = pairs(spark).withColumn(
+        "user", F.when(F.col("at") > 0, F.col("user").cast("double")).otherwise(float("nan"))
+    )
     with pytest.raises(SparkRuntimeException, match="column 'user' holds 1 null or NaN ids"):
         model.transform(df).collect()
 
 
-# ---- pyspark.ml's manners --------------------------------------------------------------------------------------------
+# ---- pyspark.ml's manners ----------------------------------------------------------------------
 
 
 def test_params_copy_and_uid(spark, make_model):
@@ -255,9 +297,14 @@ def test_params_copy_and_uid(spark, make_model):
 
 @pytest.mark.parametrize("choices", KINDS)
 def test_factors(make_fit, make_model, choices):
-    model, fit = make_model(**choices), make_fit(**choices)
+    model = make_model(**choices)
+    fit = make_fit(**choices)
     for frame, side in ((model.userFactors, fit.rows), (model.itemFactors, fit.cols)):
-        assert frame.dtypes == [("id", "bigint"), ("features", "array<float>"), ("spread", "array<float>")]
+        assert frame.dtypes == [
+            ("id", "bigint"),
+            ("features", "array<float>"),
+            ("spread", "array<float>"),
+        ]
         table = frame.orderBy("id").toArrow()
         n = table.num_rows
         np.testing.assert_array_equal(np.stack(table["features"].to_numpy()), side.mean[:n])
@@ -265,7 +312,8 @@ def test_factors(make_fit, make_model, choices):
 
 
 def test_summary(make_fit, make_model):
-    model, fit = make_model(), make_fit()
+    model = make_model()
+    fit = make_fit()
     assert model.summary.objectiveHistory == fit.objective_history
     assert (model.summary.totalIterations, model.summary.converged) == (5, False)
     assert (model.rank, model.effectiveRank) == (3, fit.effective_rank)

@@ -1,4 +1,6 @@
-"""The notebooks of the documentation, cell by cell, with real data where they are and simulated ones elsewhere."""
+"""The notebooks of the documentation, cell by cell, with real data where they are and simulated
+ones elsewhere.
+"""
 
 import contextlib
 import io
@@ -46,7 +48,9 @@ def test_films(spark, monkeypatch, tmp_path, data):
     assert len(left["best"].recommendations) == 5
     error = ((left["predicted"].prediction > 0) != left["liked"]).mean()
     assert error < 0.3
-    assert left["certified"].headline.startswith("With 95% confidence, the model's predictions are wrong on at most")
+    assert left["certified"].headline.startswith(
+        "With 95% confidence, the model's predictions are wrong on at most"
+    )
 
 
 @pytest.mark.parametrize("data", [pytest.param("real", marks=pytest.mark.slow), "simulated"])
@@ -60,12 +64,13 @@ def test_roll_calls(monkeypatch, tmp_path, data):
     assert left["wrong"] / left["kept_out"].sum() < certificate.bound < 0.3
 
 
-# ---- README on Spark Connect; test_guides.py runs it on a classic session --------------------------------------------
+# ---- README on Spark Connect; test_guides.py runs it on a classic session ----------------------
 
 
 @pytest.mark.connect
 def test_the_examples_print_what_the_readme_says(spark):
-    known, found = {}, []
+    known = {}
+    found = []
     for snippet in snippets(ROOT / "README.md"):
         if snippet.kind == "python":
             with contextlib.redirect_stdout(io.StringIO()) as printed:

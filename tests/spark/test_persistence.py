@@ -51,7 +51,7 @@ def hidden(folder):
     return [entry.name for entry in folder.iterdir() if entry.name.startswith(".")]
 
 
-# ---- there and back --------------------------------------------------------------------------------------------------
+# ---- there and back ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("choices", KINDS, ids=["hinge", "logistic", "diagonal"])
@@ -94,11 +94,17 @@ def test_the_folder_is_open_formats(saved, make_model):
 
 
 def test_generic_loaders_find_the_class(spark, saved):
-    assert isinstance(DefaultParamsReader.loadParamsInstance(str(saved), spark), OneBitCompletionModel)
-    assert isinstance(OneBitCompletionModel.read().session(spark).load(str(saved)), OneBitCompletionModel)
+    assert isinstance(
+        DefaultParamsReader.loadParamsInstance(str(saved), spark), OneBitCompletionModel
+    )
+    assert isinstance(
+        OneBitCompletionModel.read().session(spark).load(str(saved)), OneBitCompletionModel
+    )
 
 
-@pytest.mark.parametrize("id_type", ["date", pytest.param("string", marks=SLOW), pytest.param("int", marks=SLOW)])
+@pytest.mark.parametrize(
+    "id_type", ["date", pytest.param("string", marks=SLOW), pytest.param("int", marks=SLOW)]
+)
 def test_id_types_survive(spark, make_model, tmp_path, id_type):
     ids = pa.array(np.arange(28, dtype=np.int32))
     ids = ids.cast({"string": pa.string(), "date": pa.date32(), "int": pa.int32()}[id_type])
@@ -109,7 +115,7 @@ def test_id_types_survive(spark, make_model, tmp_path, id_type):
     assert loaded.transform(users).count() == 28
 
 
-# ---- overwriting -----------------------------------------------------------------------------------------------------
+# ---- overwriting -------------------------------------------------------------------------------
 
 
 def test_an_existing_folder_is_replaced_only_on_request(saved, make_model):
@@ -124,7 +130,8 @@ def test_an_existing_folder_is_replaced_only_on_request(saved, make_model):
 
 def test_only_a_model_is_overwritten(make_model, tmp_path):
     """By each of the ways in which a model is written."""
-    model, mine = make_model(), tmp_path / "mine"
+    model = make_model()
+    mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "precious.txt").write_text("mine")
     for kind, write in {
@@ -155,7 +162,10 @@ def killed(*args, **kwargs):
 
 @pytest.mark.parametrize("renaming", [True, False])
 def test_killed_before_the_end_of_writing(saved, make_model, monkeypatch, tmp_path, renaming):
-    """On disk the old model stays whole; on an object store (simulated) no folder is left that passes for a model."""
+    """On disk the old model stays whole;
+
+    on an object store (simulated) no folder is left that passes for a model.
+    """
     if not renaming:
         monkeypatch.setattr(filesystem, "RENAMING", ())
     with monkeypatch.context() as patch:
@@ -179,7 +189,8 @@ def test_killed_before_the_end_of_writing(saved, make_model, monkeypatch, tmp_pa
 def test_a_failed_rename_restores_the_old_model(spark, saved, make_model, monkeypatch, failing):
     """The first move puts the old model aside, the second puts the new one in place."""
     kind = type(Location(spark, saved))
-    moves, move = [], kind.move_to
+    moves = []
+    move = kind.move_to
 
     def fail(self, target):
         moves.append(target)
@@ -220,14 +231,18 @@ def test_a_folder_that_appeared_meanwhile_is_not_touched(spark, tmp_path):
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("", "empty"), ("nosuch://a/b", "No FileSystem|Unrecognized filesystem"), ("file:///", "name a")],
+    [
+        ("", "empty"),
+        ("nosuch://a/b", "No FileSystem|Unrecognized filesystem"),
+        ("file:///", "name a"),
+    ],
 )
 def test_impossible_paths(make_model, path, reason):
     with pytest.raises(RequestError, match=reason):
         make_model().save(path)
 
 
-# ---- damage ----------------------------------------------------------------------------------------------------------
+# ---- damage ------------------------------------------------------------------------------------
 
 
 def edit(**changes):
@@ -254,14 +269,28 @@ def other_schema(path):
 
 
 DAMAGES = {  # what Spark reads; tests/unit has what stands in metadata.json
-    "another format": (edit(format_version=2), "format_version 2, and this onebit_spark reads 1 only: load it with"),
-    "id types": (edit(id_types={"user": "string", "item": "bigint"}), "should have the columns id string"),
+    "another format": (
+        edit(format_version=2),
+        "format_version 2, and this onebit_spark reads 1 only: load it with",
+    ),
+    "id types": (
+        edit(id_types={"user": "string", "item": "bigint"}),
+        "should have the columns id string",
+    ),
     "no such type": (edit(id_types={"user": "strong", "item": "bigint"}), "damaged model folder"),
-    "no users": (lambda path: shutil.rmtree(path / "users"), "damaged model folder: it has no users/"),
-    "no items": (lambda path: shutil.rmtree(path / "items"), "damaged model folder: it has no items/"),
+    "no users": (
+        lambda path: shutil.rmtree(path / "users"),
+        "damaged model folder: it has no users/",
+    ),
+    "no items": (
+        lambda path: shutil.rmtree(path / "items"),
+        "damaged model folder: it has no items/",
+    ),
     "no Parquet": (lambda path: empty(path / "items"), "damaged model folder: items/"),
     "rotten Parquet": (
-        lambda path: (empty(path / "users") / "part.parquet").write_bytes(b"not a Parquet file at all"),
+        lambda path: (empty(path / "users") / "part.parquet").write_bytes(
+            b"not a Parquet file at all"
+        ),
         "damaged model folder: users/",
     ),
     "schema": (other_schema, "users/ should have the columns id bigint, mean array<float>"),

@@ -1,4 +1,6 @@
-"""What is computed here as Spark computes it, and the ways around what a version of Spark does not have."""
+"""What is computed here as Spark computes it, and the ways around what a version of Spark does not
+have.
+"""
 
 import doctest
 import os
@@ -17,7 +19,7 @@ from onebit_spark.data.ratings import Columns, rating_tables
 from onebit_spark.engines.spark.columns import cell_hash, given_ratings
 from onebit_spark.engines.spark.frames import in_partitions, map_rows, schema_of, sql_type
 
-# ---- hashes ----------------------------------------------------------------------------------------------------------
+# ---- hashes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kinds", [("int64", "int32"), ("int8", "int16")])
@@ -35,19 +37,35 @@ def test_hashes_of_cells_are_those_of_spark(spark, kinds):
 
 def test_hashes_of_weights_text_and_the_salt(spark):
     weights = np.exp(np.random.default_rng(1).normal(scale=5, size=300)).astype(np.float32)
-    found = spark.createDataFrame(pa.table({"w": weights})).select(F.xxhash64("w").alias("h")).toArrow()["h"].to_numpy()
+    found = (
+        spark.createDataFrame(pa.table({"w": weights}))
+        .select(F.xxhash64("w").alias("h"))
+        .toArrow()["h"]
+        .to_numpy()
+    )
     np.testing.assert_array_equal(weight_hashes(weights), found)
-    numbers = pa.array([Decimal(10**37 + k) for k in range(-3, 4)] + [Decimal(-(10**29))], pa.decimal128(38, 0))
-    found = spark.createDataFrame(pa.table({"d": numbers})).select(F.xxhash64("d").alias("h")).toArrow()["h"].to_numpy()
-    np.testing.assert_array_equal(hashed(numbers, np.full(len(numbers), SPARK_SEED)).view(np.int64), found)
+    numbers = pa.array(
+        [Decimal(10**37 + k) for k in range(-3, 4)] + [Decimal(-(10**29))], pa.decimal128(38, 0)
+    )
+    found = (
+        spark.createDataFrame(pa.table({"d": numbers}))
+        .select(F.xxhash64("d").alias("h"))
+        .toArrow()["h"]
+        .to_numpy()
+    )
+    np.testing.assert_array_equal(
+        hashed(numbers, np.full(len(numbers), SPARK_SEED)).view(np.int64), found
+    )
     assert spark.sql(f"SELECT xxhash64('{SALT}') AS h").first()["h"] % 2**64 == SALT_HASH
 
 
-# ---- schemas without Spark's parser ----------------------------------------------------------------------------------
+# ---- schemas without Spark's parser ------------------------------------------------------------
 
 
 def test_a_text_of_columns():
-    schema = schema_of("block int, n long, m bigint, rows binary, mean array<float>, wrong boolean, name string")
+    schema = schema_of(
+        "block int, n long, m bigint, rows binary, mean array<float>, wrong boolean, name string"
+    )
     assert schema.names == ["block", "n", "m", "rows", "mean", "wrong", "name"]
     kinds = [field.dataType.simpleString() for field in schema]
     assert kinds == ["int", "bigint", "bigint", "binary", "array<float>", "boolean", "string"]
@@ -55,9 +73,23 @@ def test_a_text_of_columns():
 
 @pytest.mark.parametrize(
     "kind",
-    ["tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "boolean", "date", "timestamp",
-     "decimal(12,3)", "timestamp_ntz", "array<double>"],
-)  # fmt: skip
+    [
+        "tinyint",
+        "smallint",
+        "int",
+        "bigint",
+        "float",
+        "double",
+        "string",
+        "binary",
+        "boolean",
+        "date",
+        "timestamp",
+        "decimal(12,3)",
+        "timestamp_ntz",
+        "array<double>",
+    ],
+)
 def test_a_type_by_its_name_in_sql(spark, kind):
     """The last three are parsed by Spark."""
     (field,) = StructType().add("id", sql_type(kind))
@@ -65,7 +97,7 @@ def test_a_type_by_its_name_in_sql(spark, kind):
     assert field.nullable
 
 
-# ---- Python workers, and older versions of Spark ---------------------------------------------------------------------
+# ---- Python workers, and older versions of Spark -----------------------------------------------
 
 
 @pytest.mark.classic
@@ -75,9 +107,11 @@ def test_rows_are_mapped_as_by_mapinarrow_in_the_same_workers(spark):
         total = sum(pc.sum(batch.column(0)).as_py() for batch in batches)
         yield pa.record_batch({"total": [total], "daemon": [os.getppid()]})
 
-    frame, schema = spark.range(0, 1000, 1, 3), "total long, daemon long"
+    frame = spark.range(0, 1000, 1, 3)
+    schema = "total long, daemon long"
     environment = dict(spark.sparkContext.environment)
-    found, expected = map_rows(frame, added_up, schema), frame.mapInArrow(added_up, schema)
+    found = map_rows(frame, added_up, schema)
+    expected = frame.mapInArrow(added_up, schema)
     assert sorted(found.collect()) == sorted(expected.collect())
     assert spark.sparkContext.environment == environment
 
@@ -99,7 +133,8 @@ def test_rows_reach_their_partition_by_hashing(spark, monkeypatch):
 def test_predictions_by_way_of_pandas(spark, make_model, monkeypatch):
     """Spark 4.0 has no ``arrow_udf``. Also of ids without ratings, whose factors are null."""
     pairs = spark.createDataFrame([(0, 0), (5, 3), (99, 3), (99, 99)], "user long, item long")
-    model, columns = make_model(), ["score", "std", "probability"]
+    model = make_model()
+    columns = ["score", "std", "probability"]
     expected = model.transform(pairs).orderBy("user", "item").select(*columns).toPandas()
     monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
     found = model.transform(pairs).orderBy("user", "item").select(*columns).toPandas()

@@ -1,4 +1,7 @@
-"""Ratings in Parquet files that Arrow reads past the JVM: the same ratings, fits and messages as by Spark's reader."""
+"""Ratings in Parquet files that Arrow reads past the JVM:
+
+the same ratings, fits and messages as by Spark's reader.
+"""
 
 from decimal import Decimal
 
@@ -22,13 +25,16 @@ N = 600
 
 
 def some_slow(names, *by_default):
-    return [pytest.param(name, marks=() if name in by_default else pytest.mark.slow) for name in names]
+    return [
+        pytest.param(name, marks=() if name in by_default else pytest.mark.slow) for name in names
+    ]
 
 
 def ratings_table():
     """Cells that repeat, with labels that differ."""
     rng = np.random.default_rng(7)
-    users, items = rng.integers(0, 25, N), rng.integers(0, 12, N)
+    users = rng.integers(0, 25, N)
+    items = rng.integers(0, 12, N)
     return pa.table(
         {
             "user": pa.array(users.astype(np.int32)),
@@ -55,7 +61,12 @@ def folder(tmp_path_factory):
     for part, codec in enumerate(("snappy", "zstd", "none")):
         below = path / f"group={part}"
         below.mkdir(parents=True)
-        pq.write_table(table.slice(200 * part, 200), below / "part.parquet", row_group_size=70, compression=codec)
+        pq.write_table(
+            table.slice(200 * part, 200),
+            below / "part.parquet",
+            row_group_size=70,
+            compression=codec,
+        )
         (below / "_SUCCESS").touch()
         (below / ".hidden.parquet").write_text("?")
         (below / "empty.parquet").touch()
@@ -83,10 +94,15 @@ def lines(table):
     return sorted(table.to_pylist(), key=str), table.schema
 
 
-@pytest.mark.parametrize("kind", some_slow(KINDS, "int and dictionary", "text label, wide text", "nulls"))
+@pytest.mark.parametrize(
+    "kind", some_slow(KINDS, "int and dictionary", "text label, wide text", "nulls")
+)
 def test_the_same_ratings_as_by_spark(spark, folder, kind):
-    columns, table = KINDS[kind], spark.read.parquet(folder)
-    ratings = with_weight(table.select(*[name for name in table.columns if name != "group"]), columns)
+    columns = KINDS[kind]
+    table = spark.read.parquet(folder)
+    ratings = with_weight(
+        table.select(*[name for name in table.columns if name != "group"]), columns
+    )
     if kind != "nulls":  # those are refused before any are held out
         ratings = split_off(ratings, columns, 0.3, 5)[0]
     found = pa.Table.from_batches(rating_files(ratings, columns).batches())
@@ -96,7 +112,10 @@ def test_the_same_ratings_as_by_spark(spark, folder, kind):
 
 @pytest.mark.parametrize(
     ("exchange", "columns"),
-    [("driver", {}), pytest.param("broadcast", {"weightCol": "w", "itemCol": "money"}, marks=pytest.mark.slow)],
+    [
+        ("driver", {}),
+        pytest.param("broadcast", {"weightCol": "w", "itemCol": "money"}, marks=pytest.mark.slow),
+    ],
 )
 def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
     ratings = spark.read.parquet(folder)
@@ -112,12 +131,18 @@ def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
 
 
 def test_executors_and_the_driver_read_the_files(spark, folder, monkeypatch):
-    """No rating comes from Spark's reader, unless an id is of a type that depends on its settings."""
-    monkeypatch.setattr(spark_ratings, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings"))
+    """No rating comes from Spark's reader, unless an id is of a type that depends on its
+    settings.
+    """
     monkeypatch.setattr(
-        "onebit_spark.engines.spark.rating_files.map_rows", lambda *_: pytest.fail("Spark has read the ratings")
+        spark_ratings, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings")
     )
-    ratings, dated = spark.read.parquet(folder), Columns(item="day")
+    monkeypatch.setattr(
+        "onebit_spark.engines.spark.rating_files.map_rows",
+        lambda *_: pytest.fail("Spark has read the ratings"),
+    )
+    ratings = spark.read.parquet(folder)
+    dated = Columns(item="day")
     size = spark_ratings.estimate_size(ratings, Columns())
     assert spark_ratings.collect_ratings(ratings, Columns(), size, 10**9).counts.n == N
     with pytest.raises(pytest.fail.Exception):
@@ -129,7 +154,8 @@ def test_executors_and_the_driver_read_the_files(spark, folder, monkeypatch):
 
 
 def test_what_spark_must_read(spark, folder):
-    ratings, columns = spark.read.parquet(folder), Columns()
+    ratings = spark.read.parquet(folder)
+    columns = Columns()
     assert rating_files(ratings, columns) is not None
     held_out = split_off(ratings, columns, 0.3, 5)
     ratings.createOrReplaceTempView("some_ratings")
@@ -146,7 +172,9 @@ def test_what_spark_must_read(spark, folder):
     }
     assert not [name for name, other in others.items() if rating_files(other, columns)]
     assert rating_files(held_out[0], Columns(label="liked")) is None
-    assert rating_files(ratings, Columns(item="group")) is None  # stands in the names of the folders
+    assert (
+        rating_files(ratings, Columns(item="group")) is None
+    )  # stands in the names of the folders
     kept = spark.read.parquet(folder).cache()
     try:
         assert rating_files(kept, columns) is None
@@ -160,13 +188,19 @@ def test_what_spark_must_read(spark, folder):
 
 
 def numbers(n, **more):
-    table = {"user": [k % 7 for k in range(n)], "item": [k % 5 for k in range(n)], "label": [k % 2 for k in range(n)]}
+    table = {
+        "user": [k % 7 for k in range(n)],
+        "item": [k % 5 for k in range(n)],
+        "label": [k % 2 for k in range(n)],
+    }
     return pa.table({**table, **more})
 
 
 OTHER_FILES = {
     "a column is missing": lambda path: pq.write_table(numbers(40).drop_columns(["item"]), path),
-    "another type": lambda path: pq.write_table(numbers(40, user=pa.array([1] * 40, pa.int32())), path),
+    "another type": lambda path: pq.write_table(
+        numbers(40, user=pa.array([1] * 40, pa.int32())), path
+    ),
     "it has changed": lambda path: pq.write_table(numbers(400), path),
     "it is gone": lambda path: path.unlink(),
     "no Parquet": lambda path: path.write_bytes(b"?" * 100),
@@ -185,7 +219,10 @@ def test_files_that_arrow_sees_otherwise_are_left_to_spark(spark, tmp_path, name
     caplog.set_level("INFO", "onebit_spark")
     assert files.batches() is None
     assert files.mapped(spark, iter, "user long") is None
-    assert [record.getMessage().count("Spark reads the files") for record in caplog.records] == [1, 1]
+    assert [record.getMessage().count("Spark reads the files") for record in caplog.records] == [
+        1,
+        1,
+    ]
     assert "b.parquet" in caplog.text
 
 
@@ -201,7 +238,16 @@ def test_a_page_that_is_damaged_is_told_in_one_line(spark, tmp_path, exchange):
     content = bytearray(path.read_bytes())
     content[4:400] = bytes(396)
     path.write_bytes(content)
-    flags = ["--ratings", path, "--output", tmp_path / "model", "--exchange", exchange, "--rank", "1"]
+    flags = [
+        "--ratings",
+        path,
+        "--output",
+        tmp_path / "model",
+        "--exchange",
+        exchange,
+        "--rank",
+        "1",
+    ]
     code, _, err = run_here("fit", *flags)
     assert code == 2
     assert err.splitlines()[-1].count(f"the file file:{path} cannot be read, is it damaged?") == 1

@@ -10,7 +10,8 @@ from support.sparkfits import ALL_ITEMS, ALL_USERS, table_of
 from onebit_spark import RequestError
 from onebit_spark.core.losses import LOSSES
 
-HINGE, LOGISTIC = {"loss": "hinge", "intercepts": False}, {"loss": "logistic"}
+HINGE = {"loss": "hinge", "intercepts": False}
+LOGISTIC = {"loss": "logistic"}
 
 
 def expected(fit, n, by="user", z=None, without=()):
@@ -36,7 +37,9 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.usefixtures("both_ways")
-@pytest.mark.parametrize("choices", [HINGE, pytest.param(LOGISTIC, marks=pytest.mark.slow)], ids=["hinge", "logistic"])
+@pytest.mark.parametrize(
+    "choices", [HINGE, pytest.param(LOGISTIC, marks=pytest.mark.slow)], ids=["hinge", "logistic"]
+)
 def test_for_all_users_by_probability(make_fit, make_model, choices):
     found = make_model(**choices).recommendForAllUsers(5)
     assert found.dtypes == [
@@ -58,22 +61,32 @@ def test_for_all_items_by_a_lower_limit_over_many_blocks(make_fit, make_model, m
 def test_numbers_of_numpy_are_numbers(make_model, monkeypatch):
     monkeypatch.setattr("onebit_spark.spark.recommend.BLOCK_BYTES", 1200)
     model = make_model()
-    found, expected = (model.recommendForAllUsers(n).orderBy("user").collect() for n in (np.int64(2), 2))
+    found, expected = (
+        model.recommendForAllUsers(n).orderBy("user").collect() for n in (np.int64(2), 2)
+    )
     assert found == expected
 
 
 def test_seen_pairs_are_left_out(spark, make_fit, make_model, monkeypatch):
     monkeypatch.setattr("onebit_spark.spark.recommend.BLOCK_BYTES", 1200)
-    without = {(u, i) for u, i in zip(ALL_USERS, ALL_ITEMS, strict=True) if (u + i) % 3 == 0 or (u == 4 and i > 0)}
+    without = {
+        (u, i)
+        for u, i in zip(ALL_USERS, ALL_ITEMS, strict=True)
+        if (u + i) % 3 == 0 or (u == 4 and i > 0)
+    }
     users, items = np.array(sorted(without)).T
-    seen = spark.createDataFrame(pa.table({"user": np.append(users, 999), "item": np.append(items, 0)}))
+    seen = spark.createDataFrame(
+        pa.table({"user": np.append(users, 999), "item": np.append(items, 0)})
+    )
     found = table_of(make_model().recommendForAllUsers(18, excludeSeen=seen), "user", "item")
     assert_same(found, expected(make_fit(), 18, without=without))
     assert len(found[4]) == 1
 
 
 def test_subsets_and_string_ids(spark, make_fit, make_model):
-    users, items = (pa.array([f"{kind}{i:02}" for i in range(n)]) for kind, n in (("u", 28), ("i", 18)))
+    users, items = (
+        pa.array([f"{kind}{i:02}" for i in range(n)]) for kind, n in (("u", 28), ("i", 18))
+    )
     model = make_model(users, items, id_types={"user": "string", "item": "string"})
     asked = spark.createDataFrame([("u03",), ("u03",), ("u11",), ("unseen",)], "user string")
     found = table_of(model.recommendForUserSubset(asked, 2), "user", "item")
@@ -83,7 +96,9 @@ def test_subsets_and_string_ids(spark, make_fit, make_model):
     }
     asked = spark.createDataFrame([("i07",)], "item string")
     found = table_of(model.recommendForItemSubset(asked, 100), "item", "user")
-    assert [one[0] for one in found["i07"]] == [f"u{one[0]:02}" for one in expected(make_fit(), 100, by="item")[7]]
+    assert [one[0] for one in found["i07"]] == [
+        f"u{one[0]:02}" for one in expected(make_fit(), 100, by="item")[7]
+    ]
 
 
 @pytest.mark.classic
@@ -110,13 +125,17 @@ def test_what_cannot_be_asked(spark, make_model):
 @pytest.mark.slow
 @pytest.mark.classic
 def test_rankings_are_those_of_the_evaluator_of_spark(spark, make_fit, make_model):
-    """And those of the model in one process, with popularity, unknown users, and an unknown item."""
+    """And those of the model in one process, with popularity, unknown users, and an unknown
+    item.
+    """
     rng = np.random.default_rng(6)
     columns = [np.append(rng.integers(0, high, 330), more) for high, more in ((30, 3), (18, 99))]
     labels = np.append(rng.choice([-1, 1], 330), 1)
     table = pa.table({"user": columns[0], "item": columns[1], "label": labels})
-    seen, held_out = table[:180], table[180:]
-    model, here = make_model(), make_fit()
+    seen = table[:180]
+    held_out = table[180:]
+    model = make_model()
+    here = make_fit()
     frames = [spark.createDataFrame(part) for part in (seen, held_out)]
     found = model.ranking(frames[1], 4, excludeSeen=frames[0])
     expected = here.ranking(held_out, n=4, seen=seen)
@@ -125,9 +144,13 @@ def test_rankings_are_those_of_the_evaluator_of_spark(spark, make_fit, make_mode
     for name, figures in found.items():
         assert figures == pytest.approx(expected[name]), name
     wanted = frames[1].where("label > 0").join(frames[0], ["user", "item"], "left_anti")
-    relevant = wanted.groupBy("user").agg(F.collect_set(F.col("item").cast("double")).alias("label"))
+    relevant = wanted.groupBy("user").agg(
+        F.collect_set(F.col("item").cast("double")).alias("label")
+    )
     lists = model.recommendForUserSubset(wanted, 4, excludeSeen=frames[0])
-    listed = lists.select("user", F.expr("transform(recommendations, one -> double(one.item))").alias("prediction"))
+    listed = lists.select(
+        "user", F.expr("transform(recommendations, one -> double(one.item))").alias("prediction")
+    )
     both = listed.join(relevant, "user").cache()
     for name, value in found["model"].items():
         assert RankingEvaluator(metricName=name, k=4).evaluate(both) == pytest.approx(value)
@@ -139,7 +162,9 @@ def test_rankings_without_the_seen_ratings(spark, make_fit, make_model):
     found = make_model().ranking(frame, 4)
     assert "popularity" not in found
     assert found["model"] == pytest.approx(make_fit().ranking(ratings, n=4)["model"])
-    with pytest.raises(RequestError, match="no user that the model knows has a positive rating that was not seen"):
+    with pytest.raises(
+        RequestError, match="no user that the model knows has a positive rating that was not seen"
+    ):
         make_model().ranking(frame, 4, excludeSeen=frame)
     with pytest.raises(RequestError, match="excludeSeen has no rating: leave it out"):
         make_model().ranking(frame, 4, excludeSeen=frame.limit(0))

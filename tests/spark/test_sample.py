@@ -27,7 +27,9 @@ def test_a_saved_model_draws_as_the_fitted_one(model, once_rated, tmp_path):
 
 
 def test_draws_follow_from_seed_and_ids_alone(model, spark):
-    pairs = spark.createDataFrame([(1, 2), (1, 900), (900, 2), (901, 902), (3, 4)], "user int, item long")
+    pairs = spark.createDataFrame(
+        [(1, 2), (1, 900), (900, 2), (901, 902), (3, 4)], "user int, item long"
+    )
     whole = scores(model.sample(pairs.coalesce(1), seed=1))
     assert scores(model.sample(pairs.repartition(4), seed=1)) == whole
     other = scores(model.sample(pairs, seed=2))
@@ -36,7 +38,9 @@ def test_draws_follow_from_seed_and_ids_alone(model, spark):
 
 @pytest.mark.slow
 def test_draws_are_as_wide_as_std_says(model, once_rated, spark):
-    strangers = spark.range(2000).select((F.col("id") + 1000).alias("user"), F.lit(2).cast("long").alias("item"))
+    strangers = spark.range(2000).select(
+        (F.col("id") + 1000).alias("user"), F.lit(2).cast("long").alias("item")
+    )
     for pairs in (once_rated.select("user", "item"), strangers):
         table = model.sample(model.transform(pairs)).toPandas()
         away = (table["sampledScore"] - table["score"]) / table["std"]

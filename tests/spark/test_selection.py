@@ -18,19 +18,30 @@ UNKNOWN = "the model does not record which ratings it was fitted on"
 
 @pytest.fixture(scope="module")
 def held():
-    """3000 fresh ratings of what ``make_fit`` fits, some of ids that it has never seen; some are switched."""
+    """3000 fresh ratings of what ``make_fit`` fits, some of ids that it has never seen;
+
+    some are switched.
+    """
     rng = np.random.default_rng(5)
     rng.integers(0, 28, 400), rng.integers(0, 18, 400)
-    left, right = rng.normal(size=30), rng.normal(size=20)
-    rows, cols = rng.integers(0, 30, 3000), rng.integers(0, 20, 3000)
-    labels = np.where(left[rows] * right[cols] + 0.5 > 0, 1, -1) * np.where(rng.random(3000) < 0.03, -1, 1)
+    left = rng.normal(size=30)
+    right = rng.normal(size=20)
+    rows = rng.integers(0, 30, 3000)
+    cols = rng.integers(0, 20, 3000)
+    labels = np.where(left[rows] * right[cols] + 0.5 > 0, 1, -1) * np.where(
+        rng.random(3000) < 0.03, -1, 1
+    )
     return rows, cols, labels, np.array(["old", "new", None], object)[rows % 3]
 
 
 @pytest.fixture(scope="module")
 def ratings(spark, held):
     lines = list(zip(*(each.tolist() for each in held), strict=True))
-    df = spark.createDataFrame(lines, "user long, item long, label int, age string").repartition(3).cache()
+    df = (
+        spark.createDataFrame(lines, "user long, item long, label int, age string")
+        .repartition(3)
+        .cache()
+    )
     yield df
     df.unpersist()
 
@@ -40,7 +51,10 @@ def make_known(make_fit, make_model):
     """A model that has kept its confidences."""
 
     def make(**choices):
-        kept = {name: getattr(make_fit(**choices).info, name) for name in ("confidences", "n_positive", "n_ratings")}
+        kept = {
+            name: getattr(make_fit(**choices).info, name)
+            for name in ("confidences", "n_positive", "n_ratings")
+        }
         return make_model(info=kept, **choices)
 
     return make
@@ -59,7 +73,8 @@ def certified(make_known, ratings):
 @pytest.mark.parametrize("loss", [pytest.param("hinge", marks=pytest.mark.slow), "logistic"])
 def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
     choices = {"loss": loss, "max_iter": 60}  # after fewer the confidences of the hinge say little
-    fit, model = make_fit(**choices), make_known(**choices)
+    fit = make_fit(**choices)
+    model = make_known(**choices)
     rows, cols, labels, age = held
     groups = np.array([str(value) for value in age])
     expected = fit.certify(rows, cols, labels, Terms(delta=0.1), REQUESTS, groups)
@@ -69,26 +84,37 @@ def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
     for item in expected[1:]:
         value = (item.inputs["group"] or {}).get("value")
         matching = [
-            one for one in found
-            if one["name"] == item.name and one.get("request") == item.inputs.get("request")
-            and bool(one["group"]) == (value is not None) and str((one["group"] or {}).get("value")) == str(value)
-        ]  # fmt: skip
+            one
+            for one in found
+            if one["name"] == item.name
+            and one.get("request") == item.inputs.get("request")
+            and bool(one["group"]) == (value is not None)
+            and str((one["group"] or {}).get("value")) == str(value)
+        ]
         (one,) = matching
         assert_same_figures(one, item, "group")
-    assert certified.certificate["headline"] is None  # no certificate is about all pairs that are predicted
+    assert (
+        certified.certificate["headline"] is None
+    )  # no certificate is about all pairs that are predicted
     for one in found:  # the model kept no sketch of its ratings
         assert one["freshness"] == {"checked": False, "reason": UNKNOWN}
-        assert f"could not be checked: {UNKNOWN}. This holds only if it has not." in one["statement"]
+        assert (
+            f"could not be checked: {UNKNOWN}. This holds only if it has not." in one["statement"]
+        )
     assert requests_of(certified) == list(REQUESTS)
     met = expected[1]
     assert 0.5 < met.inputs["answered_share"] < 1
     lines = certified.transform(ratings).toPandas()
     assert lines["answered"].dtype == bool
-    np.testing.assert_array_equal(lines["answered"], fit.answered(lines["user"], lines["item"], met))
+    np.testing.assert_array_equal(
+        lines["answered"], fit.answered(lines["user"], lines["item"], met)
+    )
     assert lines["answered"].sum() == met.inputs["n_answered"]
     wrong = lines["prediction"] != lines["label"]
     assert wrong[lines["answered"]].sum() == met.inputs["errors"]
-    np.testing.assert_array_equal(model.transform(ratings).toPandas()["prediction"], lines["prediction"])
+    np.testing.assert_array_equal(
+        model.transform(ratings).toPandas()["prediction"], lines["prediction"]
+    )
     assert "answered" not in model.transform(ratings).columns
 
 
@@ -111,11 +137,17 @@ def test_the_headline_as_in_process(make_fit, make_known, ratings, held):
 
 
 @pytest.mark.parametrize("rule", ["drop", pytest.param("nan", marks=pytest.mark.slow)])
-def test_what_is_not_predicted_is_not_certified(make_fit, make_known, ratings, held, spark, tmp_path, rule):
-    """Unknown pairs count as not answered, as in process, and are not answered where they are predicted later."""
+def test_what_is_not_predicted_is_not_certified(
+    make_fit, make_known, ratings, held, spark, tmp_path, rule
+):
+    """Unknown pairs count as not answered, as in process, and are not answered where they are
+    predicted later.
+    """
     rows, cols, labels, _ = held
     unknown = int(np.sum((rows >= 28) | (cols >= 18)))
-    expected = replace(make_fit(), cold_start=rule).certify(rows, cols, labels, Terms(delta=0.1), REQUESTS)
+    expected = replace(make_fit(), cold_start=rule).certify(
+        rows, cols, labels, Terms(delta=0.1), REQUESTS
+    )
     certified = make_known().setColdStartStrategy(rule).certify(ratings, REQUESTS, delta=0.1)
     for one, item in zip(certified.certificate["certificates"], expected, strict=True):
         assert_same_figures(one, item)
@@ -126,7 +158,9 @@ def test_what_is_not_predicted_is_not_certified(make_fit, make_known, ratings, h
     answers = certified.certifySelective(ratings, 0.49)
     lines = answers.setColdStartStrategy("prior").transform(strangers).sort("item").collect()
     assert [line["answered"] for line in lines] == [True, False]
-    SparkRuntime(spark).predict(answers, strangers, 2, Target(str(tmp_path / "predicted"), None, False))
+    SparkRuntime(spark).predict(
+        answers, strangers, 2, Target(str(tmp_path / "predicted"), None, False)
+    )
     lines = spark.read.parquet(str(tmp_path / "predicted")).sort("item").collect()
     assert [line["answered"] for line in lines] == [True, False]
     with pytest.raises(RequestError, match="coldStartStrategy must be one of"):
@@ -145,14 +179,19 @@ def test_the_headline_stays_until_it_is_certified_again(make_known, ratings):
 
 def test_beyond_what_can_be_collected(make_known, ratings, certified, monkeypatch):
     monkeypatch.setattr("onebit_spark.spark.scoring.COLLECT_LIMIT", 0)
-    assert make_known().certifySelective(ratings, REQUESTS, by="age").certificate == certified.certificate
+    assert (
+        make_known().certifySelective(ratings, REQUESTS, by="age").certificate
+        == certified.certificate
+    )
 
 
 @pytest.mark.slow
 def test_which_error_rate_and_under_which_name(spark, ratings, certified, tmp_path):
     model = certified.copy()
     strangers = spark.createDataFrame([(1, 1), (1, 99)], "user long, item long")
-    assert not model.copy().setMaxError(0.001).transform(ratings).where("answered").head(1)  # could not be met
+    assert (
+        not model.copy().setMaxError(0.001).transform(ratings).where("answered").head(1)
+    )  # could not be met
     renamed = model.copy().setAnsweredCol("sure")
     assert renamed.transform(strangers).columns[-1] == "sure"
     assert "answered" not in model.copy().setAnsweredCol("").transform(strangers).columns
@@ -160,7 +199,10 @@ def test_which_error_rate_and_under_which_name(spark, ratings, certified, tmp_pa
     assert requests_of(everything) == [0.49]
     lines = everything.setColdStartStrategy("nan").transform(strangers).sort("item").collect()
     assert [line["answered"] for line in lines] == [True, False]
-    with pytest.raises(RequestError, match=r"maxError 0.2 was not certified for this model: choose one of 0.08, 0.001"):
+    with pytest.raises(
+        RequestError,
+        match=r"maxError 0.2 was not certified for this model: choose one of 0.08, 0.001",
+    ):
         model.copy().setMaxError(0.2).transform(strangers)
     with pytest.raises(RequestError, match="'answered' is already there"):
         model.transform(strangers.selectExpr("*", "true as answered"))
@@ -198,7 +240,9 @@ def test_precisions_as_in_process(make_fit, precise, ratings, held):
     lines = precise.transform(ratings).toPandas()
     for call, item in (("positive", expected[1]), ("negative", expected[3])):
         assert 0 < item.inputs["found_share"] < 1
-        np.testing.assert_array_equal(lines[call], make_fit().called(call, lines["user"], lines["item"], item))
+        np.testing.assert_array_equal(
+            lines[call], make_fit().called(call, lines["user"], lines["item"], item)
+        )
         assert lines[call].sum() == item.inputs["n_answered"]
 
 
@@ -220,7 +264,8 @@ def test_which_precision_and_under_which_name(spark, ratings, precise, tmp_path)
     lines = precise.copy().setColdStartStrategy("nan").transform(strangers).sort("item").collect()
     assert [line["negative"] for line in lines][1] is False
     with pytest.raises(
-        RequestError, match=r"minPrecision 0.5 was not certified for this model: choose one of 0.9, 0.999"
+        RequestError,
+        match=r"minPrecision 0.5 was not certified for this model: choose one of 0.9, 0.999",
     ):
         precise.copy().setMinPrecision("0.5").transform(strangers)
     other.save(str(tmp_path / "model"))
@@ -250,7 +295,8 @@ def test_what_is_refused(make_model, make_known, ratings, monkeypatch):
 
 
 def test_lists_of_answered_pairs_alone(make_fit, certified):
-    fit, model = make_fit(), certified.copy()
+    fit = make_fit()
+    model = certified.copy()
     threshold = model.certificate["certificates"][0]["threshold"]
     sure = fit.confidence(ALL_USERS, ALL_ITEMS) >= threshold
     assert 0.5 < sure.mean() < 0.95

@@ -1,7 +1,7 @@
 """The objective by its long formula, term by term: what the solver's short one is tested against.
 
-Nothing here shares code with the package: the scales γ are integrated numerically from the prior's density, the ratings
-and the rows are visited one by one in plain Python.
+Nothing here shares code with the package: the scales γ are integrated numerically from the prior's
+density, the ratings and the rows are visited one by one in plain Python.
 """
 
 from typing import NamedTuple
@@ -29,10 +29,13 @@ class Scale(NamedTuple):
 def scale(prior, second_moment, count):
     """ρ(γ) ∝ π(γ) γ^{−m/2} e^{−S/(2γ)} by the trapezoidal rule in x = log γ.
 
-    The integrand is analytic and about (α + m/2)^{−½} wide: 50 nodes and more across it for m ≤ 100.
+    The integrand is analytic and about (α + m/2)^{−½} wide: 50 nodes and more across it for m ≤
+    100.
     """
     x = np.linspace(-40, 40, 40_001)
-    log_prior = DENSITY[prior.name](prior.alpha, prior.beta).logpdf(np.exp(x)) + x  # the density of x
+    log_prior = (
+        DENSITY[prior.name](prior.alpha, prior.beta).logpdf(np.exp(x)) + x
+    )  # the density of x
     log_rho = log_prior - 0.5 * count * x - 0.5 * second_moment * np.exp(-x)
     log_rho -= log_rho.max()
     log_rho -= np.log(np.sum(np.exp(log_rho)) * (x[1] - x[0]))
@@ -66,14 +69,17 @@ def best_scales(prior, rows, cols, mean=0.0, mean_variance=1.0, intercept_prior=
 
     ``intercept_prior`` is π^γ of γ_b and γ_d, by default that of the factors.
     """
-    first, own = int(rows.has_intercept), intercept_prior or prior
+    first = int(rows.has_intercept)
+    own = intercept_prior or prior
 
     def second_moment(posterior, k, centre=0.0):
         return np.sum((posterior.location[:, k] - centre) ** 2 + posterior.std[:, k] ** 2)
 
-    m1, m2 = rows.n_rows, cols.n_rows
+    m1 = rows.n_rows
+    m2 = cols.n_rows
     factors = [
-        scale(prior, second_moment(rows, k) + second_moment(cols, k), m1 + m2) for k in range(first, rows.dimension)
+        scale(prior, second_moment(rows, k) + second_moment(cols, k), m1 + m2)
+        for k in range(first, rows.dimension)
     ]
     if not first:
         return HyperPosterior(factors)
@@ -87,17 +93,27 @@ def best_scales(prior, rows, cols, mean=0.0, mean_variance=1.0, intercept_prior=
 
 
 def objective(loss, ratings, weight, rows, cols, scales, xi=None):
-    """λ·AVB (hinge) or −ELBO (logistic) of a state, minimised; every row and column has a rating."""
+    """λ·AVB (hinge) or −ELBO (logistic) of a state, minimised;
+
+    every row and column has a rating.
+    """
     return weight * data_term(loss, ratings, rows, cols, xi) + divergence(rows, cols, scales)
 
 
 def augmented(row, other, i, j):
-    """Means and covariances of [1, b_i, L_i] and [d_j, 1, R_j] (or L_i and R_j): u is their product."""
-    x, z = row.location[i], other.location[j]
-    v, vz = row.covariance[i], other.covariance[j]
+    """Means and covariances of [1, b_i, L_i] and [d_j, 1, R_j] (or L_i and R_j):
+
+    u is their product.
+    """
+    x = row.location[i]
+    z = other.location[j]
+    v = row.covariance[i]
+    vz = other.covariance[j]
     if row.has_intercept:
-        x, v = np.insert(x, 0, 1.0), np.pad(v, ((1, 0), (1, 0)))
-        z, vz = np.insert(z, 1, 1.0), np.insert(np.insert(vz, 1, 0.0, axis=0), 1, 0.0, axis=1)
+        x = np.insert(x, 0, 1.0)
+        v = np.pad(v, ((1, 0), (1, 0)))
+        z = np.insert(z, 1, 1.0)
+        vz = np.insert(np.insert(vz, 1, 0.0, axis=0), 1, 0.0, axis=1)
     return x, v, z, vz
 
 
@@ -111,8 +127,8 @@ def expected_squares(ratings, rows, cols):
 
 
 def data_term(loss, ratings, rows, cols, xi=None):
-    """Definition 1's sum over the ratings (hinge), or the quadratic bound of Section 5 (logistic) at ξ, by
-    default the best one, ξ² = E[u²]."""
+    """Definition 1's sum over the ratings (hinge), or the quadratic bound of Section 5 (logistic)
+    at ξ, by default the best one, ξ² = E[u²]."""
     total = 0.0
     squares = expected_squares(ratings, rows, cols)
     xi = np.sqrt(squares) if xi is None else xi
@@ -122,11 +138,14 @@ def data_term(loss, ratings, rows, cols, xi=None):
         if loss == "hinge":
             total += max(1 - y * u, 0)
             for k in range(len(x)):
-                s, sz = np.sqrt(v[k, k]), np.sqrt(vz[k, k])
+                s = np.sqrt(v[k, k])
+                sz = np.sqrt(vz[k, k])
                 total += C**2 * s * sz + C * abs(z[k]) * s + C * abs(x[k]) * sz
         elif loss == "logistic":
             tau = np.tanh(xi[l] / 2) / (4 * xi[l])
-            total -= -np.log1p(np.exp(-xi[l])) + (y * u - xi[l]) / 2 - tau * (squares[l] - xi[l] ** 2)
+            total -= (
+                -np.log1p(np.exp(-xi[l])) + (y * u - xi[l]) / 2 - tau * (squares[l] - xi[l] ** 2)
+            )
         else:
             raise NotImplementedError(f"write the data term of the loss {loss!r} here")
     return total

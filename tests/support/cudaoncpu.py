@@ -1,4 +1,7 @@
-"""The GPU's kernels on the CPU: a .cu file behind ``cuda_on_cpu.h``, compiled by g++, called by ctypes."""
+"""The GPU's kernels on the CPU:
+
+a .cu file behind ``cuda_on_cpu.h``, compiled by g++, called by ctypes.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,29 @@ from onebit_spark.engines.cuda.device import text_of
 from support import cudasanitized
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
-SANITIZER = os.environ.get("ONEBIT_SANITIZER")  # a tool of compute-sanitizer: then the kernels run on a GPU
+SANITIZER = os.environ.get(
+    "ONEBIT_SANITIZER"
+)  # a tool of compute-sanitizer: then the kernels run on a GPU
 COMPILER = shutil.which("g++") or shutil.which("c++")
-KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)')
+KERNEL = re.compile(
+    r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)'
+)
 LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)")
 
 
 def _with_launcher(kernel: re.Match[str]) -> str:
-    """A kernel behind a function that launches it, in the same place: it may be there for some macros only."""
+    """A kernel behind a function that launches it, in the same place:
+
+    it may be there for some macros only.
+    """
     name, arguments = kernel.groups()
     names = ", ".join(argument.split()[-1].lstrip("*") for argument in arguments.split(","))
     return (
         f'extern "C" void {name}({arguments});\n'
-        f'extern "C" void run_{name}(unsigned across, unsigned down, unsigned block, size_t shared_bytes, {arguments}) '
-        f"{{ host::launch({{across, down}}, block, shared_bytes, [=] {{ {name}({names}); }}); }}\n{kernel.group()}"
+        f'extern "C" void run_{name}(unsigned across, unsigned down, unsigned block, size_t '
+        f"shared_bytes, {arguments}) "
+        f"{{ host::launch({{across, down}}, block, shared_bytes, [=] {{ {name}({names}); }}); "
+        f"}}\n{kernel.group()}"
     )
 
 
@@ -43,11 +55,23 @@ def _library(source: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     text = re.sub(r"extern __shared__ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)host::shared;", text)
     text = KERNEL.sub(_with_launcher, text)
     folder = Path(mkdtemp(prefix="onebit-cuda-"))
-    code, library = folder / "kernels.cpp", folder / "kernels.so"
+    code = folder / "kernels.cpp"
+    library = folder / "kernels.so"
     code.write_text(f'#include "{HEADER}"\n{text}', encoding="utf-8")
     options = [f"-D{name}={value}" for name, value in macros]
     subprocess.run(
-        [str(COMPILER), "-std=c++17", "-O0", "-w", "-shared", "-fPIC", *options, str(code), "-o", str(library)],
+        [
+            str(COMPILER),
+            "-std=c++17",
+            "-O0",
+            "-w",
+            "-shared",
+            "-fPIC",
+            *options,
+            str(code),
+            "-o",
+            str(library),
+        ],
         check=True,
     )
     return ctypes.CDLL(str(library))
@@ -62,7 +86,10 @@ def run(
     *arguments: object,
     shared: int = 0,
 ):
-    """Run a kernel. Arrays are changed in place; None is a null pointer; numbers are numpy's, of the kernel's type."""
+    """Run a kernel.
+
+    Arrays are changed in place; None is a null pointer; numbers are numpy's, of the kernel's type.
+    """
     grid = (grid, 1) if isinstance(grid, int) else grid
     if SANITIZER:
         cudasanitized.run(SANITIZER, source, name, macros, grid, block, arguments, shared)
@@ -80,9 +107,20 @@ def run(
 
 
 FUNCTIONS = (
-    "empty", "zeros", "ones", "full", "asarray", "ascontiguousarray", "hstack", "diff", "sqrt", "vdot", "argsort",
-    "empty_like", "arange",
-)  # fmt: skip
+    "empty",
+    "zeros",
+    "ones",
+    "full",
+    "asarray",
+    "ascontiguousarray",
+    "hstack",
+    "diff",
+    "sqrt",
+    "vdot",
+    "argsort",
+    "empty_like",
+    "arange",
+)
 
 
 class Array(np.ndarray):
@@ -93,7 +131,10 @@ class Array(np.ndarray):
 
 
 def replace_device(monkeypatch):
-    """Calls of CuPy and launches of kernels reach numpy and the CPU. Tasks are short, so several share a row."""
+    """Calls of CuPy and launches of kernels reach numpy and the CPU.
+
+    Tasks are short, so several share a row.
+    """
     functions = {name: _of_arrays(getattr(np, name)) for name in FUNCTIONS}
     replaced = {
         "cupy": lambda: types.SimpleNamespace(**functions),

@@ -1,9 +1,12 @@
-"""The GPU's kernels in a program of their own, compiled by nvcc, under compute-sanitizer: it does not watch CuPy's.
+"""The GPU's kernels in a program of their own, compiled by nvcc, under compute-sanitizer:
+
+it does not watch CuPy's.
 
     export ONEBIT_SANITIZER=racecheck PYTHONPATH=.:tests
     python -m pytest tests/unit/test_cuda.py --confcutdir tests/unit
 
-runs the tests of the kernels so, on a machine with a GPU and CUDA's toolkit; memcheck, initcheck and synccheck as well.
+runs the tests of the kernels so, on a machine with a GPU and CUDA's toolkit; memcheck, initcheck
+and synccheck as well.
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ import numpy as np
 
 from onebit_spark.engines.cuda.device import text_of
 
-KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(')
-NOTHING, NUMBER = -1, -2  # in the place of an array's length
+KERNEL = re.compile(
+    r'extern "C" __global__ void\s+(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\('
+)
+NOTHING = -1
+NUMBER = -2  # in the place of an array's length
 MAIN = """
 #include <cstdio>
 #include <cstring>
@@ -63,23 +69,44 @@ int main(int, char** given) {
 @cache
 def _program(source: str, macros: tuple[tuple[str, int], ...]) -> Path:
     text = text_of(source)
-    chosen = "\n  ".join(f'if (!strcmp(given[1], "{name}")) kernel = (void*){name};' for name in KERNEL.findall(text))
+    chosen = "\n  ".join(
+        f'if (!strcmp(given[1], "{name}")) kernel = (void*){name};' for name in KERNEL.findall(text)
+    )
     folder = Path(mkdtemp(prefix="onebit-cuda-"))
-    code, program = folder / "kernels.cu", folder / "kernels"
+    code = folder / "kernels.cu"
+    program = folder / "kernels"
     code.write_text(text + MAIN.replace("CHOOSE", chosen), encoding="utf-8")
     options = [f"-D{name}={value}" for name, value in macros]
     subprocess.run(
-        ["nvcc", "-std=c++17", "-arch=native", "-lineinfo", *options, str(code), "-o", str(program)], check=True
+        [
+            "nvcc",
+            "-std=c++17",
+            "-arch=native",
+            "-lineinfo",
+            *options,
+            str(code),
+            "-o",
+            str(program),
+        ],
+        check=True,
     )
     return program
 
 
 def run(
-    tool: str, source: str, name: str, macros: dict[str, int], grid: tuple[int, int], block: int, arguments, shared
+    tool: str,
+    source: str,
+    name: str,
+    macros: dict[str, int],
+    grid: tuple[int, int],
+    block: int,
+    arguments,
+    shared,
 ):
     """As ``cudaoncpu.run``, on the device. What the tool finds is an error."""
     program = _program(source, tuple(sorted(macros.items())))
-    data, places = struct.pack("5i", *grid, block, shared, len(arguments)), {}
+    data = struct.pack("5i", *grid, block, shared, len(arguments))
+    places = {}
     for k, argument in enumerate(arguments):
         if argument is None:
             data += struct.pack("q", NOTHING)
@@ -91,7 +118,16 @@ def run(
             data += struct.pack("q", NUMBER) + argument.tobytes().ljust(8, b"\0")
     file = program.with_name("arguments")
     file.write_bytes(data)
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(program), name, str(file)]
+    command = [
+        "compute-sanitizer",
+        "--tool",
+        tool,
+        "--error-exitcode",
+        "9",
+        str(program),
+        name,
+        str(file),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     data = file.read_bytes()

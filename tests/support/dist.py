@@ -1,4 +1,6 @@
-"""What `make dist` publishes: its contents, README as PyPI renders it, and README's example in an empty environment.
+"""What `make dist` publishes:
+
+its contents, README as PyPI renders it, and README's example in an empty environment.
 
 python tests/support/dist.py python3.11 python3.12 …   # after `python -m build`, with `readme_renderer[md]` installed
 """
@@ -24,7 +26,11 @@ BESIDE = {"README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "pyproject.tom
 
 def package():
     """The files of the package in this checkout."""
-    found = {path.relative_to(ROOT).as_posix() for path in (ROOT / "onebit_spark").rglob("*") if path.suffix in FILES}
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "onebit_spark").rglob("*")
+        if path.suffix in FILES
+    }
     assert {Path(name).suffix for name in found} == FILES
     return found
 
@@ -40,11 +46,18 @@ def check_wheel(path):
     assert inside == package(), inside ^ package()
     page = markdown.render(told.get_payload(decode=True).decode())
     assert page is not None
-    dead = [link for link in re.findall(r'(?:href|src)="([^"]*)"', page) if not link.startswith(("https://", "#"))]
+    dead = [
+        link
+        for link in re.findall(r'(?:href|src)="([^"]*)"', page)
+        if not link.startswith(("https://", "#"))
+    ]
     assert not dead, f"PyPI would show these links, which lead nowhere: {dead}"
     assert "<pre" in page
     assert "<table" in page
-    return f"{len(names)} files, README renders to {len(page) / 1000:.0f} kB of HTML without a dead link"
+    return (
+        f"{len(names)} files, README renders to {len(page) / 1000:.0f} kB of HTML without a "
+        "dead link"
+    )
 
 
 def check_sdist(path):
@@ -70,19 +83,28 @@ def install(python, path, folder):
     subprocess.run([python, "-m", "venv", folder / "env"], check=True)
     inside = folder / "env" / "bin" / "python"
     site = next((folder / "env").glob("lib/python*/site-packages"))
-    empty, began = size(site), time.perf_counter()
-    subprocess.run([inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", path], check=True)
+    empty = size(site)
+    began = time.perf_counter()
+    subprocess.run(
+        [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", path], check=True
+    )
     installed = time.perf_counter()
     work = folder / "work"
     work.mkdir()
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     clean["ONEBIT_CACHE"] = str(folder / "cache")
     command = [inside, "-c", code]
-    printed = subprocess.run(command, cwd=work, env=clean, check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        command, cwd=work, env=clean, check=True, capture_output=True, text=True
+    ).stdout
     assert printed == expected, f"README's example printed\n{printed}"
-    seconds, megabytes = installed - began, (size(site) - empty) / MEGABYTE
+    seconds = installed - began
+    megabytes = (size(site) - empty) / MEGABYTE
     took = time.perf_counter() - installed
-    return f"installed in {seconds:.0f} s, {megabytes:.0f} MB; README's example prints what it should, in {took:.0f} s"
+    return (
+        f"installed in {seconds:.0f} s, {megabytes:.0f} MB; README's example prints what it "
+        f"should, in {took:.0f} s"
+    )
 
 
 def size(folder):
@@ -90,13 +112,16 @@ def size(folder):
 
 
 def main(pythons):
-    wheel, sdist = next((ROOT / "dist").glob("*.whl")), next((ROOT / "dist").glob("*.tar.gz"))
+    wheel = next((ROOT / "dist").glob("*.whl"))
+    sdist = next((ROOT / "dist").glob("*.tar.gz"))
     for path, check in ((wheel, check_wheel), (sdist, check_sdist)):
         print(f"{path.name}: {path.stat().st_size / MEGABYTE:.1f} MB, {check(path)}", flush=True)
     tried = 0
     for python in pythons:
         try:
-            version = subprocess.run([python, "--version"], check=True, capture_output=True, text=True).stdout.strip()
+            version = subprocess.run(
+                [python, "--version"], check=True, capture_output=True, text=True
+            ).stdout.strip()
         except (OSError, subprocess.CalledProcessError):
             print(f"{python}: not on this machine")
             continue

@@ -1,7 +1,9 @@
-"""The contract of engines: every step of another engine against that of this process, from the same state.
+"""The contract of engines:
 
-``tests/unit/test_engine_contract.py`` (threads, and the GPU's kernels on the CPU), ``tests/gpu`` and ``tests/spark``
-run these functions on a fixture ``both``.
+every step of another engine against that of this process, from the same state.
+
+``tests/unit/test_engine_contract.py`` (threads, and the GPU's kernels on the CPU), ``tests/gpu``
+and ``tests/spark`` run these functions on a fixture ``both``.
 """
 
 from dataclasses import fields, replace
@@ -30,29 +32,46 @@ FORMS = {
 }
 
 
-ROWS, COLUMNS, N = 14, 9, 260
+ROWS = 14
+COLUMNS = 9
+N = 260
 
 
 def made(seed, weighted=False, unit=0.25):
-    """Repeated cells, rows of several tasks and of more than ``join_few`` takes, and rows without ratings."""
+    """Repeated cells, rows of several tasks and of more than ``join_few`` takes, and rows without
+    ratings.
+    """
     rng = np.random.default_rng(seed)
-    rows, cols = rng.integers(0, ROWS, N), rng.integers(0, COLUMNS, N)
-    rows[:90], cols[60:120] = 5, 3
+    rows = rng.integers(0, ROWS, N)
+    cols = rng.integers(0, COLUMNS, N)
+    rows[:90] = 5
+    cols[60:120] = 3
     weights = rng.integers(1, 9, N).astype(np.float32) * np.float32(unit) if weighted else None
     return rows, cols, rng.random(N) < 0.6, (ROWS + 3, COLUMNS + 2), weights
 
 
 def far(found, expected):
-    found, expected = np.asarray(found, float), np.asarray(expected, float)
-    return np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-30) if expected.size else 0.0
+    found = np.asarray(found, float)
+    expected = np.asarray(expected, float)
+    return (
+        np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-30)
+        if expected.size
+        else 0.0
+    )
 
 
 class Both:
-    """The same ratings and the same posteriors in two states: on an engine of this process, and on another one."""
+    """The same ratings and the same posteriors in two states:
+
+    on an engine of this process, and on another one.
+    """
 
     def __init__(self, here, there, config, seed=0):
-        self.here, self.there, self.config = here, there, config
-        self.loss, self.rng = loss_of(config), np.random.default_rng(seed)
+        self.here = here
+        self.there = there
+        self.config = config
+        self.loss = loss_of(config)
+        self.rng = np.random.default_rng(seed)
 
     def rows(self, side, table):
         """The rows of a table of the other engine, in this process."""
@@ -75,7 +94,8 @@ class Both:
         """To the rounding of float32 numbers in sums over the coordinates."""
         tolerance = tolerance or 1e-6 * np.sqrt(self.config.dimension)
         for side in SIDES:
-            here, there = self.here.posteriors[side], self.rows(side, self.there.posteriors[side])
+            here = self.here.posteriors[side]
+            there = self.rows(side, self.there.posteriors[side])
             assert far(there.location, here.location) < tolerance
             assert far(there.scale, here.scale) < tolerance
             if here.implicit is not None:  # what rows without ratings tell is never read
@@ -91,15 +111,23 @@ def test_start(both):
 
 def test_half_steps_and_maps(both):
     both.disturb()
-    size, rng = both.config.dimension, both.rng
+    size = both.config.dimension
+    rng = both.rng
     for number in range(2):
         for place, (side, *moves) in enumerate(both.loss.plan()):
             prior = RowPrior(0.2 * rng.normal(size=(1, size)), rng.uniform(0.5, 1.5, (1, size)))
             step = HalfStep(
-                side, number, 0.9, prior, 20.0, *moves, want_data=place == len(both.loss.plan()) - 1,
+                side,
+                number,
+                0.9,
+                prior,
+                20.0,
+                *moves,
+                want_data=place == len(both.loss.plan()) - 1,
                 relaxation=1 + 0.3 * number,
-            )  # fmt: skip
-            here, there = both.here.half_step(both.loss, step), both.there.half_step(both.loss, step)
+            )
+            here = both.here.half_step(both.loss, step)
+            there = both.there.half_step(both.loss, step)
             for entry in fields(here):
                 if entry.name == "data":
                     continue
@@ -129,7 +157,8 @@ def _map(both, rng, size):
 
 def test_steps_over_all_ratings(both):
     both.disturb()
-    here, there = both.here, both.there
+    here = both.here
+    there = both.there
     for split in (Split(4, 0.6, by) for by in UNITS):
         expected = here.holdout_loss(both.config.loss, here.posteriors, split)
         found = there.holdout_loss(both.config.loss, there.posteriors, split)
@@ -141,30 +170,40 @@ def test_steps_over_all_ratings(both):
             < 1e-6
         )
         assert (found.errors, found.n) == (expected.errors, expected.n)
-        assert np.abs(found.margins - expected.margins).sum() < 0.01 * expected.total_weight  # neighbouring bins
+        assert (
+            np.abs(found.margins - expected.margins).sum() < 0.01 * expected.total_weight
+        )  # neighbouring bins
         with here.restricted(split) as part, there.restricted(split) as other:
             assert other.engine.n_ratings == part.engine.n_ratings
             for side in SIDES:
-                numbers, counts = part.engine.numbers[side], other.engine.counts(side)
+                numbers = part.engine.numbers[side]
+                counts = other.engine.counts(side)
                 if other.engine.numbers is not None:
                     assert np.array_equal(other.engine.numbers[side], numbers)
                     assert np.array_equal(counts, part.engine.counts(side))
                 else:
                     assert np.array_equal(counts[numbers], part.engine.counts(side))
-    expected, found = here.gibbs_errors(Draws(5, 3)), there.gibbs_errors(Draws(5, 3))
+    expected = here.gibbs_errors(Draws(5, 3))
+    found = there.gibbs_errors(Draws(5, 3))
     assert found.ratings == expected.ratings
     assert abs(found.errors - expected.errors) <= 2  # a draw may lie at 0 but for rounding
     for stride in (1, 7):
         work = CountConfidences(2.0, stride)
-        expected, found = (each.engine.over_ratings(work, *each.posteriors.values()) for each in (here, there))
+        expected, found = (
+            each.engine.over_ratings(work, *each.posteriors.values()) for each in (here, there)
+        )
         assert found.sum() == expected.sum()
-        assert np.abs(found - expected).sum() <= 2 * max(4, 0.005 * expected.sum())  # neighbouring bins
+        assert np.abs(found - expected).sum() <= 2 * max(
+            4, 0.005 * expected.sum()
+        )  # neighbouring bins
 
 
 def test_positions(both):
     both.disturb()
     size = both.config.dimension
-    priors = {side: RowPrior(np.zeros((1, size)), both.rng.uniform(0.5, 1.5, (1, size))) for side in SIDES}
+    priors = {
+        side: RowPrior(np.zeros((1, size)), both.rng.uniform(0.5, 1.5, (1, size))) for side in SIDES
+    }
     axes, expected = both.here.measure(both.here.posteriors, both.loss, priors)
     same_axes, found = both.there.measure(both.there.posteriors, both.loss, priors)
     assert far(same_axes.positions, axes.positions) < 1e-4
@@ -197,21 +236,30 @@ def test_rows_without_idle_factors(both):
     for side in SIDES:
         posterior = both.there.posteriors[side]
         expected = both.here.posteriors[side].with_only(kept)
-        found = both.rows(side, both.there.convert(side, partial(RowPosterior.with_only, factors=kept), posterior))
+        found = both.rows(
+            side, both.there.convert(side, partial(RowPosterior.with_only, factors=kept), posterior)
+        )
         assert np.array_equal(found.location, expected.location)
         assert np.array_equal(found.scale, expected.scale)
 
 
 def test_rows(both):
     both.disturb()
-    size, here, there = both.config.dimension, both.here, both.there
+    size = both.config.dimension
+    here = both.here
+    there = both.there
     prior = RowPrior(both.rng.normal(size=(1, size)), both.rng.uniform(0.5, 1.5, (1, size)))
     for side in SIDES:
         assert (
-            far(there.column_norms(side, there.posteriors[side]), here.column_norms(side, here.posteriors[side])) < 1e-6
+            far(
+                there.column_norms(side, there.posteriors[side]),
+                here.column_norms(side, here.posteriors[side]),
+            )
+            < 1e-6
         )
         assert far(there.coef_gram(side), here.coef_gram(side)) < 1e-6
-        expected, found = here.posterior(side, prior), both.rows(side, there.posterior(side, prior))
+        expected = here.posterior(side, prior)
+        found = both.rows(side, there.posterior(side, prior))
         assert far(found.location, expected.location) < 1e-6
         assert far(found.scale, expected.scale) < 1e-6
         assert there.engine.count(side) == here.engine.count(side)
@@ -226,11 +274,15 @@ def test_rows_of_a_slice(both):
     """Rows that are taken by their numbers and placed again; the others have the prior."""
     both.disturb()
     size = both.config.dimension
-    scales = HyperPosterior(factor_prior(both.config, 9), intercept_prior(both.config), np.ones(both.config.factors))
+    scales = HyperPosterior(
+        factor_prior(both.config, 9), intercept_prior(both.config), np.ones(both.config.factors)
+    )
     assert scales.unseen("rows").precision.shape == (1, size)
     numbers = {side: np.arange(both.here.engine.n_rows(side))[::2] for side in SIDES}
     taken = both.there.take(both.there.posteriors, numbers)
     expected, found = (state.place(taken, numbers, scales) for state in (both.here, both.there))
     for side in SIDES:
-        assert np.array_equal(taken[side].packed(), both.here.posteriors[side].take(numbers[side]).packed())
+        assert np.array_equal(
+            taken[side].packed(), both.here.posteriors[side].take(numbers[side]).packed()
+        )
         assert np.array_equal(both.rows(side, found[side]).packed(), expected[side].packed())

@@ -1,6 +1,7 @@
 """Spark's event log, read while it is written: which phase a fit is in, and what befell its tasks.
 
-Spark flushes the log when a job starts, when it ends and when an executor is lost; the rest is there in the end.
+Spark flushes the log when a job starts, when it ends and when an executor is lost; the rest is
+there in the end.
 """
 
 import json
@@ -20,7 +21,12 @@ WRITING = "writing"
 
 def event_log_settings(folder):
     """One plain file in the folder, for one application."""
-    settings = {"enabled": "true", "dir": folder.as_uri(), "compress": "false", "rolling.enabled": "false"}
+    settings = {
+        "enabled": "true",
+        "dir": folder.as_uri(),
+        "compress": "false",
+        "rolling.enabled": "false",
+    }
     return {f"spark.eventLog.{name}": value for name, value in settings.items()}
 
 
@@ -66,9 +72,14 @@ class EventLog:
 
     def lost_executors(self):
         """Executor ─► why it was removed."""
-        return {event["Executor ID"]: event["Removed Reason"] for event in self.events("ExecutorRemoved")}
+        return {
+            event["Executor ID"]: event["Removed Reason"]
+            for event in self.events("ExecutorRemoved")
+        }
 
     def _jobs(self, phase):
         wanted = f"onebit_spark: {phase}"
-        jobs = [job for job in self.events("JobStart") if job["Stage IDs"]]  # no stages: an empty table was asked for
+        jobs = [
+            job for job in self.events("JobStart") if job["Stage IDs"]
+        ]  # no stages: an empty table was asked for
         return [job for job in jobs if job["Properties"].get("spark.job.description") == wanted]

@@ -21,7 +21,9 @@ from support.standalone import WORKERS, send, unfinished_tasks, wait_for
 
 ROOT = Path(__file__).parents[2]
 
-RANK, ITERATIONS, BLOCKS = 5, 6, 4
+RANK = 5
+ITERATIONS = 6
+BLOCKS = 4
 PATIENCE = 1200  # seconds until a fit counts as stuck: a busy machine takes several minutes for one
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -43,7 +45,9 @@ SETTINGS = {
 def write_ratings(path):
     """200,000 ratings as Parquet."""
     rows, cols, labels = power_law_ratings(3_000, 800, 200_000, seed=8)
-    pq.write_table(pa.table({"user": rows, "item": cols, "label": labels}), path, row_group_size=25_000)
+    pq.write_table(
+        pa.table({"user": rows, "item": cols, "label": labels}), path, row_group_size=25_000
+    )
 
 
 class ClusterFit:
@@ -60,10 +64,26 @@ class ClusterFit:
         settings = {**SETTINGS, **event_log_settings(events), **(settings or {})}
         flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
         self._command = cluster.command(
-            "--py-files", package_zip, *flags, job, "--ratings", ratings,
-            "--output", self.model, "--rank", RANK, "--max-iter", ITERATIONS, "--tol", 0,
-            "--row-blocks", BLOCKS, "--col-blocks", BLOCKS, *arguments,
-        )  # fmt: skip
+            "--py-files",
+            package_zip,
+            *flags,
+            job,
+            "--ratings",
+            ratings,
+            "--output",
+            self.model,
+            "--rank",
+            RANK,
+            "--max-iter",
+            ITERATIONS,
+            "--tol",
+            0,
+            "--row-blocks",
+            BLOCKS,
+            "--col-blocks",
+            BLOCKS,
+            *arguments,
+        )
 
     def run(self):
         """Undisturbed, to its good end."""
@@ -72,7 +92,10 @@ class ClusterFit:
         return self
 
     def disturbed(self, faults):
-        """In each phase, cause its fault to an executor that is at a task; to the fit's good end all the same."""
+        """In each phase, cause its fault to an executor that is at a task;
+
+        to the fit's good end all the same.
+        """
         with self.started() as process:
             for phase, fault in faults.items():
                 self.reaches(phase, process)
@@ -81,11 +104,15 @@ class ClusterFit:
         return self
 
     def stopped_executor(self, phase):
-        """The process of an executor that stands still (SIGSTOP) in the middle of a task of the phase.
+        """The process of an executor that stands still (SIGSTOP) in the middle of a task of the
+        phase.
 
-        Waits for a task that has begun. If it ends before the executor is stopped, the next task is waited for.
+        Waits for a task that has begun. If it ends before the executor is stopped, the next task is
+        waited for.
         """
-        stages, executors, found = self.log.stages(phase), self._cluster.executors(), []
+        stages = self.log.stages(phase)
+        executors = self._cluster.executors()
+        found = []
 
         def stop_one():
             if len(executors) < len(WORKERS):  # one was killed, and another starts in its place
@@ -107,7 +134,11 @@ class ClusterFit:
         """The running process, which does not outlive the block."""
         with self._output.open("w") as stream:
             process = subprocess.Popen(
-                self._command, env=self._cluster.environment, stdout=stream, stderr=stream, start_new_session=True
+                self._command,
+                env=self._cluster.environment,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
             )
             try:
                 yield process
@@ -117,7 +148,12 @@ class ClusterFit:
 
     def reaches(self, phase, process):
         """Wait for the first job of the phase; returns its number."""
-        wait_for(lambda: self.log.jobs(phase) or process.poll() is not None, PATIENCE, f"the phase {phase}", every=0.01)
+        wait_for(
+            lambda: self.log.jobs(phase) or process.poll() is not None,
+            PATIENCE,
+            f"the phase {phase}",
+            every=0.01,
+        )
         assert process.poll() is None, self.output()
         return self.log.jobs(phase)[0]
 
@@ -150,7 +186,8 @@ class ClusterFit:
 
 def all_scores(model):
     users, items = (
-        index.ravel() for index in np.meshgrid(*map(np.sort, (model.users.ids, model.items.ids)), indexing="ij")
+        index.ravel()
+        for index in np.meshgrid(*map(np.sort, (model.users.ids, model.items.ids)), indexing="ij")
     )
     return model.score(users, items)
 
@@ -166,6 +203,8 @@ def assert_same_fit(found, expected):
     objective = np.max(np.abs(found.objectives / expected.objective_history - 1))
     scores = all_scores(expected)
     score = np.max(np.abs(found.scores - scores)) / np.max(np.abs(scores))
-    print(f"largest difference: objective {objective:.1e} relative, score {score:.1e} of the largest")
+    print(
+        f"largest difference: objective {objective:.1e} relative, score {score:.1e} of the largest"
+    )
     assert objective <= 1e-6
     assert score <= 1e-5

@@ -18,18 +18,25 @@ def simulated(kind, **options):
 
 
 def data_named(kind, request):
-    return request.getfixturevalue("movielens_100k") if kind == "MovieLens-100K" else simulated(kind)
+    return (
+        request.getfixturevalue("movielens_100k") if kind == "MovieLens-100K" else simulated(kind)
+    )
 
 
 def random_posterior(rng, rows, form):
     """Normal means, and standard deviations from .1 to .9 or covariances of that size."""
     size = form.dimension
-    location, scale = rng.normal(size=(rows, size)), rng.uniform(0.1, 0.9, (rows, size))
+    location = rng.normal(size=(rows, size))
+    scale = rng.uniform(0.1, 0.9, (rows, size))
     if form.kind == "covariance":
         root = 0.9 / np.sqrt(size) * rng.normal(size=(rows, size, size))
         scale = (root @ root.transpose(0, 2, 1) + 0.05 * np.eye(size))[:, *np.tril_indices(size)]
     arrays = location.astype(form.precision), np.ascontiguousarray(scale, form.precision)
-    implicit = rng.normal(size=(rows, form.vectors * form.rank)).astype(form.precision) if form.vectors else None
+    implicit = (
+        rng.normal(size=(rows, form.vectors * form.rank)).astype(form.precision)
+        if form.vectors
+        else None
+    )
     return RowPosterior(*arrays, form.kind, form.has_intercept, implicit)
 
 

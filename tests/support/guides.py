@@ -1,7 +1,10 @@
-"""The snippets of README, CONTRIBUTING and the guides: which are run, which are only parsed, and why.
+"""The snippets of README, CONTRIBUTING and the guides:
 
-A Python block is run. A line of shell is run if it starts a job or simulates data, parsed if it starts a job on another
-machine (``ELSEWHERE``), and left alone if ``LEFT_ALONE`` says why. Anything else is refused: classify it here.
+which are run, which are only parsed, and why.
+
+A Python block is run. A line of shell is run if it starts a job or simulates data, parsed if it
+starts a job on another machine (``ELSEWHERE``), and left alone if ``LEFT_ALONE`` says why. Anything
+else is refused: classify it here.
 """
 
 import re
@@ -43,7 +46,9 @@ SHELL = re.compile(r"\S*(spark-submit|onebit-spark|python3?|pip|make) ")
 
 @dataclass(frozen=True)
 class Snippet:
-    """A Python block, what is printed below one, or one line of shell, with its continuation lines."""
+    """A Python block, what is printed below one, or one line of shell, with its
+    continuation lines.
+    """
 
     guide: str
     line: int
@@ -52,13 +57,24 @@ class Snippet:
 
     @property
     def words(self):
-        """Of a line of shell, as the shell splits it. The arguments of a step of EMR are one word there."""
-        text = re.sub(r"'[^']*Args=\[(.*)\]'", lambda found: found[1].replace(",", " "), self.text, flags=re.DOTALL)
+        """Of a line of shell, as the shell splits it.
+
+        The arguments of a step of EMR are one word there.
+        """
+        text = re.sub(
+            r"'[^']*Args=\[(.*)\]'",
+            lambda found: found[1].replace(",", " "),
+            self.text,
+            flags=re.DOTALL,
+        )
         return split(text)
 
     @property
     def job(self):
-        """(job, its flags) of ``spark-submit jobs/fit.py …`` or ``onebit-spark fit …``; None of another command."""
+        """(job, its flags) of ``spark-submit jobs/fit.py …`` or ``onebit-spark fit …``;
+
+        None of another command.
+        """
         words = self.words
         for at, word in enumerate(words):
             after = words[at + 1 :]
@@ -100,18 +116,21 @@ def kind_of(command):
 
 
 def blocks(text):
-    """(language, number of its first line, text) of each fenced block, and of each that is indented.
+    """(language, number of its first line, text) of each fenced block, and of each that is
+    indented.
 
     In an item of a list or in a note, the text itself is indented by four, and a block by eight.
     """
     lines = [*text.splitlines(), ""]
-    at, inside = 0, 0
+    at = 0
+    inside = 0
     while at < len(lines):
         line = lines[at]
         if fence := re.match(r"```(\w*)", line):
             end = lines.index("```", at + 1)
             yield fence[1], at + 2, "".join(f"{each}\n" for each in lines[at + 1 : end])
-            at, inside = end + 1, 0
+            at = end + 1
+            inside = 0
             continue
         if line and not line.startswith(" "):
             inside = 4 if re.match(r"(-|\d+\.|!!!) ", line) else 0
@@ -125,8 +144,12 @@ def blocks(text):
 
 
 def commands(block):
-    """(number of its line, text) of each command in a block: lines are joined after a backslash and within quotes."""
-    start, text = 0, ""
+    """(number of its line, text) of each command in a block:
+
+    lines are joined after a backslash and within quotes.
+    """
+    start = 0
+    text = ""
     for number, line in enumerate(block.splitlines()):
         start, text = (start, f"{text}\n{line}") if text else (number, line)
         try:

@@ -1,4 +1,6 @@
-"""The table of id types in docs/local.md, with ids of each type. A test of each column holds every cell.
+"""The table of id types in docs/local.md, with ids of each type.
+
+A test of each column holds every cell.
 
 A cell says yes, no, or the type that ids become: text, or a type of Spark.
 """
@@ -52,8 +54,13 @@ IDS = {
 
 
 def cells(column):
-    """The ids of every row of the guide's table, with the cell of a column: parameters of a test."""
-    section = GUIDE.read_text(encoding="utf-8").partition("## Types of ids\n")[2].partition("\n#")[0]
+    """The ids of every row of the guide's table, with the cell of a column:
+
+    parameters of a test.
+    """
+    section = (
+        GUIDE.read_text(encoding="utf-8").partition("## Types of ids\n")[2].partition("\n#")[0]
+    )
     table = [line.strip("|") for line in section.splitlines() if line.startswith("|")]
     lines = [[cell.strip() for cell in line.split("|")] for line in table]
     place = lines[0].index(column)

@@ -1,7 +1,7 @@
 """Compiles the kernels that the suite needs, once on a machine.
 
-Otherwise the processes of the suite would compile them, and wait for each other at the end. `make demo` compiles only
-those of the default settings.
+Otherwise the processes of the suite would compile them, and wait for each other at the end. `make
+demo` compiles only those of the default settings.
 """
 
 import logging

@@ -30,7 +30,10 @@ def save_small_model(path, max_error=None):
 
 
 def write_folder(path, info, users, items, certificate=None, params=None):
-    """What ``OneBitCompletionModel.save`` writes. ``users`` and ``items`` are pairs of ids and posterior."""
+    """What ``OneBitCompletionModel.save`` writes.
+
+    ``users`` and ``items`` are pairs of ids and posterior.
+    """
     for name, (ids, posterior) in (("users", users), ("items", items)):
         (path / name).mkdir(parents=True)
         half = len(ids) // 2
@@ -38,8 +41,14 @@ def write_folder(path, info, users, items, certificate=None, params=None):
         for part, lines in enumerate((table.slice(0, half), table.slice(half))):
             pq.write_table(lines, path / name / f"part-{part:05}.parquet")
     (path / "metadata").mkdir()
-    content = {"class": "onebit_spark.spark.model.OneBitCompletionModel", "uid": "m", "paramMap": params or {}}
-    (path / "metadata" / "part-00000").write_text(json.dumps({**content, "defaultParamMap": {}}) + "\n")
+    content = {
+        "class": "onebit_spark.spark.model.OneBitCompletionModel",
+        "uid": "m",
+        "paramMap": params or {},
+    }
+    (path / "metadata" / "part-00000").write_text(
+        json.dumps({**content, "defaultParamMap": {}}) + "\n"
+    )
     (path / "metadata" / "_SUCCESS").touch()
     if certificate is not None:
         (path / "certificate.json").write_text(json.dumps(certificate))
@@ -55,7 +64,8 @@ def text_ids(prefix, n):
 def nearest_by_inner_product(queries, points, n):
     """Positions of the n points with the largest inner product, by a tree for Euclidean distances.
 
-    One more coordinate √(M² − |x|²) gives all points the length M. Then |q − x|² = |q|² + M² − 2 q·x.
+    One more coordinate √(M² − |x|²) gives all points the length M. Then |q − x|² = |q|² + M² − 2
+    q·x.
     """
     from scipy.spatial import cKDTree
 
@@ -94,4 +104,6 @@ def model_of(spark, info, users, items):
 
     tables = {"user": users, "item": items}
     schemas = {who: factor_schema(info, who, table.column_names) for who, table in tables.items()}
-    return OneBitCompletionModel(info, *(factor_frame(spark, tables[who], schemas[who]) for who in tables))
+    return OneBitCompletionModel(
+        info, *(factor_frame(spark, tables[who], schemas[who]) for who in tables)
+    )

@@ -1,8 +1,10 @@
-"""The row updates once more, slow and readable: plain numpy, one row at a time, straight from the formulas.
+"""The row updates once more, slow and readable:
 
-The tests hold every compiled kernel against its twin here; nothing else uses this file. Every κ of a formula is a κ w_l
-of its rating. Layouts are those of
-``core/loss.py``: a row is [1, x] (or x), its partners are z_j = [d_j, 1, R_j] (or R_j), and x is what moves.
+plain numpy, one row at a time, straight from the formulas.
+
+The tests hold every compiled kernel against its twin here; nothing else uses this file. Every κ of
+a formula is a κ w_l of its rating. Layouts are those of ``core/loss.py``: a row is [1, x] (or x),
+its partners are z_j = [d_j, 1, R_j] (or R_j), and x is what moves.
 """
 
 from dataclasses import dataclass
@@ -25,7 +27,10 @@ class UpdatedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class RowProblem:
-    """What the update of one row sees: its n ratings, their partners z_j, and its prior N(p, (diag g + coupling)⁻¹)."""
+    """What the update of one row sees:
+
+    its n ratings, their partners z_j, and its prior N(p, (diag g + coupling)⁻¹).
+    """
 
     labels: Array  # y_l = ±1 (n)
     partner_mean: Array  # E[z_j] of every rating (n × A)
@@ -40,7 +45,9 @@ class RowProblem:
     def weights(self):
         """κ w_l of every rating."""
         ones = np.ones(len(self.labels))
-        return self.kappa * (ones if self.rating_weights is None else self.rating_weights.astype(np.float64))
+        return self.kappa * (
+            ones if self.rating_weights is None else self.rating_weights.astype(np.float64)
+        )
 
     @property
     def fixed(self):
@@ -54,7 +61,9 @@ class RowProblem:
     @property
     def partner_moments(self):
         """E[z zᵀ] = Cov(z) + E[z] E[z]ᵀ of every rating."""
-        return self.partner_covariance + np.einsum("la,lb->lab", self.partner_mean, self.partner_mean)
+        return self.partner_covariance + np.einsum(
+            "la,lb->lab", self.partner_mean, self.partner_mean
+        )
 
     def augmented(self, x):
         """[1, x], or x."""
@@ -66,9 +75,15 @@ class RowProblem:
 
 
 def hinge_row(row, mean, margin_floor, mean_floor, storage=np.float64, halvings=3, relaxation=1.0):
-    """One step of ``mm``: ω times the way to the solution of a K×K system at the floors ε, ε′. A step that raises the
-    row's own F, after rounding to the storage type, is halved, and in the end not taken. The spread moves anyway."""
-    y, z, f, kappa, g, p = row.labels, row.partner_mean, row.fixed, row.weights, row.precision, row.prior_mean
+    """One step of ``mm``: ω times the way to the solution of a K×K system at the floors ε, ε′. A
+    step that raises the row's own F, after rounding to the storage type, is halved, and in the end
+    not taken. The spread moves anyway."""
+    y = row.labels
+    z = row.partner_mean
+    f = row.fixed
+    kappa = row.weights
+    g = row.precision
+    p = row.prior_mean
     w = _absolute_weights(row)[f:]
 
     def value(x):
@@ -84,7 +99,9 @@ def hinge_row(row, mean, margin_floor, mean_floor, storage=np.float64, halvings=
         right -= gram[1:, 0]  # A_Ff: the partner's intercept, met by the 1 of this row
     target = np.linalg.solve(system, right)
     for halving in range(halvings + 1):
-        candidate = (mean + relaxation * (target - mean) / 2**halving).astype(storage).astype(np.float64)
+        candidate = (
+            (mean + relaxation * (target - mean) / 2**halving).astype(storage).astype(np.float64)
+        )
         if value(candidate) <= value(mean):
             return _hinge_result(row, candidate, hinge_spread(row))
     return _hinge_result(row, mean, hinge_spread(row))
@@ -92,7 +109,8 @@ def hinge_row(row, mean, margin_floor, mean_floor, storage=np.float64, halvings=
 
 def hinge_gradient_row(row, mean, spread, rate):
     """One gradient step of Algorithm 1 on the means; the spreads stay."""
-    y, f = row.labels, row.fixed
+    y = row.labels
+    f = row.fixed
     inside = y * row.scores(mean) < 1
     slope = -row.partner_mean[:, f:].T @ (row.weights * y * inside)
     slope += _absolute_weights(row)[f:] * np.sign(mean) + row.precision * (mean - row.prior_mean)
@@ -123,7 +141,10 @@ def _spread_weights(row):
 def _hinge_result(row, mean, spread):
     """Data term: κ Σ_l {(1 − y u)_+ + Σ_k [c² s s_j + c |R_j| s + c |x| s_j]}."""
     hinge = row.weights @ np.maximum(1 - row.labels * row.scores(mean), 0)
-    spreads = _absolute_weights(row) @ np.abs(row.augmented(mean)) + _spread_weights(row)[row.fixed :] @ spread
+    spreads = (
+        _absolute_weights(row) @ np.abs(row.augmented(mean))
+        + _spread_weights(row)[row.fixed :] @ spread
+    )
     return UpdatedRow(mean, spread, float(np.log(spread).sum()), float(hinge + spreads))
 
 
@@ -134,12 +155,17 @@ def tau(xi):
 
 
 def logistic_row(row, mean, covariance, relaxation=1.0):
-    """The exact update of Section 5 with a full covariance: V = A⁻¹; the mean goes ω times the way."""
+    """The exact update of Section 5 with a full covariance:
+
+    V = A⁻¹; the mean goes ω times the way.
+    """
     system, right = _logistic_system(row, mean, covariance)
     new_covariance = np.asarray(np.linalg.inv(system), np.float64)
     new_mean = mean + relaxation * (new_covariance @ right - mean)
     log_volume = 0.5 * np.linalg.slogdet(new_covariance)[1]
-    return UpdatedRow(new_mean, new_covariance, float(log_volume), _logistic_data(row, new_mean, new_covariance))
+    return UpdatedRow(
+        new_mean, new_covariance, float(log_volume), _logistic_data(row, new_mean, new_covariance)
+    )
 
 
 def logistic_row_diagonal(row, mean, spread, relaxation=1.0):
@@ -153,14 +179,17 @@ def logistic_row_diagonal(row, mean, spread, relaxation=1.0):
 
 def expected_squares(row, mean, covariance):
     """ξ_l² = E[u_l²] = tr(E[x xᵀ] E[z zᵀ])."""
-    f, x = row.fixed, row.augmented(mean)
+    f = row.fixed
+    x = row.augmented(mean)
     moments = np.outer(x, x)
     moments[f:, f:] += covariance
     return np.einsum("ab,lab->l", moments, row.partner_moments)
 
 
 def _logistic_system(row, mean, covariance):
-    """A = 2κ Σ τ(ξ) E[z zᵀ] + G on the free coordinates, and κ/2 Σ y E[z] − A_Ff + Gp, G the prior's precision."""
+    """A = 2κ Σ τ(ξ) E[z zᵀ] + G on the free coordinates, and κ/2 Σ y E[z] − A_Ff + Gp, G the
+    prior's precision.
+    """
     f = row.fixed
     precision = np.diag(row.precision) + (0.0 if row.coupling is None else row.coupling)
     weights = 2 * row.weights * tau(np.sqrt(expected_squares(row, mean, covariance)))
@@ -195,9 +224,15 @@ def stretch_height(prior, product, m1, m2):
 
 
 def weighted_squares(rows, cols, scales):
-    """½ Σ g E(x − p)² over both sides and all coordinates, row by row: what centring makes smaller."""
+    """½ Σ g E(x − p)² over both sides and all coordinates, row by row:
+
+    what centring makes smaller.
+    """
     total = 0.0
-    for posterior, own, centre in ((rows, scales.row_intercept, scales.mean), (cols, scales.col_intercept, 0.0)):
+    for posterior, own, centre in (
+        (rows, scales.row_intercept, scales.mean),
+        (cols, scales.col_intercept, 0.0),
+    ):
         g = np.insert(scales.factor, 0, own)
         for mean, covariance in zip(posterior.location, posterior.covariance, strict=True):
             away = mean - np.insert(np.zeros(len(g) - 1), 0, centre)

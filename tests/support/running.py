@@ -21,8 +21,16 @@ from support.jvm import SHORT_LIVED
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 SUBMIT = [str(SPARK_SUBMIT), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
-SUBMIT += ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.sql.codegen.wholeStage=false"]
-SUBMIT += ["--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"]  # as in the session of the other tests
+SUBMIT += [
+    "--conf",
+    "spark.sql.shuffle.partitions=2",
+    "--conf",
+    "spark.sql.codegen.wholeStage=false",
+]
+SUBMIT += [
+    "--conf",
+    "spark.sql.codegen.factoryMode=NO_CODEGEN",
+]  # as in the session of the other tests
 
 
 def environment(**more):
@@ -33,11 +41,19 @@ def environment(**more):
 
 
 def run(command, env=None, cwd=None, patience=900):
-    """Run to the end; stdout and stderr in one, as a terminal shows them. What takes longer in seconds hangs."""
+    """Run to the end;
+
+    stdout and stderr in one, as a terminal shows them. What takes longer in seconds hangs.
+    """
     return subprocess.run(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=patience,
-        env=environment(**(env or {})), cwd=cwd,
-    )  # fmt: skip
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=patience,
+        env=environment(**(env or {})),
+        cwd=cwd,
+    )
 
 
 @contextlib.contextmanager
@@ -45,9 +61,13 @@ def started(command, log, env=None, cwd=None):
     """A process in a session of its own, which writes to the log and does not outlive the block."""
     with log.open("w") as stream:
         process = subprocess.Popen(
-            list(map(str, command)), stdout=stream, stderr=stream, env=environment(**(env or {})), cwd=cwd,
+            list(map(str, command)),
+            stdout=stream,
+            stderr=stream,
+            env=environment(**(env or {})),
+            cwd=cwd,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             yield process
         finally:
@@ -70,12 +90,21 @@ def submit(job, *arguments, patience=900):
 
 
 def run_here(job, *arguments, runtime="spark"):
-    """A job in this process, in the session that runs or without one: exit code, stdout, stderr with what it logged.
+    """A job in this process, in the session that runs or without one:
 
-    Without the thread that warms up: where colorama is installed, numba puts the old stderr back while it compiles.
+    exit code, stdout, stderr with what it logged.
+
+    Without the thread that warms up: where colorama is installed, numba puts the old stderr back
+    while it compiles.
     """
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), own_log(), pytest.MonkeyPatch.context() as m:
+    out = io.StringIO()
+    err = io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        own_log(),
+        pytest.MonkeyPatch.context() as m,
+    ):
         m.setattr("onebit_spark.cli.running.in_background", lambda *_: None)
         flags = list(map(str, arguments))
         code = reproduce(flags) if job == "reproduce" else getattr(cli, job)(flags, runtime=runtime)
@@ -86,12 +115,14 @@ def run_here(job, *arguments, runtime="spark"):
 def own_log():
     """No handler yet, as in a new process: the job sets up its own, for its stderr."""
     root = logging.getLogger()
-    handlers, level = root.handlers, root.level
+    handlers = root.handlers
+    level = root.level
     root.handlers = []
     try:
         yield
     finally:
-        root.handlers, root.level = handlers, level
+        root.handlers = handlers
+        root.level = level
 
 
 def write(path, table):
@@ -100,7 +131,7 @@ def write(path, table):
     return path
 
 
-# ---- tables of four ratings, and jobs on them ------------------------------------------------------------------------
+# ---- tables of four ratings, and jobs on them --------------------------------------------------
 
 FAST = ["--max-iter", "2", "--tol", "0", "--rank", "2"]
 NO_HEADER = "a,x,1\na,y,0\nb,x,1\n"  # as CSV
@@ -114,7 +145,9 @@ TABLES = {
     "good": table(),
     "one_class": table(label=(1, 1, 1, 1)),
     "stars": table(label=(5, 1, 4, 2)),
-    "booleans": table(user=("a", "a", "b", "b"), item=("x", "x", "x", "y"), label=(True, False, True, True)),
+    "booleans": table(
+        user=("a", "a", "b", "b"), item=("x", "x", "x", "y"), label=(True, False, True, True)
+    ),
     "integers": table(user=(1, 1, 2, 2), item=(7, 8, 7, 8)),
 }
 
@@ -122,7 +155,8 @@ TABLES = {
 def run_job(command, folder, runtime="spark"):
     """Run ``fit --ratings {}/good …``, where ``{}`` is the folder: exit code, stdout, stderr.
 
-    Fits are short, and draw a report only with ``--report``. A job that names no output is given one, absent-0.
+    Fits are short, and draw a report only with ``--report``. A job that names no output is given
+    one, absent-0.
     """
     job, *arguments = (word.format(folder) for word in command.split())
     if job == "fit":
@@ -131,5 +165,7 @@ def run_job(command, folder, runtime="spark"):
         arguments += ["--output", f"{folder}/absent-0"]
     with pytest.MonkeyPatch.context() as patch:
         if runtime == "spark":
-            patch.setenv("PYSPARK_GATEWAY_PORT", "0")  # as under spark-submit: only Spark can tell what a path means
+            patch.setenv(
+                "PYSPARK_GATEWAY_PORT", "0"
+            )  # as under spark-submit: only Spark can tell what a path means
         return run_here(job, *arguments, runtime=runtime)

@@ -40,6 +40,9 @@ ALL_USERS, ALL_ITEMS = (index.ravel() for index in np.indices((28, 18)))
 def table_of(recommended, who, other):
     """{id: [(partner, rating, std, probability), …]}, the best first."""
     return {
-        line[who]: [(one[other], one["rating"], one["std"], one["probability"]) for one in line["recommendations"]]
+        line[who]: [
+            (one[other], one["rating"], one["std"], one["probability"])
+            for one in line["recommendations"]
+        ]
         for line in recommended.toArrow().to_pylist()
     }

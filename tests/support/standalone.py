@@ -1,4 +1,7 @@
-"""A master and workers on loopback addresses, from pyspark's own scripts; they can be killed and replaced."""
+"""A master and workers on loopback addresses, from pyspark's own scripts;
+
+they can be killed and replaced.
+"""
 
 import json
 import os
@@ -26,7 +29,8 @@ class Cluster:
 
     def __init__(self, folder, python):
         self._folder = folder
-        port, self._web = free_port(), free_port()
+        port = free_port()
+        self._web = free_port()
         self.master = f"spark://127.0.0.1:{port}"
         self.environment = {
             **without_pythonpath(),
@@ -42,42 +46,75 @@ class Cluster:
         self._started = 0
         self._workers = {}  # address ─► process
         self._master = self._daemon(
-            "master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", self._web, address="127.0.0.1"
+            "master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            port,
+            "--webui-port",
+            self._web,
+            address="127.0.0.1",
         )
 
     def submit(self, *arguments, timeout=1200):
         """spark-submit to the cluster; returns the finished process."""
         return subprocess.run(
-            self.command(*arguments), env=self.environment, capture_output=True, text=True, timeout=timeout, check=False
+            self.command(*arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
 
     def command(self, *arguments):
-        return [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master, *map(str, arguments)]
+        return [
+            str(SPARK_HOME / "bin" / "spark-submit"),
+            "--master",
+            self.master,
+            *map(str, arguments),
+        ]
 
     def make_whole(self):
         """Start the workers that are missing, and wait until all are idle."""
         self._start_workers()
-        wait_for(self._is_whole, 60, f"the registration of {len(WORKERS)} workers, and an end of what ran there")
+        wait_for(
+            self._is_whole,
+            60,
+            f"the registration of {len(WORKERS)} workers, and an end of what ran there",
+        )
 
     def kill_worker(self, executor):
         """kill −9 of an executor's worker: the daemon, the executor and its Python processes."""
-        address = next(a for a, worker in self._workers.items() if executor in descendants(worker.pid))
+        address = next(
+            a for a, worker in self._workers.items() if executor in descendants(worker.pid)
+        )
         worker = self._workers.pop(address)
         kill(worker.pid, *descendants(worker.pid))
         worker.wait()
 
     def replace_worker(self, executor):
-        """``kill_worker``, and start another in its place. The application gets an executor there."""
+        """``kill_worker``, and start another in its place.
+
+        The application gets an executor there.
+        """
         self.kill_worker(executor)
         self._start_workers()
 
     def kill_executor(self, executor):
-        """kill −9 of an executor and its Python processes; its worker goes on, and starts another."""
+        """kill −9 of an executor and its Python processes;
+
+        its worker goes on, and starts another.
+        """
         kill(executor, *descendants(executor))
 
     def executors(self):
         """The processes of the executors that run now."""
-        return [executor for worker in self._workers.values() for executor in descendants(worker.pid)[:1]]
+        return [
+            executor
+            for worker in self._workers.values()
+            for executor in descendants(worker.pid)[:1]
+        ]
 
     def close(self):
         for process in (*self._workers.values(), self._master):
@@ -88,17 +125,33 @@ class Cluster:
         for address in WORKERS:
             if address not in self._workers:
                 self._workers[address] = self._daemon(
-                    "worker.Worker", "--host", address, "--cores", 1, "--memory", "1g", "--webui-port", 0, self.master,
+                    "worker.Worker",
+                    "--host",
+                    address,
+                    "--cores",
+                    1,
+                    "--memory",
+                    "1g",
+                    "--webui-port",
+                    0,
+                    self.master,
                     address=address,
-                )  # fmt: skip
+                )
 
     def _daemon(self, name, *arguments, address):
-        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *map(str, arguments)]
+        command = [
+            str(SPARK_HOME / "bin" / "spark-class"),
+            f"org.apache.spark.deploy.{name}",
+            *map(str, arguments),
+        ]
         log = self._folder / f"daemon-{self._started}.log"
         self._started += 1
         with log.open("w") as stream:
             return subprocess.Popen(
-                command, env={**self.environment, "SPARK_LOCAL_IP": address}, stdout=stream, stderr=stream
+                command,
+                env={**self.environment, "SPARK_LOCAL_IP": address},
+                stdout=stream,
+                stderr=stream,
             )
 
     def _is_whole(self):
@@ -109,12 +162,15 @@ class Cluster:
             return False
         alive = [worker for worker in state["workers"] if worker["state"] == "ALIVE"]
         return (
-            len(alive) == len(WORKERS) and not state["activeapps"] and not any(worker["coresused"] for worker in alive)
+            len(alive) == len(WORKERS)
+            and not state["activeapps"]
+            and not any(worker["coresused"] for worker in alive)
         )
 
 
 def unfinished_tasks(executor, stages):
-    """The tasks of these stages that an executor has begun and has not reported as finished, from its own log.
+    """The tasks of these stages that an executor has begun and has not reported as finished, from
+    its own log.
 
     An executor logs that a task has finished before it tells the driver.
     """
@@ -149,7 +205,9 @@ def wait_for(condition, seconds, what, every=0.3):
 
 def descendants(pid):
     """The living processes below this one, parents before their children."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+    ).stdout
     children = defaultdict(list)
     for child, parent, state in map(str.split, listed.splitlines()):
         if not state.startswith("Z"):

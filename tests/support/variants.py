@@ -1,4 +1,6 @@
-"""Every registered loss under every combination of its options, and random inputs for its kernels."""
+"""Every registered loss under every combination of its options, and random inputs for its
+kernels.
+"""
 
 from dataclasses import fields
 from itertools import product
@@ -28,9 +30,15 @@ def variants():
 
 
 def half_of(*axes):
-    """Combinations of two values per axis. Half of them show each value, of three axes each pair; the rest is slow."""
+    """Combinations of two values per axis.
+
+    Half of them show each value, of three axes each pair; the rest is slow.
+    """
     marks = [[], [pytest.mark.slow]]  # the digits of a number are the places of the values
-    return [pytest.param(*values, marks=marks[n.bit_count() % 2]) for n, values in enumerate(product(*axes))]
+    return [
+        pytest.param(*values, marks=marks[n.bit_count() % 2])
+        for n, values in enumerate(product(*axes))
+    ]
 
 
 VARIANTS = list(variants())
@@ -48,15 +56,22 @@ def make_posterior(rng, rows, kind, intercepts, dtype):
     dimension = RANK + intercepts
     location = rng.normal(scale=0.7, size=(rows, dimension)).astype(dtype)
     if kind == "spread":
-        return RowPosterior(location, rng.uniform(0.05, 0.5, (rows, dimension)).astype(dtype), kind, intercepts)
+        return RowPosterior(
+            location, rng.uniform(0.05, 0.5, (rows, dimension)).astype(dtype), kind, intercepts
+        )
     root = rng.normal(scale=0.3, size=(rows, dimension, dimension))
     covariance = root @ root.transpose(0, 2, 1) + 0.02 * np.eye(dimension)
     i, j = np.tril_indices(dimension)
-    return RowPosterior(location, np.ascontiguousarray(covariance[:, i, j], dtype), kind, intercepts)
+    return RowPosterior(
+        location, np.ascontiguousarray(covariance[:, i, j], dtype), kind, intercepts
+    )
 
 
 def make_prior(rng, rows, dimension, mean_lines, precision_lines):
-    """mean_lines and precision_lines: "one" line for all, or one "per row"; or the precision is a "matrix"."""
+    """mean_lines and precision_lines:
+
+    "one" line for all, or one "per row"; or the precision is a "matrix".
+    """
     lines = {"one": 1, "per row": rows, "matrix": 1}
     mean = rng.normal(scale=0.5, size=(lines[mean_lines], dimension))
     precision = rng.uniform(0.3, 4.0, (lines[precision_lines], dimension))

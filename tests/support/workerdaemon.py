@@ -1,8 +1,8 @@
 """The process from which Spark forks the Python workers of the tests: `spark.python.daemon.module`.
 
-After each task a worker runs `gc.collect()`, which visits every object of every imported package: 79 ms per task, as
-measured. This daemon imports the packages once, before the fork, and hides them from the collector. Jobs that tests
-start as processes of their own have the daemon of Spark.
+After each task a worker runs `gc.collect()`, which visits every object of every imported package:
+79 ms per task, as measured. This daemon imports the packages once, before the fork, and hides them
+from the collector. Jobs that tests start as processes of their own have the daemon of Spark.
 """
 
 import gc

@@ -14,7 +14,8 @@ from onebit_spark import FitConfig, fit_arrays
 @pytest.fixture(scope="module")
 def ratings():
     rng = np.random.default_rng(8)
-    users, items = rng.integers(0, 28, 500), rng.integers(0, 18, 500)
+    users = rng.integers(0, 28, 500)
+    items = rng.integers(0, 18, 500)
     taste = rng.normal(size=28)[users] * rng.normal(size=18)[items] + 0.5 * rng.normal(size=500)
     return users, items, np.where(taste > -0.2, 1, -1)
 
@@ -35,9 +36,20 @@ def make_fit(ratings):
 
 @pytest.fixture
 def make_folder(make_fit, tmp_path):
-    """A fit as a model folder: row i of the rated ones has the text id ``ui``, column j the integer 10·j."""
+    """A fit as a model folder:
 
-    def make(info=None, users=None, types=("string", "int"), name="model", certificates=(), params=None, **choices):
+    row i of the rated ones has the text id ``ui``, column j the integer 10·j.
+    """
+
+    def make(
+        info=None,
+        users=None,
+        types=("string", "int"),
+        name="model",
+        certificates=(),
+        params=None,
+        **choices,
+    ):
         fit = make_fit(**choices)
         users = text_ids("u", 28) if users is None else users
         items = pa.array(10 * np.arange(18, dtype=np.int32))
@@ -45,7 +57,11 @@ def make_folder(make_fit, tmp_path):
         info_written = dataclasses.replace(info_written, **(info or {}))
         sides = (users, fit.rows.take(slice(28))), (items, fit.cols.take(slice(18)))
         return write_folder(
-            tmp_path / name, info_written, *sides, {"headline": None, "certificates": [*certificates]}, params
+            tmp_path / name,
+            info_written,
+            *sides,
+            {"headline": None, "certificates": [*certificates]},
+            params,
         )
 
     return make

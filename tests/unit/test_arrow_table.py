@@ -1,4 +1,7 @@
-"""Tables and ratings that Arrow reads: whatever the files, chunks, types and compression, the same arrays."""
+"""Tables and ratings that Arrow reads:
+
+whatever the files, chunks, types and compression, the same arrays.
+"""
 
 import gzip
 import json
@@ -44,8 +47,15 @@ def test_a_file(tmp_path):
     assert not there.exists()
     there.write_text("one")
     there.write_text("two")
-    assert (there.read_text(), there.is_folder(), there.name, there.scheme) == ("two", False, "a.json", "file")
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.json"]  # nothing half-written is left
+    assert (there.read_text(), there.is_folder(), there.name, there.scheme) == (
+        "two",
+        False,
+        "a.json",
+        "file",
+    )
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [
+        "a.json"
+    ]  # nothing half-written is left
     there.delete()
     there.delete()
     assert not there.exists()
@@ -65,8 +75,12 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 def test_a_folder_is_moved_and_deleted(tmp_path):
     for name in ("a", "b"):
         Location(None, f"file:{tmp_path}/old/{name}").write_bytes(b"x")
-    old, new = Location(None, f"{tmp_path}/old"), Location(None, f"{tmp_path}/new")
-    assert sorted(place.uri for place in old.children()) == [f"file:{tmp_path}/old/a", f"file:{tmp_path}/old/b"]
+    old = Location(None, f"{tmp_path}/old")
+    new = Location(None, f"{tmp_path}/new")
+    assert sorted(place.uri for place in old.children()) == [
+        f"file:{tmp_path}/old/a",
+        f"file:{tmp_path}/old/b",
+    ]
     old.move_to(new)
     assert (old.exists(), new.is_folder(), Location(None, new.uri).uri) == (False, True, new.uri)
     assert (new / "a").parent.uri == new.uri
@@ -78,11 +92,14 @@ def test_a_folder_is_moved_and_deleted(tmp_path):
 def test_the_same_uri_for_the_same_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert {
-        Location(None, path).uri for path in ("m", "./m", f"{tmp_path}/m", f"file:{tmp_path}/m", f"file://{tmp_path}/m")
+        Location(None, path).uri
+        for path in ("m", "./m", f"{tmp_path}/m", f"file:{tmp_path}/m", f"file://{tmp_path}/m")
     } == {f"file:{tmp_path}/m"}
 
 
-@pytest.mark.parametrize(("path", "reason"), [("", "empty"), ("nosuch://a/b", "Unrecognized filesystem")])
+@pytest.mark.parametrize(
+    ("path", "reason"), [("", "empty"), ("nosuch://a/b", "Unrecognized filesystem")]
+)
 def test_what_is_no_path(path, reason):
     with pytest.raises(RequestError, match=reason):
         Location(None, path)
@@ -90,7 +107,10 @@ def test_what_is_no_path(path, reason):
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [(ValueError("Protocol not known: nosuch"), "Unrecognized filesystem"), (ImportError("Install it"), "Install it")],
+    [
+        (ValueError("Protocol not known: nosuch"), "Unrecognized filesystem"),
+        (ImportError("Install it"), "Install it"),
+    ],
 )
 def test_a_path_that_fsspec_does_not_open(monkeypatch, error, reason):
     core = types.ModuleType("fsspec.core")
@@ -127,16 +147,25 @@ FILES = {
 def test_formats_by_their_ending(tmp_path, name):
     (tmp_path / name).write_bytes(FILES[name])
     table = open_table(str(tmp_path / name))
-    expected = TEXT if "sv" in name.lower() else LIKES.select(sorted(LIKES.schema.names))  # as Spark orders JSON
+    expected = (
+        TEXT if "sv" in name.lower() else LIKES.select(sorted(LIKES.schema.names))
+    )  # as Spark orders JSON
     assert table.table() == expected
     assert open_table(f"file:{tmp_path}/{name}").table() == expected
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("a.csv", "csv"), ("a.b.parquet", "parquet"), ("x/a.JSONL.bz2", "jsonl"), ("a.gz", None), ("ratings", None),
-     ("a.txt", None), (".csv", "csv")],
-)  # fmt: skip
+    [
+        ("a.csv", "csv"),
+        ("a.b.parquet", "parquet"),
+        ("x/a.JSONL.bz2", "jsonl"),
+        ("a.gz", None),
+        ("ratings", None),
+        ("a.txt", None),
+        (".csv", "csv"),
+    ],
+)
 def test_endings(name, expected):
     assert ending(name.rpartition("/")[2]) == expected
 
@@ -154,7 +183,9 @@ def test_a_folder_is_of_the_format_of_its_files(tmp_path):
 
 def test_hive_partitions(tmp_path):
     for day, kind in ((1, "a b"), (20, None)):
-        folder = tmp_path / f"day={day}" / ("kind=a%20b" if kind else "kind=__HIVE_DEFAULT_PARTITION__")
+        folder = (
+            tmp_path / f"day={day}" / ("kind=a%20b" if kind else "kind=__HIVE_DEFAULT_PARTITION__")
+        )
         folder.mkdir(parents=True)
         pq.write_table(LIKES, folder / "part.parquet")
     (tmp_path / "_SUCCESS").touch()
@@ -198,7 +229,11 @@ def test_a_pattern_leaves_other_files_out(tmp_path):
 
 def test_the_format_as_an_option(tmp_path):
     (tmp_path / "a.txt").write_text(LIKED.replace(",", ";"))
-    assert ArrowTable.of(tmp_path / "a.txt", {"format": "csv", "sep": ";"}).schema.names == ["user", "item", "label"]
+    assert ArrowTable.of(tmp_path / "a.txt", {"format": "csv", "sep": ";"}).schema.names == [
+        "user",
+        "item",
+        "label",
+    ]
 
 
 def test_inferred_types(tmp_path):
@@ -208,7 +243,8 @@ def test_inferred_types(tmp_path):
         "2,5000000000,99999999999999999999,2.5,2020-01-02,false,true,\n"
     )
     types = {
-        field.name: spark_name(field.type) for field in open_table(str(path), None, {"inferSchema": "true"}).schema
+        field.name: spark_name(field.type)
+        for field in open_table(str(path), None, {"inferSchema": "true"}).schema
     }
     assert types == {
         "small": "int",
@@ -224,27 +260,65 @@ def test_inferred_types(tmp_path):
 
 
 def test_text_as_numbers():
-    text = ["1", " -1 ", "+0.5", "1e3", "2d", "NaN", "-inf", "Infinity", "yes", "", "1_0", "0x1", None]
+    text = [
+        "1",
+        " -1 ",
+        "+0.5",
+        "1e3",
+        "2d",
+        "NaN",
+        "-inf",
+        "Infinity",
+        "yes",
+        "",
+        "1_0",
+        "0x1",
+        None,
+    ]
     numbers = text_to_numbers(pa.chunked_array([text])).to_pylist()
     assert [str(value) for value in numbers] == [
-        "1.0", "-1.0", "0.5", "1000.0", "2.0", "nan", "-inf", "inf", "None", "None", "None", "None", "None",
-    ]  # fmt: skip
+        "1.0",
+        "-1.0",
+        "0.5",
+        "1000.0",
+        "2.0",
+        "nan",
+        "-inf",
+        "inf",
+        "None",
+        "None",
+        "None",
+        "None",
+        "None",
+    ]
 
 
 def test_types_are_those_of_spark():
     given = pa.table(
         {
-            "a": pa.array(["x"]).dictionary_encode(), "b": pa.array([1], pa.uint32()), "c": pa.array([1], pa.uint64()),
-            "d": pa.array(["x"], pa.large_string()), "e": pa.array([0], pa.timestamp("ns", "Europe/Vienna")),
-            "f": pa.array([0], pa.timestamp("ms")), "g": pa.array([[1]]), "h": pa.array([{"id": 1}]),
+            "a": pa.array(["x"]).dictionary_encode(),
+            "b": pa.array([1], pa.uint32()),
+            "c": pa.array([1], pa.uint64()),
+            "d": pa.array(["x"], pa.large_string()),
+            "e": pa.array([0], pa.timestamp("ns", "Europe/Vienna")),
+            "f": pa.array([0], pa.timestamp("ms")),
+            "g": pa.array([[1]]),
+            "h": pa.array([{"id": 1}]),
             "i": pa.array([None]),
         }
-    )  # fmt: skip
+    )
     table = ArrowTable.of(given)
     assert [spark_name(field.type) for field in table.schema] == [
-        "string", "bigint", "decimal(20,0)", "string", "timestamp", "timestamp_ntz", "array<bigint>",
-        "struct<id:bigint>", "void",
-    ]  # fmt: skip
+        "string",
+        "bigint",
+        "decimal(20,0)",
+        "string",
+        "timestamp",
+        "timestamp_ntz",
+        "array<bigint>",
+        "struct<id:bigint>",
+        "void",
+    ]
     assert table.table().schema == table.schema
 
 
@@ -252,8 +326,12 @@ def test_data_frames():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(LIKES.to_pydict())
     assert ArrowTable.of(frame).table() == LIKES
-    assert ArrowTable.of(frame[frame.index > 0]).table() == LIKES[1:]  # the numbers of the lines are no column
-    with pytest.raises(RequestError, match="must be an Arrow table, or a DataFrame of pandas or polars, not a list"):
+    assert (
+        ArrowTable.of(frame[frame.index > 0]).table() == LIKES[1:]
+    )  # the numbers of the lines are no column
+    with pytest.raises(
+        RequestError, match="must be an Arrow table, or a DataFrame of pandas or polars, not a list"
+    ):
         ArrowTable.of([1, 2])
 
 
@@ -266,10 +344,18 @@ def test_names_without_regard_to_case():
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.parquet", b"no Parquet", r"cannot be read as parquet \(check the format and its options\)"),
+        (
+            "a.parquet",
+            b"no Parquet",
+            r"cannot be read as parquet \(check the format and its options\)",
+        ),
         ("a.json", b'{"a": 1}\n{"a":\n', "has lines that are no JSON objects"),
         ("a.json", b'{"a": 1}\n{"a": "x"}\n', "cannot be read as json"),
-        ("a.json", b'[{"a": 1}, {"a": 2}]', "has lines that are no JSON objects: write one object per line"),
+        (
+            "a.json",
+            b'[{"a": 1}, {"a": 2}]',
+            "has lines that are no JSON objects: write one object per line",
+        ),
     ],
 )
 def test_what_cannot_be_read(tmp_path, name, content, message):
@@ -295,10 +381,14 @@ def test_a_damaged_file_is_named(tmp_path):
     content = bytearray((tmp_path / "b.parquet").read_bytes())
     content[10:3000] = bytes(2990)
     (tmp_path / "b.parquet").write_bytes(content)
-    with pytest.raises(RequestError, match=f"the file file:{tmp_path}/b.parquet cannot be read, is it damaged"):
+    with pytest.raises(
+        RequestError, match=f"the file file:{tmp_path}/b.parquet cannot be read, is it damaged"
+    ):
         open_table(str(tmp_path)).table()
     (tmp_path / "c.csv").write_text("a,b\n1,2\n3\n")
-    with pytest.raises(RequestError, match=r"c\.csv has a line with more or fewer fields than its header: '3'"):
+    with pytest.raises(
+        RequestError, match=r"c\.csv has a line with more or fewer fields than its header: '3'"
+    ):
         open_table(str(tmp_path / "c.csv")).table()
 
 
@@ -308,7 +398,8 @@ def test_text_that_is_not_utf8(tmp_path):
     for name, text in (("short", line), ("long", "ann,7,1\n" * 10**6 + line)):
         (tmp_path / f"{name}.csv").write_bytes(f"user,item,label\n{text}".encode("latin-1"))
         with pytest.raises(
-            RequestError, match="invalid UTF8 data: name its encoding by an option, such as encoding=latin1"
+            RequestError,
+            match="invalid UTF8 data: name its encoding by an option, such as encoding=latin1",
         ):
             open_table(str(tmp_path / f"{name}.csv")).table()
     table = open_table(str(tmp_path / "short.csv"), options={"encoding": "latin1"}).table()
@@ -334,7 +425,9 @@ def test_rows_are_estimated(tmp_path):
 
 def test_options_that_only_spark_knows():
     assert option_problems("csv", {"sep": ";", "Header": "false"}) == []
-    assert option_problems("csv", {"sep": "::"}) == ["Arrow's reader of csv takes one character for sep"]
+    assert option_problems("csv", {"sep": "::"}) == [
+        "Arrow's reader of csv takes one character for sep"
+    ]
     assert option_problems("parquet", {"mergeSchema": "true"}) == [
         "Arrow's reader of parquet has no option mergeSchema"
     ]
@@ -358,16 +451,23 @@ IDS = {  # of all rows: what they are, and how far off the estimate may be
 @pytest.mark.parametrize("name", IDS)
 def test_how_many_differ(name):
     ids, factor = IDS[name]
-    expected, found = len(np.unique(ids)), n_different(first(ids), ROWS)
+    expected = len(np.unique(ids))
+    found = n_different(first(ids), ROWS)
     assert expected / factor <= found <= expected * factor
 
 
 def test_only_text_counts():
-    table = pa.table({"User": first(np.arange(1000)), "item": np.arange(1000), "label": ["1"] * 1000})
+    table = pa.table(
+        {"User": first(np.arange(1000)), "item": np.arange(1000), "label": ["1"] * 1000}
+    )
     opened = ArrowTable.of(table)
     assert id_text_bytes(opened, ("user", "item"), 1000) == pytest.approx(1000 * (9 + 4), rel=0.01)
-    assert id_text_bytes(opened, ("user", "item"), 10**6) == pytest.approx(10**6 * (9 + 4), rel=0.01)
-    assert id_text_bytes(opened, ("item",), 10**6) == id_text_bytes(opened, ("nothing",), 10**6) == 0
+    assert id_text_bytes(opened, ("user", "item"), 10**6) == pytest.approx(
+        10**6 * (9 + 4), rel=0.01
+    )
+    assert (
+        id_text_bytes(opened, ("item",), 10**6) == id_text_bytes(opened, ("nothing",), 10**6) == 0
+    )
     assert id_text_bytes(ArrowTable.of(table.slice(0, 1)), ("user",), 10**6) == 0
 
 
@@ -404,7 +504,9 @@ def by_hand(lines):
 
 
 LINES = st.lists(
-    st.tuples(st.integers(-3, 40), st.integers(0, 10**6), st.sampled_from([-1, 1])), min_size=2, max_size=30
+    st.tuples(st.integers(-3, 40), st.integers(0, 10**6), st.sampled_from([-1, 1])),
+    min_size=2,
+    max_size=30,
 ).filter(lambda lines: len({label for *_, label in lines}) == 2)
 
 ID_TYPES = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float64(), pa.decimal128(12, 0))
@@ -417,7 +519,9 @@ def test_any_chunks_and_types_give_the_same_ratings(lines, size, kind, as_dictio
     whole = read(table_of(users, items, labels)).to_fit
     assert {name: in_words(whole)[name] for name in expected} == expected
     ids = (users.cast(pa.decimal128(19, 0)) if pa.types.is_decimal(kind) else users).cast(kind)
-    cut = table_of(ids.dictionary_encode() if as_dictionary else ids, items, labels.cast(pa.float32()))
+    cut = table_of(
+        ids.dictionary_encode() if as_dictionary else ids, items, labels.cast(pa.float32())
+    )
     batches = cut.to_batches(max_chunksize=size)
     parts = pa.Table.from_batches(batches)
     found = in_words(read(parts).to_fit)
@@ -429,14 +533,19 @@ def test_any_chunks_and_types_give_the_same_ratings(lines, size, kind, as_dictio
 
 
 @settings(max_examples=15)
-@given(LINES, st.sampled_from(["csv", "csv.gz", "parquet", "partitions", "two files"]), st.integers(0, 4))
+@given(
+    LINES,
+    st.sampled_from(["csv", "csv.gz", "parquet", "partitions", "two files"]),
+    st.integers(0, 4),
+)
 def test_any_files_give_the_same_ratings(lines, form, seed):
     """As text, for CSV is text; and the same ones are held out."""
     users, items, labels = (pa.array(column) for column in zip(*lines, strict=True))
     table = table_of(users.cast(pa.string()), items.cast(pa.string()), labels)
     with tempfile.TemporaryDirectory() as folder:
         path = table_file(table, Path(folder), form)
-        expected, found = read(table).to_fit, read(open_table(str(path))).to_fit
+        expected = read(table).to_fit
+        found = read(open_table(str(path))).to_fit
         assert in_words(found) == {**in_words(expected), "counts": found.counts}
         assert found.counts.fingerprint == expected.counts.fingerprint
         try:
@@ -479,12 +588,17 @@ def table_file(table, folder, form):
 def test_a_coin_for_every_cell():
     """All ratings of a cell go the same way, and none is lost."""
     rng = np.random.default_rng(3)
-    users, items = rng.integers(0, 40, 4000), rng.integers(0, 30, 4000)
-    ratings = read(table_of(users, items, np.where(rng.random(4000) < 0.5, 1, -1)), holdout=Holdout(0.3, 5))
+    users = rng.integers(0, 40, 4000)
+    items = rng.integers(0, 30, 4000)
+    ratings = read(
+        table_of(users, items, np.where(rng.random(4000) < 0.5, 1, -1)), holdout=Holdout(0.3, 5)
+    )
     kept = set(zip(ratings.kept.users.to_pylist(), ratings.kept.items.to_pylist(), strict=True))
     block = ratings.to_fit.ratings
     rows = np.repeat(ratings.to_fit.users.to_numpy(), block.row_counts)
-    fitted = set(zip(rows.tolist(), ratings.to_fit.items.to_numpy()[block.codes >> 1].tolist(), strict=True))
+    fitted = set(
+        zip(rows.tolist(), ratings.to_fit.items.to_numpy()[block.codes >> 1].tolist(), strict=True)
+    )
     assert not kept & fitted
     assert kept | fitted == set(zip(users.tolist(), items.tolist(), strict=True))
     assert block.n_ratings + ratings.kept.counts.n == 4000
@@ -493,9 +607,15 @@ def test_a_coin_for_every_cell():
 
 def test_weights(tmp_path):
     """A rating of weight 0 is as if it were not there; text is a number."""
-    table = table_of(["a", "a", "b", "c"], ["x", "y", "x", "z"], [1, 0, 0, 1], w=["2", "1.5", "0.25", "0"])
+    table = table_of(
+        ["a", "a", "b", "c"], ["x", "y", "x", "z"], [1, 0, 0, 1], w=["2", "1.5", "0.25", "0"]
+    )
     found = in_words(read(table, Columns(weight="w")).to_fit)
-    assert (found["users"], found["items"], found["weights"]) == (["a", "b"], ["x", "y"], [2.0, 1.5, 0.25])
+    assert (found["users"], found["items"], found["weights"]) == (
+        ["a", "b"],
+        ["x", "y"],
+        [2.0, 1.5, 0.25],
+    )
     assert found["counts"].n == 3
     with pytest.raises(RequestError, match="there is no rating of positive weight"):
         read(table.slice(3), Columns(weight="w"))
@@ -510,27 +630,39 @@ def test_minus_zero_is_zero():
 @pytest.mark.parametrize(
     ("labels", "threshold", "coding", "positives"),
     [
-        ([True, False, True], None, "boolean", 2), ([1, -1, 1], None, "signed", 2), ([0, 1, 0], None, "binary", 1),
-        ([5, 3, 4], 3.5, "threshold", 2), (["1", " 0", "1.0"], None, "binary", 2),
+        ([True, False, True], None, "boolean", 2),
+        ([1, -1, 1], None, "signed", 2),
+        ([0, 1, 0], None, "binary", 1),
+        ([5, 3, 4], 3.5, "threshold", 2),
+        (["1", " 0", "1.0"], None, "binary", 2),
         (["4.5", "1e0", "2"], 2, "threshold", 1),
     ],
-)  # fmt: skip
+)
 def test_codings(labels, threshold, coding, positives):
-    counts = read(table_of([1, 2, 3], ["x", "y", "z"], labels), Columns(threshold=threshold)).to_fit.counts
+    counts = read(
+        table_of([1, 2, 3], ["x", "y", "z"], labels), Columns(threshold=threshold)
+    ).to_fit.counts
     assert (counts.coding, counts.positives, counts.n) == (coding, positives, 3)
 
 
 BAD = {  # beside those of tests/jobs/test_bad_data.py
     "words": (
         table_of([1, 2, 3, 4, 5], ["x"] * 5, ["1", "yes", "no", None, "maybe"]),
-        ["1 rating with null or NaN in column 'label', such as (4, x, None)",
-         "3 ratings with no number in column 'label', such as (2, x, yes), (3, x, no), (5, x, maybe): labels are"],
+        [
+            "1 rating with null or NaN in column 'label', such as (4, x, None)",
+            "3 ratings with no number in column 'label', such as (2, x, yes), (3, x, no), (5, x, "
+            "maybe): labels are",
+        ],
     ),
-    "label type": (table_of([1], ["x"], [b"1"]), ["column 'label' is of type binary, not a number or a boolean"]),
+    "label type": (
+        table_of([1], ["x"], [b"1"]),
+        ["column 'label' is of type binary, not a number or a boolean"],
+    ),
     "two columns": (
-        table_of([1], ["x"], [1], USER=[2]), ["there are 2 columns named 'user' for the user (columns: user, item"]
+        table_of([1], ["x"], [1], USER=[2]),
+        ["there are 2 columns named 'user' for the user (columns: user, item"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -547,7 +679,10 @@ def test_what_is_wrong_is_counted_with_examples(name, size, monkeypatch):
 
 
 def test_a_holdout_that_keeps_nothing():
-    with pytest.raises(RequestError, match="holdout holds no rating out: give more ratings, or choose a larger share"):
+    with pytest.raises(
+        RequestError,
+        match="holdout holds no rating out: give more ratings, or choose a larger share",
+    ):
         read(table_of([1, 2], ["x", "y"], [1, 0]), holdout=Holdout(1e-9, 0))
 
 
@@ -556,7 +691,9 @@ def test_many_ratings_have_a_sketch_of_bounded_size(monkeypatch):
     monkeypatch.setattr("onebit_spark.data.hashes.KEPT", 500)
     monkeypatch.setattr(rating_input, "TABLE_BYTES", 10_000)
     rng = np.random.default_rng(0)
-    table = table_of(rng.integers(0, 300, 20_000), rng.integers(0, 300, 20_000), rng.integers(0, 2, 20_000))
+    table = table_of(
+        rng.integers(0, 300, 20_000), rng.integers(0, 300, 20_000), rng.integers(0, 2, 20_000)
+    )
     sketch = read(table).to_fit.sketch()
     assert 350 < sketch.n_ratings < 650
     assert KEPT > 500  # the patch was one

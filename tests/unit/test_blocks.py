@@ -1,4 +1,7 @@
-"""RatingBlock against a dictionary; ratings packed by tasks; what more than 2³¹ rows and ratings rest on."""
+"""RatingBlock against a dictionary;
+
+ratings packed by tasks; what more than 2³¹ rows and ratings rest on.
+"""
 
 import subprocess
 import sys
@@ -40,11 +43,15 @@ from onebit_spark.engines.start import Multiply
 from onebit_spark.settings import FitConfig
 
 triples = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans()), max_size=60)
-shapes = st.tuples(st.integers(8, 11), st.integers(6, 9))  # a few rows and columns beyond the ratings
+shapes = st.tuples(
+    st.integers(8, 11), st.integers(6, 9)
+)  # a few rows and columns beyond the ratings
 
 
 def make(ratings, shape):
-    rows, cols, positive = (np.array([r[i] for r in ratings], t) for i, t in enumerate((np.int64, np.int64, bool)))
+    rows, cols, positive = (
+        np.array([r[i] for r in ratings], t) for i, t in enumerate((np.int64, np.int64, bool))
+    )
     return RatingBlock.from_coordinates(rows, cols, positive, shape)
 
 
@@ -74,7 +81,10 @@ def test_from_coordinates_against_a_dictionary(ratings, shape):
 def test_without_empty_rows_and_columns(ratings, shape):
     block, rows, columns = make(ratings, shape).compacted()
     assert [(rows[i], columns[j], positive) for i, j, positive in read(block)] == sorted(ratings)
-    assert (block.n_rows, block.n_columns) == (len({i for i, _, _ in ratings}), len({j for _, j, _ in ratings}))
+    assert (block.n_rows, block.n_columns) == (
+        len({i for i, _, _ in ratings}),
+        len({j for _, j, _ in ratings}),
+    )
 
 
 @given(triples, shapes)
@@ -89,35 +99,52 @@ def test_transpose(ratings, shape):
 
 
 weighted_triples = st.lists(
-    st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans(), st.floats(2**-20, 2.0**20, width=32)), max_size=60
+    st.tuples(
+        st.integers(0, 7), st.integers(0, 5), st.booleans(), st.floats(2**-20, 2.0**20, width=32)
+    ),
+    max_size=60,
 )
 
 
 def make_weighted(ratings, shape):
     rows, cols, positive, weights = (
-        np.array([r[i] for r in ratings], t) for i, t in enumerate((np.int64, np.int64, bool, np.float32))
+        np.array([r[i] for r in ratings], t)
+        for i, t in enumerate((np.int64, np.int64, bool, np.float32))
     )
     return RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
 
 
 def read_weighted(block):
-    return [(*rating, float(weight)) for rating, weight in zip(read(block), block.weights, strict=True)]
+    return [
+        (*rating, float(weight)) for rating, weight in zip(read(block), block.weights, strict=True)
+    ]
 
 
 @given(weighted_triples, shapes, st.randoms())
 def test_weights_stay_with_their_ratings(ratings, shape, random):
-    """Also when both are turned, kept by a coin or given in another order; ties of a code ascend by weight."""
+    """Also when both are turned, kept by a coin or given in another order;
+
+    ties of a code ascend by weight.
+    """
     block = make_weighted(ratings, shape)
     assert read_weighted(block) == sorted(ratings)
-    assert read_weighted(make_weighted(random.sample(ratings, len(ratings)), shape)) == sorted(ratings)
+    assert read_weighted(make_weighted(random.sample(ratings, len(ratings)), shape)) == sorted(
+        ratings
+    )
     turned = block.transpose()
     assert read_weighted(turned) == sorted((j, i, *rest) for i, j, *rest in ratings)
     assert read_weighted(turned.transpose()) == sorted(ratings)
-    split, numbers = Split(3, 0.5), tuple(map(np.arange, shape))
-    parts = read_weighted(split.part_of(block, *numbers)) + read_weighted(split.part_of(block, *numbers, those=False))
+    split = Split(3, 0.5)
+    numbers = tuple(map(np.arange, shape))
+    parts = read_weighted(split.part_of(block, *numbers)) + read_weighted(
+        split.part_of(block, *numbers, those=False)
+    )
     assert sorted(parts) == sorted(ratings)
     plain = make([rating[:3] for rating in ratings], shape)
-    for mine, other in ((split.part_of(block, *numbers), split.part_of(plain, *numbers)), (block, plain)):
+    for mine, other in (
+        (split.part_of(block, *numbers), split.part_of(plain, *numbers)),
+        (block, plain),
+    ):
         np.testing.assert_array_equal(mine.codes, other.codes)  # the coin does not know the weights
         np.testing.assert_array_equal(mine.distinct_counts, other.distinct_counts)
         np.testing.assert_array_equal(mine.row_counts, other.row_counts)
@@ -127,7 +154,8 @@ def test_weights_stay_with_their_ratings(ratings, shape, random):
 def test_sums_of_weights(ratings, shape):
     block = make_weighted(ratings, shape)
     for turned, axis in ((block, 0), (block.transpose(), 1)):
-        total, positive = np.zeros(shape[axis]), np.zeros(shape[axis])
+        total = np.zeros(shape[axis])
+        positive = np.zeros(shape[axis])
         for rating in sorted(ratings, key=lambda rating: (rating[1 - axis], *rating[2:])):
             total[rating[axis]] += rating[3]
             positive[rating[axis]] += rating[3] * rating[2]
@@ -143,23 +171,34 @@ def test_without_weights_their_sums_are_the_counts():
 
 
 def test_bad_weights_and_too_many_columns_are_refused():
-    rows, positive = np.array([0, 1]), np.array([True, False])
+    rows = np.array([0, 1])
+    positive = np.array([True, False])
     for weights, error, words in (
-        *((np.array([1.0, wrong], np.float32), ValueError, "positive and finite") for wrong in (0, -1, np.nan, np.inf)),
+        *(
+            (np.array([1.0, wrong], np.float32), ValueError, "positive and finite")
+            for wrong in (0, -1, np.nan, np.inf)
+        ),
         (np.ones(1, np.float32), ValueError, "2 ratings, 1 weights"),
         (np.ones(2), TypeError, "float32"),
     ):
         with pytest.raises(error, match=words):
             RatingBlock.from_coordinates(rows, rows, positive, (2, 2), weights)
-    with pytest.raises(ValueError, match="at most 2\\^30 columns"):  # before anything of that size is allocated
+    with pytest.raises(
+        ValueError, match="at most 2\\^30 columns"
+    ):  # before anything of that size is allocated
         RatingBlock.from_coordinates(rows, rows, positive, (2, MAX_COLUMNS + 1))
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=60), st.integers(1, 400))
 def test_row_ranges_cover_every_row_once(counts, target):
-    """In order, without gaps, none empty; and none holds more work than the target plus its last row."""
+    """In order, without gaps, none empty;
+
+    and none holds more work than the target plus its last row.
+    """
     rows = np.repeat(np.arange(len(counts)), counts)
-    block = RatingBlock.from_coordinates(rows, np.zeros_like(rows), np.ones(len(rows), bool), (len(counts), 1))
+    block = RatingBlock.from_coordinates(
+        rows, np.zeros_like(rows), np.ones(len(rows), bool), (len(counts), 1)
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "RANGE", target)
         ranges = block.ranges
@@ -213,7 +252,10 @@ def test_constructor_refuses(change, error, words):
 
 
 def test_from_coordinates_refuses_to_write_outside_its_arrays():
-    """Two ratings of a 2 × 2 matrix. In an interpreter of its own: the compiled sort checks no bounds."""
+    """Two ratings of a 2 × 2 matrix.
+
+    In an interpreter of its own: the compiled sort checks no bounds.
+    """
     problems = {  # rows and columns ─► what is wrong with them
         "[0, 9], [0, 1]": "row ",
         "[0, -1], [0, 1]": "row ",
@@ -231,7 +273,9 @@ for rows, cols in [{", ".join(f"({indices})" for indices in problems)}]:
     except ValueError as refusal:
         print(refusal)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     for found, expected in zip(done.stdout.splitlines(), problems.values(), strict=True):
         assert expected in found
@@ -250,11 +294,19 @@ def test_tasks_are_runs_of_about_equal_size(sizes, n_tasks):
 
 
 def test_as_many_tasks_as_asked_for():
-    assert [len(task) for task in even_tasks([RowGroup("a", k, 5) for k in range(12)], 4)] == [3, 3, 3, 3]
+    assert [len(task) for task in even_tasks([RowGroup("a", k, 5) for k in range(12)], 4)] == [
+        3,
+        3,
+        3,
+        3,
+    ]
 
 
 ratings = st.lists(
-    st.tuples(st.sampled_from("abcdefg"), st.integers(-3, 9) | st.integers(0, 2**40), st.booleans()), max_size=80
+    st.tuples(
+        st.sampled_from("abcdefg"), st.integers(-3, 9) | st.integers(0, 2**40), st.booleans()
+    ),
+    max_size=80,
 )
 
 
@@ -263,9 +315,11 @@ def test_bundles_hold_the_ratings(lines, bundle):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "BUNDLE", bundle)
         patch.setattr("onebit_spark.data.ratings.TABLE_BYTES", 1)
-        packed, found = list(Pack(None)(iter(raw_batches(lines, 3)))), []
+        packed = list(Pack(None)(iter(raw_batches(lines, 3))))
+        found = []
         for part in read_bundles(iter(packed)):
-            users, items = part.user_ids.to_pylist(), part.item_ids.to_pylist()
+            users = part.user_ids.to_pylist()
+            items = part.item_ids.to_pylist()
             found += [
                 (users[user], items[code >> 1], bool(code & 1))
                 for user, code in zip(part.users, part.codes, strict=True)
@@ -295,7 +349,10 @@ def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     monkeypatch.setattr("onebit_spark.data.hashes.KEPT", 50)
     rng = np.random.default_rng(1)
     lines = [("a", int(item), True) for item in rng.integers(0, 10**6, 1000)]
-    cells = [cell_array(line.column("cells")[0], np.int64) for line in Pack(None)(iter(raw_batches(lines, 100)))]
+    cells = [
+        cell_array(line.column("cells")[0], np.int64)
+        for line in Pack(None)(iter(raw_batches(lines, 100)))
+    ]
     whole = raw_batches(lines, 1000)[0]
     hashes = np.sort(whole.column("__onebit_hash").to_numpy())
     kept = np.sort(np.concatenate(cells))
@@ -319,11 +376,15 @@ def raw_batches(lines, size):
 
 
 def test_numbers_must_belong_to_the_ids():
-    """Numbers that were found for a bundle before it was packed again, with its ids in another order, are refused."""
+    """Numbers that were found for a bundle before it was packed again, with its ids in another
+    order, are refused.
+    """
     lines = [("b", 3, True), ("a", 1, False), ("c", 1, True)]
     (bundle,) = Pack(None)(iter(raw_batches(lines, 3)))
     bundles = pa.Table.from_batches([bundle])
-    encode = partial(_encode_numbers, Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), False)
+    encode = partial(
+        _encode_numbers, Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), False
+    )
     users = {"places": np.array([0, 1, 2], np.int32), "numbers": np.array([1, 0, 2])}
     items = {"places": np.array([0, 1], np.int32), "numbers": np.array([0, 1])}
     (chunk,) = encode(bundles, returned(users, items)).to_pylist()
@@ -339,7 +400,9 @@ def test_numbers_must_belong_to_the_ids():
 
 def test_a_part_with_a_single_item():
     (bundle,) = Pack(None)(iter(raw_batches([("b", 3, True), ("a", 3, False)], 2)))
-    encode = partial(_encode_numbers, Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), False)
+    encode = partial(
+        _encode_numbers, Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), False
+    )
     users = {"places": np.array([0, 1], np.int32), "numbers": np.array([8, 5])}
     items = {"places": np.array([0], np.int32), "numbers": np.array([4])}
     (chunk,) = encode(pa.Table.from_batches([bundle]), returned(users, items)).to_pylist()
@@ -392,12 +455,17 @@ def test_a_cell_beyond_two_gigabytes_is_refused(monkeypatch):
 def test_routes():
     """Which rows a block of the other side refers to, by a plain loop."""
     rng = np.random.default_rng(0)
-    rows, cols = rng.integers(0, 6, 20), rng.integers(0, 9, 20)
+    rows = rng.integers(0, 6, 20)
+    cols = rng.integers(0, 9, 20)
     ratings = RatingBlock.from_coordinates(rows, cols, rows > 2, (6, 9))
     there = Placement(4, np.empty(0, np.int64), np.empty(0, np.int32))
     routes, ends = routes_of(PlacedBlock(0, np.arange(6), np.arange(9) * 7, ratings, 0), there)
     for target in range(4):
-        expected = {int(i) for i, j in zip(rows, cols, strict=True) if there.of(np.array([j * 7]))[0] == target}
+        expected = {
+            int(i)
+            for i, j in zip(rows, cols, strict=True)
+            if there.of(np.array([j * 7]))[0] == target
+        }
         assert routes[ends[target] : ends[target + 1]].tolist() == sorted(expected)
 
 
@@ -407,8 +475,11 @@ class TestABlockThatASplitHasEmptied:
     THERE = Placement(4, np.empty(0, np.int64), np.empty(0, np.int32))
 
     def made(self, step, format):
-        nothing, members = np.empty(0, np.int32), np.arange(2, dtype=np.int32)
-        chunk = binary_line(block=0, rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
+        nothing = np.empty(0, np.int32)
+        members = np.arange(2, dtype=np.int32)
+        chunk = binary_line(
+            block=0, rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members
+        )
         blocks = routed(partial(build, None, False), np.zeros(1, np.int32), self.THERE, [chunk])
         [line] = RunWork(step, self.THERE, {}, format).alone(blocks)
         return line
@@ -418,7 +489,9 @@ class TestABlockThatASplitHasEmptied:
         assert cell_array(line["values"][0], np.float32).tolist() == [0.0] * 6
         assert cell_array(line["sums"][0], np.float64).tolist() == [0.0] * 9
 
-    @pytest.mark.parametrize("settings", [{}, {"loss": "hinge", "implicit_features": False}], ids=str)
+    @pytest.mark.parametrize(
+        "settings", [{}, {"loss": "hinge", "implicit_features": False}], ids=str
+    )
     def test_its_partners_are_rows_of_the_posterior(self, settings):
         form = form_of(FitConfig(rank=3, **settings))
         seen = []

@@ -17,14 +17,24 @@ FIT = ["--ratings", "in.parquet", "--output", "out"]
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("PYSPARK_GATEWAY_PORT", "HADOOP_CONF_DIR", "SPARK_REMOTE", "SPARK_API_MODE", "PYSPARK_SUBMIT_ARGS"):
+    for name in (
+        "PYSPARK_GATEWAY_PORT",
+        "HADOOP_CONF_DIR",
+        "SPARK_REMOTE",
+        "SPARK_API_MODE",
+        "PYSPARK_SUBMIT_ARGS",
+    ):
         monkeypatch.delenv(name, raising=False)
-    pq.write_table(pa.table({"user": [1, 2], "item": [1, 1], "label": [1, 0]}), tmp_path / "in.parquet")
+    pq.write_table(
+        pa.table({"user": [1, 2], "item": [1, 1], "label": [1, 0]}), tmp_path / "in.parquet"
+    )
     (tmp_path / "in.csv").write_text("user,item,label\n1,1,1\n")
 
 
 def chosen(*flags, request=FitRequest, otherwise="auto"):
-    return choose(parse(request, "job", [*FIT, *flags] if request is FitRequest else list(flags)), otherwise)
+    return choose(
+        parse(request, "job", [*FIT, *flags] if request is FitRequest else list(flags)), otherwise
+    )
 
 
 def test_a_file_runs_here(monkeypatch):
@@ -71,9 +81,14 @@ def test_what_needs_spark_says_so(flags, monkeypatch):
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("SPARK_REMOTE", "sc://host"), ("HADOOP_CONF_DIR", "/etc/hadoop"), ("SPARK_API_MODE", "connect"),
-     ("PYSPARK_SUBMIT_ARGS", "--master yarn pyspark-shell"), ("PYSPARK_GATEWAY_PORT", "1")],
-)  # fmt: skip
+    [
+        ("SPARK_REMOTE", "sc://host"),
+        ("HADOOP_CONF_DIR", "/etc/hadoop"),
+        ("SPARK_API_MODE", "connect"),
+        ("PYSPARK_SUBMIT_ARGS", "--master yarn pyspark-shell"),
+        ("PYSPARK_GATEWAY_PORT", "1"),
+    ],
+)
 def test_a_cluster_that_is_named_is_used(monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
     assert chosen().name == "spark"
@@ -81,27 +96,44 @@ def test_a_cluster_that_is_named_is_used(monkeypatch, variable, value):
 
 
 def test_ratings_that_do_not_fit_go_to_spark(monkeypatch):
-    assert chosen("--driver-ratings", "1") == ("spark", "2 ratings are more than the driver takes (driverRatings = 1)")
+    assert chosen("--driver-ratings", "1") == (
+        "spark",
+        "2 ratings are more than the driver takes (driverRatings = 1)",
+    )
     monkeypatch.setattr(running, "available_memory", lambda: 100)
     assert "2 ratings are more than" in chosen().reason
-    with pytest.raises(RequestError, match=r"--runtime local cannot work: .* 2 ratings and their factors take"):
+    with pytest.raises(
+        RequestError, match=r"--runtime local cannot work: .* 2 ratings and their factors take"
+    ):
         chosen("--runtime", "local")
 
 
 def test_text_ids_take_memory(monkeypatch):
-    """Six times their size while they are sorted: of half of the memory, 24 bytes per rating leave too little."""
+    """Six times their size while they are sorted:
+
+    of half of the memory, 24 bytes per rating leave too little.
+    """
     n = 100_000
     for name, users in (("numbers", range(n)), ("text", [f"{number:0100}" for number in range(n)])):
-        pq.write_table(pa.table({"user": users, "item": [1] * n, "label": [1] * n}), f"{name}.parquet")
+        pq.write_table(
+            pa.table({"user": users, "item": [1] * n, "label": [1] * n}), f"{name}.parquet"
+        )
     monkeypatch.setattr(running, "available_memory", lambda: 100 * 2**20)
     assert chosen("--ratings", "numbers.parquet").name == "local"
     name, reason = chosen("--ratings", "text.parquet")
     assert name == "spark"
-    assert reason.startswith("100,000 ratings are more than the driver takes (half of the 100 MB that are free hold 0")
+    assert reason.startswith(
+        "100,000 ratings are more than the driver takes (half of the 100 MB that are free hold 0"
+    )
 
 
 def test_models_and_pairs():
-    (name, _) = chosen("--model", "in.parquet", "--pairs", "in.csv", "--output", "out", request=PredictRequest)
+    (name, _) = chosen(
+        "--model", "in.parquet", "--pairs", "in.csv", "--output", "out", request=PredictRequest
+    )
     assert name == "local"
     flags = ["--model", "s3://bucket/model", "--top", "3", "--output", "out"]
-    assert chosen(*flags, request=PredictRequest) == ("spark", "--model s3://bucket/model is not on this machine")
+    assert chosen(*flags, request=PredictRequest) == (
+        "spark",
+        "--model s3://bucket/model is not on this machine",
+    )

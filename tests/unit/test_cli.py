@@ -1,4 +1,7 @@
-"""Arguments: refused in one last line with exit code 2, every problem named; and how a job ends that cannot work."""
+"""Arguments:
+
+refused in one last line with exit code 2, every problem named; and how a job ends that cannot work.
+"""
 
 import errno
 import logging
@@ -17,11 +20,22 @@ from onebit_spark import RequestError, cli
 from onebit_spark.certify.certificates import precision_requests
 from onebit_spark.cli import running as jobrun
 from onebit_spark.cli.flags import GROUPS, as_flag, command_of, flags_of, parse
-from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PositionsRequest, PredictRequest, local_path
+from onebit_spark.cli.requests import (
+    EvaluateRequest,
+    FitRequest,
+    PositionsRequest,
+    PredictRequest,
+    local_path,
+)
 from onebit_spark.cli.running import AGAIN_SECONDS
 from onebit_spark.settings import FitConfig
 
-JOBS = {"fit": FitRequest, "predict": PredictRequest, "positions": PositionsRequest, "evaluate": EvaluateRequest}
+JOBS = {
+    "fit": FitRequest,
+    "predict": PredictRequest,
+    "positions": PositionsRequest,
+    "evaluate": EvaluateRequest,
+}
 SPARK_SESSION = jobrun.spark_session  # the fixture below replaces it
 
 
@@ -37,7 +51,9 @@ def here(tmp_path, monkeypatch):
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(jobrun, "spark_session", no_spark)
-    monkeypatch.setattr(jobrun, "in_background", lambda *_: None)  # its thread would outlive the test
+    monkeypatch.setattr(
+        jobrun, "in_background", lambda *_: None
+    )  # its thread would outlive the test
     return tmp_path
 
 
@@ -70,7 +86,7 @@ def config_file(folder, text):
     return ["--config", str(path)]
 
 
-# ---- good requests ---------------------------------------------------------------------------------------------------
+# ---- good requests -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -83,7 +99,8 @@ def test_good_arguments_reach_spark(job, capsys):
 def test_flags_that_are_no_settings_arrive():
     """Those of settings are in test_settings.py."""
     text = (
-        "--format csv --option sep=; --option nullValue=a=b --user-col u --item-col i --label-col y --threshold -3.5"
+        "--format csv --option sep=; --option nullValue=a=b --user-col u --item-col i --label-col "
+        "y --threshold -3.5"
         " --weight-col w --holdout 0.1 --predict in.parquet --predictions preds --overwrite --quiet"
     )
     request = request_of(*text.split())
@@ -105,12 +122,13 @@ def test_help_names_every_flag(job, capsys):
         assert as_flag(name) in text
 
 
-# ---- the config file -------------------------------------------------------------------------------------------------
+# ---- the config file ---------------------------------------------------------------------------
 
 
 def test_flags_win_over_the_file_and_the_file_over_the_defaults(here):
     text = (
-        'rank = 4\nmax-iter = 5\nmax_iter = 6\nloss = "hinge"\ntol = 1\nintercepts = false\n[option]\nheader = true\n'
+        'rank = 4\nmax-iter = 5\nmax_iter = 6\nloss = "hinge"\ntol = 1\nintercepts = '
+        "false\n[option]\nheader = true\n"
     )
     request = request_of(*config_file(here, text), "--rank", "8", "--intercepts")
     assert request.fit_config == FitConfig(rank=8, max_iter=6, loss="hinge", tol=1.0)
@@ -136,12 +154,16 @@ def test_the_example_config_is_accepted_with_every_line_in_use(here, request):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [("0.1,0.05", (0.1, 0.05)), ("0.05", (0.05,)), ([0.2, 0.1], (0.2, 0.1)), (0.25, (0.25,))]
+    ("given", "expected"),
+    [("0.1,0.05", (0.1, 0.05)), ("0.05", (0.05,)), ([0.2, 0.1], (0.2, 0.1)), (0.25, (0.25,))],
 )
 def test_error_rates_come_as_a_list(here, given, expected):
     command = ["--holdout", "0.1", *(["--max-error", given] if isinstance(given, str) else [])]
     file = "" if isinstance(given, str) else f"max-error = {given}"
-    assert parse(FitRequest, "fit", [*GOOD["fit"], *config_file(here, file), *command]).max_error == expected
+    assert (
+        parse(FitRequest, "fit", [*GOOD["fit"], *config_file(here, file), *command]).max_error
+        == expected
+    )
     assert parse(FitRequest, "fit", GOOD["fit"]).max_error == ()
 
 
@@ -158,12 +180,18 @@ def test_precisions_come_as_a_list(here, given):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--min-precision", "0.9"], "--min-precision needs ratings that are not fitted: add --holdout 0.1"),
+        (
+            ["--min-precision", "0.9"],
+            "--min-precision needs ratings that are not fitted: add --holdout 0.1",
+        ),
         (
             ["--holdout", "0.1", "--min-precision", "90"],
             "--min-precision must hold precisions strictly between 0 and 1",
         ),
-        (["--holdout", "0.1", "--min-precision", "0.9,neg:0.9"], "such as 0.9 or negative:0.99, not 'neg:0.9'"),
+        (
+            ["--holdout", "0.1", "--min-precision", "0.9,neg:0.9"],
+            "such as 0.9 or negative:0.99, not 'neg:0.9'",
+        ),
     ],
 )
 def test_precisions_are_checked(flags, message):
@@ -201,7 +229,9 @@ BAD_FILES = {
 )
 def test_a_config_file_takes_the_opposite_of_a_flag_as_the_command_line_does(here, text, expected):
     assert parse(FitRequest, "fit", [*GOOD["fit"], *config_file(here, text)]).report is expected
-    assert not parse(FitRequest, "fit", [*GOOD["fit"], *config_file(here, text), "--no-report"]).report
+    assert not parse(
+        FitRequest, "fit", [*GOOD["fit"], *config_file(here, text), "--no-report"]
+    ).report
 
 
 @pytest.mark.parametrize("text", BAD_FILES)
@@ -211,14 +241,19 @@ def test_a_bad_config_file_is_refused(here, capsys, text):
 
 
 def test_a_missing_config_file_is_refused(capsys):
-    assert "nowhere.toml cannot be read" in refusal(capsys, "fit", [*GOOD["fit"], "--config", "nowhere.toml"])
+    assert "nowhere.toml cannot be read" in refusal(
+        capsys, "fit", [*GOOD["fit"], "--config", "nowhere.toml"]
+    )
 
 
-# ---- bad arguments ---------------------------------------------------------------------------------------------------
+# ---- bad arguments -----------------------------------------------------------------------------
 
 BAD_VALUES = {
     ("--loss", "huber"): "--loss must be one of hinge, logistic, not 'huber'",
-    ("--format", "orc"): "--format must be one of parquet, csv, json, delta, iceberg, hudi, not 'orc'",
+    (
+        "--format",
+        "orc",
+    ): "--format must be one of parquet, csv, json, delta, iceberg, hudi, not 'orc'",
     ("--solver", "gradient"): "--solver 'gradient' belongs to the hinge loss",
     ("--rank", "0"): "--rank must be an integer of at least 1 or auto, not 0",
     ("--rank", "two"): "--rank must be an integer or auto, not 'two'",
@@ -233,12 +268,25 @@ BAD_VALUES = {
     ("--option", "header"): "--option must be key=value, not 'header'",
     ("--user-col", ""): "--user-col must be text that is not empty",
     ("--user-col", "item"): "must name three different columns",
-    ("--predict", "in.parquet"): "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together",
+    (
+        "--predict",
+        "in.parquet",
+    ): "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together",
     ("--rnak", "3"): "unknown flag --rnak: did you mean --rank?",
     ("--exchange", "telepathy"): "auto, driver, broadcast, mixed, shuffle",
     ("--resume",): "--resume needs --checkpoint-dir",
-    ("--holdout", "0.1", "--max-error", "0.1,x"): "must be a number, or several numbers separated by commas",
-    ("--holdout", "0.1", "--max-error", "0.1,0.5"): "--max-error must hold error rates strictly between 0 and 0.5",
+    (
+        "--holdout",
+        "0.1",
+        "--max-error",
+        "0.1,x",
+    ): "must be a number, or several numbers separated by commas",
+    (
+        "--holdout",
+        "0.1",
+        "--max-error",
+        "0.1,0.5",
+    ): "--max-error must hold error rates strictly between 0 and 0.5",
     ("--max-error", "0.1"): "--max-error needs ratings that are not fitted: add --holdout 0.1",
     ("--certify-by", "age"): "--certify-by needs ratings that are not fitted",
     ("--rank",): "expected one argument",
@@ -252,7 +300,8 @@ def test_bad_arguments_are_refused(capsys, arguments):
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("max-error", "0.1"), ("delta", "0.1"), ("delta", "0.05"), ("certificate-grid", "1")]
+    ("flag", "value"),
+    [("max-error", "0.1"), ("delta", "0.1"), ("delta", "0.05"), ("certificate-grid", "1")],
 )
 def test_terms_and_error_rates_of_an_evaluation_need_a_certificate(capsys, flag, value):
     line = refusal(capsys, "evaluate", [*GOOD["evaluate"], f"--{flag}", value])
@@ -263,7 +312,10 @@ def test_terms_and_error_rates_of_an_evaluation_need_a_certificate(capsys, flag,
 def test_a_job_that_needs_spark_where_it_is_not_installed(capsys, monkeypatch, arguments):
     monkeypatch.setattr(jobrun, "find_spec", lambda _: None)
     line = refusal(capsys, "fit", [*GOOD["fit"], *arguments])
-    assert "this job needs Spark, which is not installed: pip install '.[spark]' in a clone of onebit_spark" in line
+    assert (
+        "this job needs Spark, which is not installed: pip install '.[spark]' in a clone of "
+        "onebit_spark" in line
+    )
 
 
 @pytest.mark.parametrize("exchange", ["driver", "shuffle"])
@@ -271,7 +323,9 @@ def test_a_fit_compiles_while_spark_starts(exchange, monkeypatch):
     """Also where executors fit: they take the driver's kernels."""
     calls = []
     monkeypatch.setattr(jobrun, "compile_ahead", lambda *settings: calls.append(settings))
-    jobrun._warm_up(parse(FitRequest, "fit", [*GOOD["fit"], "--exchange", exchange, "--no-report"]), "local")
+    jobrun._warm_up(
+        parse(FitRequest, "fit", [*GOOD["fit"], "--exchange", exchange, "--no-report"]), "local"
+    )
     assert len(calls) == 1
 
 
@@ -284,7 +338,9 @@ print(codes, sorted({"numpy", "numba", "pyarrow", "scipy", "pyspark"} & set(sys.
 
 
 def test_a_wrong_flag_is_answered_before_anything_large_is_imported():
-    done = subprocess.run([sys.executable, "-c", IN_A_FRESH_PROCESS], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_FRESH_PROCESS], capture_output=True, text=True, timeout=300
+    )
     assert done.stdout.splitlines()[-1] == "[0, 2, 2] []", done.stderr
 
 
@@ -306,7 +362,11 @@ sys.exit(onebit_spark.__main__.command())
 
 
 @pytest.mark.parametrize(
-    "module", ["onebit_spark.cli.requests", *(pytest.param(m, marks=pytest.mark.slow) for m in ("pyarrow", "numba"))]
+    "module",
+    [
+        "onebit_spark.cli.requests",
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("pyarrow", "numba")),
+    ],
 )
 def test_an_interrupt_during_an_import(here, module):
     """As in the first second of a job: one line, no traceback."""
@@ -325,7 +385,9 @@ def test_help_is_in_groups_and_fits_the_terminal(capsys, monkeypatch):
             cli.fit(["--help"])
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) < int(columns)
-        assert [line for line in lines if re.fullmatch(r"\S.*:", line)] == [f"{title}:" for title in (*GROUPS, "help")]
+        assert [line for line in lines if re.fullmatch(r"\S.*:", line)] == [
+            f"{title}:" for title in (*GROUPS, "help")
+        ]
     shown = [line.split()[0] for line in lines if line.startswith("  --")]
     assert len(shown) <= 46
     assert shown[:10] == list(map(as_flag, FitRequest.main))
@@ -339,11 +401,29 @@ def test_required_flags(capsys, job):
 
 
 def test_all_problems_stand_in_one_line(capsys):
-    arguments = ["--ratings", "nowhere", "--rank", "0", "--alpha", "x", "--loss", "huber", "--sed", "3"]
+    arguments = [
+        "--ratings",
+        "nowhere",
+        "--rank",
+        "0",
+        "--alpha",
+        "x",
+        "--loss",
+        "huber",
+        "--sed",
+        "3",
+    ]
     line = refusal(capsys, "fit", arguments)
     assert line.startswith("error: ")
     assert "7 problems" in line
-    for words in ("--ratings nowhere does not exist", "--rank", "--alpha", "--loss", "--seed?", "--output is required"):
+    for words in (
+        "--ratings nowhere does not exist",
+        "--rank",
+        "--alpha",
+        "--loss",
+        "--seed?",
+        "--output is required",
+    ):
         assert words in line
 
 
@@ -360,12 +440,17 @@ def test_missing_inputs(capsys):
         ([], "give either --pairs PATH or --top N"),
         (["--pairs", "in.parquet", "--top", "3"], "give either --pairs PATH or --top N"),
         (["--top", "0"], "--top must be an integer of at least 1, not 0"),
-        (["--pairs", "in.parquet", "--exclude-seen", "in.parquet"], "--exclude-seen belongs to --top N"),
+        (
+            ["--pairs", "in.parquet", "--exclude-seen", "in.parquet"],
+            "--exclude-seen belongs to --top N",
+        ),
         (["--top", "3", "--exclude-seen", "nowhere"], "--exclude-seen nowhere does not exist"),
     ],
 )
 def test_what_predict_is_asked_for(capsys, arguments, message):
-    assert message in refusal(capsys, "predict", ["--model", "in.parquet", "--output", "out", *arguments])
+    assert message in refusal(
+        capsys, "predict", ["--model", "in.parquet", "--output", "out", *arguments]
+    )
 
 
 @pytest.mark.parametrize("path", ["out", "file:{here}/out", "file://{here}/out"])
@@ -373,7 +458,9 @@ def test_an_existing_output_is_refused_and_untouched(capsys, here, path):
     (here / "out").mkdir()
     (here / "out" / "keep").write_text("mine")
     arguments = ["--ratings", "in.parquet", "--output", path.format(here=here)]
-    assert "exists already: choose another path or add --overwrite" in refusal(capsys, "fit", arguments)
+    assert "exists already: choose another path or add --overwrite" in refusal(
+        capsys, "fit", arguments
+    )
     assert (here / "out" / "keep").read_text() == "mine"
     assert parse(FitRequest, "fit", [*arguments, "--overwrite"]).overwrite
 
@@ -382,7 +469,9 @@ def test_an_output_may_not_hold_what_is_read(capsys, here):
     (here / "data").mkdir()
     (here / "data" / "ratings.csv").touch()
     arguments = ["--ratings", "data/ratings.csv", "--output", "data", "--overwrite"]
-    assert "lies in --output data, which is replaced as a whole" in refusal(capsys, "fit", arguments)
+    assert "lies in --output data, which is replaced as a whole" in refusal(
+        capsys, "fit", arguments
+    )
     arguments = [*GOOD["fit"], "--predict", "in.parquet", "--predictions", "./out"]
     assert "--predictions ./out lies in --output out" in refusal(capsys, "fit", arguments)
     assert request_of("--predict", "in.parquet", "--predictions", "out-2").predictions == "out-2"
@@ -394,7 +483,9 @@ def test_what_is_certainly_local(monkeypatch):
     assert str(local_path("a/b")) == "a/b"
     assert str(local_path("file:///a/b")) == "/a/b"
     assert local_path("hdfs://host/a") is None
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # under spark-submit the default file system may be another
+    monkeypatch.setenv(
+        "PYSPARK_GATEWAY_PORT", "1"
+    )  # under spark-submit the default file system may be another
     assert local_path("a/b") is None
     assert str(local_path("file:/a/b")) == "/a/b"
 
@@ -437,7 +528,8 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
 """
 
 
-NO_SPACE, FULL = "No space left on device", "the disk is full: free some space on the disk of "
+NO_SPACE = "No space left on device"
+FULL = "the disk is full: free some space on the disk of "
 
 
 class Py4JJavaError(Exception):
@@ -449,9 +541,15 @@ class Py4JJavaError(Exception):
     [
         (Py4JJavaError(JAVA), "[SOME_CONDITION] Something broke in file:/x. And more of it."),
         (Py4JJavaError(JAVA + "Caused by: java.io.IOException: disk full\n\tat x"), "disk full"),
-        (Py4JJavaError(JAVA + "Caused by: java.lang.OutOfMemoryError: Java heap space"), "Spark ran out of memory"),
+        (
+            Py4JJavaError(JAVA + "Caused by: java.lang.OutOfMemoryError: Java heap space"),
+            "Spark ran out of memory",
+        ),
         (RuntimeError(WORKER), "ZeroDivisionError: division by zero"),
-        (RuntimeError(WORKER.replace("ZeroDivisionError", "onebit_spark.errors.FitFailed")), "division by zero"),
+        (
+            RuntimeError(WORKER.replace("ZeroDivisionError", "onebit_spark.errors.FitFailed")),
+            "division by zero",
+        ),
         (RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway"), "Spark did not start"),
         (ConnectionRefusedError("x"), "Spark's driver ended unexpectedly"),
         (
@@ -506,7 +604,10 @@ def test_how_a_job_ends(monkeypatch, capsys, good_arguments, failure, code, line
 
 
 def test_a_signal_counts_more_than_what_it_broke(monkeypatch, capsys, good_arguments):
-    """The JVM of spark-submit has the signal too. A call that it does not answer is no failure of the fit."""
+    """The JVM of spark-submit has the signal too.
+
+    A call that it does not answer is no failure of the fit.
+    """
 
     def work(spark, request):
         try:
@@ -523,7 +624,10 @@ def test_a_signal_counts_more_than_what_it_broke(monkeypatch, capsys, good_argum
 
 
 def test_a_signal_in_a_finaliser_is_not_lost(monkeypatch, capsys, good_arguments):
-    """Python ignores what is raised there. py4j has many finalisers, so a signal often comes in one of them."""
+    """Python ignores what is raised there.
+
+    py4j has many finalisers, so a signal often comes in one of them.
+    """
 
     class Interrupted:
         def __del__(self):

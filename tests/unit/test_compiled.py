@@ -1,4 +1,7 @@
-"""Compiled kernels: what their cache is keyed on, what is compiled ahead, and whose seconds these are."""
+"""Compiled kernels:
+
+what their cache is keyed on, what is compiled ahead, and whose seconds these are.
+"""
 
 import fcntl
 import importlib
@@ -24,7 +27,8 @@ PACKAGE = {
     "p": b"from p.report import show\n",
     "p.compiled": b"def jit(function): ...\n",
     "p.inner": b"from p.compiled import jit\n@jit\ndef inner(): ...\n",
-    "p.outer": b"from p import compiled, scale\nfrom p.inner import inner\n@compiled.jit\ndef outer(): ...\n",
+    "p.outer": b"from p import compiled, scale\nfrom p.inner import inner\n@compiled.jit\ndef "
+    b"outer(): ...\n",
     "p.scale": b"from p.units import METRE\nSCALE = 3 * METRE\n",
     "p.units": b"import math\nMETRE = 1\n",
     "p.report": b"from p.outer import outer\ndef show(): ...\n",
@@ -44,7 +48,8 @@ def test_an_edit_of_what_a_kernel_is_made_of_changes_the_key(name):
 def test_the_compiler_may_be_renamed():
     """Its users name it otherwise then, and are found all the same: by ``jit``."""
     renamed = {
-        name.replace("compiled", "compiler"): text.replace(b"compiled", b"compiler") for name, text in PACKAGE.items()
+        name.replace("compiled", "compiler"): text.replace(b"compiled", b"compiler")
+        for name, text in PACKAGE.items()
     }
     assert kernel_modules(renamed) == {"p.compiler", "p.inner", "p.outer", "p.scale", "p.units"}
     assert digest_of(renamed) != digest_of(PACKAGE)
@@ -53,7 +58,9 @@ def test_the_compiler_may_be_renamed():
 
 
 def test_no_kernel_of_the_package_is_missed():
-    texts = {name: file.read_bytes() for name, file in sources(files("onebit_spark"), "onebit_spark")}
+    texts = {
+        name: file.read_bytes() for name, file in sources(files("onebit_spark"), "onebit_spark")
+    }
     covered = kernel_modules(texts)
     compiling = {
         kernel.py_func.__module__
@@ -108,7 +115,9 @@ print(len(kernels() & ahead), *sorted(kernels() - ahead))
 @pytest.mark.parametrize("name", ["logistic", pytest.param("hinge", marks=pytest.mark.slow)])
 def test_a_fit_compiles_nothing_more(name):
     """In a process of its own: this one may have compiled anything."""
-    done = subprocess.run([sys.executable, "-c", FIT_AFTER, repr(SETTINGS[name])], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FIT_AFTER, repr(SETTINGS[name])], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     known, *missed = done.stdout.split(" ", 1)
     assert missed == []
@@ -135,7 +144,9 @@ print(sum(len(one.stats.cache_hits) for one in kernels), *(one.__name__ for one 
 def test_a_fit_loads_what_was_compiled_ahead(tmp_path):
     """Compiling ahead hides its own errors, because a fit can do without it. Here they show."""
     environment = os.environ | {"ONEBIT_CACHE": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", LOADED_AFTER], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_AFTER], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     loaded, *missed = done.stdout.split()
     assert missed == []
@@ -144,12 +155,22 @@ def test_a_fit_loads_what_was_compiled_ahead(tmp_path):
 
 @pytest.mark.parametrize("empty", ["ONEBIT_CACHE", "XDG_CACHE_HOME"])
 def test_an_empty_variable_names_no_folder_for_kernels(tmp_path, empty):
-    home, here = tmp_path / "home", tmp_path / "here"
+    home = tmp_path / "home"
+    here = tmp_path / "here"
     home.mkdir()
     here.mkdir()
-    others = {name: value for name, value in os.environ.items() if name not in ("ONEBIT_CACHE", "XDG_CACHE_HOME")}
+    others = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("ONEBIT_CACHE", "XDG_CACHE_HOME")
+    }
     environment = others | {"HOME": str(home), empty: ""}
-    subprocess.run([sys.executable, "-c", "from onebit_spark import fit_arrays"], env=environment, cwd=here, check=True)
+    subprocess.run(
+        [sys.executable, "-c", "from onebit_spark import fit_arrays"],
+        env=environment,
+        cwd=here,
+        check=True,
+    )
     assert list(here.iterdir()) == []
     assert list((home / ".cache" / "onebit_spark").glob("kernels-*"))
 
@@ -165,7 +186,8 @@ def test_seconds_of_compiling_are_booked_by_their_name(monkeypatch):
     def outer(x):
         return inner(x) + 1.0
 
-    before, clock = compiled.compile_seconds(), Clock()
+    before = compiled.compile_seconds()
+    clock = Clock()
     with clock("reading"):
         outer(np.ones(3))
     compiling = compiled.compile_seconds() - before
@@ -196,9 +218,11 @@ def test_who_waits_for_the_kernels_of_another_process_says_so(tmp_path):
     folder.mkdir()
     with compiled.locked(folder, "compiling"):
         process = subprocess.Popen(
-            [sys.executable, "-c", WAITING], env=os.environ | {"ONEBIT_CACHE": str(tmp_path)}, stdout=subprocess.PIPE,
+            [sys.executable, "-c", WAITING],
+            env=os.environ | {"ONEBIT_CACHE": str(tmp_path)},
+            stdout=subprocess.PIPE,
             text=True,
-        )  # fmt: skip
+        )
         patience = threading.Timer(60, process.kill)
         patience.start()
         line = process.stdout.readline()

@@ -1,4 +1,7 @@
-"""Whole fits on a GPU, with the kernels on the CPU (``cudaoncpu``). Single steps: ``test_engine_contract.py``."""
+"""Whole fits on a GPU, with the kernels on the CPU (``cudaoncpu``).
+
+Single steps: ``test_engine_contract.py``.
+"""
 
 import numpy as np
 import pytest
@@ -14,12 +17,17 @@ from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape
 from onebit_spark.settings import CUDA_MOST_RANK
 
-pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
+pytestmark = pytest.mark.skipif(
+    cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels"
+)
 
 FITS = {
     "certified": ({"implicit_features": False, "likelihood_weight": None}, {"certify": Terms()}),
     "side features": ({}, {"row_features": np.random.default_rng(1).normal(size=(ROWS + 1, 2))}),
-    "weighted, diagonal": ({"covariance": "diagonal"}, {"weights": np.linspace(0.2, 2, N, dtype=np.float32)}),
+    "weighted, diagonal": (
+        {"covariance": "diagonal"},
+        {"weights": np.linspace(0.2, 2, N, dtype=np.float32)},
+    ),
 }
 
 
@@ -48,19 +56,27 @@ def test_no_weight_is_lost_among_the_margins(unit):
 def test_the_same_fit_as_on_the_cpu(name):
     settings, given = FITS[name]
     rng = np.random.default_rng(0)
-    rows, cols = rng.integers(0, ROWS, N), rng.integers(0, COLUMNS, N)
-    labels = (rng.normal(size=(ROWS, 2))[rows] * rng.normal(size=(COLUMNS, 2))[cols]).sum(axis=1) > 0
+    rows = rng.integers(0, ROWS, N)
+    cols = rng.integers(0, COLUMNS, N)
+    labels = (rng.normal(size=(ROWS, 2))[rows] * rng.normal(size=(COLUMNS, 2))[cols]).sum(
+        axis=1
+    ) > 0
     config = FitConfig(**{"rank": 2, "likelihood_weight": 1.0, "tol": 0, "max_iter": 4, **settings})
     here, there = (
-        fit_arrays(rows, cols, labels, config, (ROWS + 1, COLUMNS), device=place, **given) for place in ("cpu", "cuda")
+        fit_arrays(rows, cols, labels, config, (ROWS + 1, COLUMNS), device=place, **given)
+        for place in ("cpu", "cuda")
     )
     np.testing.assert_allclose(there.objective_history, here.objective_history, rtol=1e-6)
-    cells = [index.ravel() for index in np.indices((ROWS + 1, COLUMNS))]  # the last row has no rating
+    cells = [
+        index.ravel() for index in np.indices((ROWS + 1, COLUMNS))
+    ]  # the last row has no rating
     np.testing.assert_allclose(there.score(*cells), here.score(*cells), atol=1e-4)
     for who in ("user", "item"):
         one, two = (fit.positions(who, 1) for fit in (here, there))
         for name in one.column_names[1:6]:
-            np.testing.assert_allclose(two[name].to_numpy(), one[name].to_numpy(), rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(
+                two[name].to_numpy(), one[name].to_numpy(), rtol=1e-3, atol=1e-4
+            )
     if "certify" in given:
         bounds = [[found.bound for found in fit.certificates] for fit in (here, there)]
         assert bounds[0] == pytest.approx(bounds[1], rel=1e-4)
@@ -71,7 +87,8 @@ def test_the_same_fit_as_on_the_cpu(name):
 def test_lines_of_every_rank_fit_the_device(fixed, implicit):
     for rank in range(1, CUDA_MOST_RANK + 1):
         shape = Shape(rank + fixed, fixed, implicit)
-        line, (down, across) = shape.line, shape.grid
+        line = shape.line
+        (down, across) = shape.grid
         assert line.moments <= MOST_MOMENTS
         assert line.moments % 4 == 0
         assert line.implicit % 4 != 3

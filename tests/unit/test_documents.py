@@ -1,4 +1,6 @@
-"""What the documents name is there, and every command in them is one that the job, make or pip takes."""
+"""What the documents name is there, and every command in them is one that the job, make or pip
+takes.
+"""
 
 import doctest
 import importlib
@@ -25,25 +27,35 @@ PLACES = [
 
 @pytest.mark.parametrize("document", ["docs/ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_every_file_that_is_named_exists(document):
-    named = set(re.findall(r"`([\w/.-]+\.(?:py|md|toml|cu))`", (ROOT / document).read_text("utf-8")))
+    named = set(
+        re.findall(r"`([\w/.-]+\.(?:py|md|toml|cu))`", (ROOT / document).read_text("utf-8"))
+    )
     written = {
         "onebit_spark/core/losses/yours.py",
         "onebit_spark/core/priors/your_prior.py",
     }  # to be made by the reader
-    absent = [name for name in sorted(named - written) if not any((place / name).exists() for place in PLACES)]
+    absent = [
+        name
+        for name in sorted(named - written)
+        if not any((place / name).exists() for place in PLACES)
+    ]
     assert len(named) > 8
     assert not absent
 
 
 def test_documents_that_the_code_cites_exist():
-    """A path from the root of the project or from the file itself, or the name of a document in ``docs``."""
+    """A path from the root of the project or from the file itself, or the name of a document in
+    ``docs``.
+    """
     written = {"OUTPUT/REPRODUCTION.md"}  # by a job
     absent = []
     for folder in ("onebit_spark", "jobs", "tests", "benchmarks"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             cited = set(re.findall(r"[\w./-]*\b[A-Za-z][\w-]*\.md\b", path.read_text("utf-8")))
             places = ROOT, ROOT / "docs", path.parent
-            missing = [name for name in cited - written if not any((at / name).exists() for at in places)]
+            missing = [
+                name for name in cited - written if not any((at / name).exists() for at in places)
+            ]
             absent += [f"{path.name} cites {name}" for name in missing]
     assert not absent
 
@@ -64,7 +76,9 @@ def test_its_links_lead_somewhere():
 def test_the_guide_to_certificates_quotes_what_the_example_prints():
     """The tests of the guides run the example, and compare what it prints with README."""
     text = (ROOT / "docs" / "certificates.md").read_text(encoding="utf-8")
-    quoted = " ".join(line.removeprefix("> ") for line in text.splitlines() if line.startswith("> "))
+    quoted = " ".join(
+        line.removeprefix("> ") for line in text.splitlines() if line.startswith("> ")
+    )
     assert quoted.startswith("With 95% confidence")
     assert quoted in README.splitlines()
     measured = set(re.findall(r"[\d.,]+%", quoted))
@@ -73,11 +87,25 @@ def test_the_guide_to_certificates_quotes_what_the_example_prints():
 
 
 JOBS = {
-    "fit": FitRequest, "predict": PredictRequest, "positions": PositionsRequest, "evaluate": EvaluateRequest,
-}  # fmt: skip
-SUBMIT = {"--master", "--deploy-mode", "--conf", "--archives", "--py-files", "--properties-file"}  # Spark's own flags
+    "fit": FitRequest,
+    "predict": PredictRequest,
+    "positions": PositionsRequest,
+    "evaluate": EvaluateRequest,
+}
+SUBMIT = {
+    "--master",
+    "--deploy-mode",
+    "--conf",
+    "--archives",
+    "--py-files",
+    "--properties-file",
+}  # Spark's own flags
 SNIPPETS = [snippet for guide in GUIDES for snippet in snippets(guide)]
-COMMANDS = [each for each in SNIPPETS if each.kind in ("run", "elsewhere") and each.job and each.job[0] != "simulate"]
+COMMANDS = [
+    each
+    for each in SNIPPETS
+    if each.kind in ("run", "elsewhere") and each.job and each.job[0] != "simulate"
+]
 
 
 def named(snippet):
@@ -92,7 +120,9 @@ def test_every_snippet_is_classified():
 @pytest.mark.parametrize("command", COMMANDS, ids=named)
 def test_the_job_takes_it(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert [problem for problem in problems_of(*command.job) if "does not exist" not in problem] == []
+    assert [
+        problem for problem in problems_of(*command.job) if "does not exist" not in problem
+    ] == []
 
 
 def problems_of(name, arguments):
@@ -105,10 +135,15 @@ def problems_of(name, arguments):
 
 
 def test_wrong_flags_are_seen():
-    assert any("no such flag" in one or "--raitngs" in one for one in problems_of("fit", ["--raitngs", "x"]))
+    assert any(
+        "no such flag" in one or "--raitngs" in one
+        for one in problems_of("fit", ["--raitngs", "x"])
+    )
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if "spark-submit" in each.text], ids=named)
+@pytest.mark.parametrize(
+    "command", [each for each in COMMANDS if "spark-submit" in each.text], ids=named
+)
 def test_spark_submit_takes_it(command):
     before = command.text.partition("spark-submit")[2].partition(".py ")[0]
     assert {word for word in before.split() if word.startswith("--")} <= SUBMIT
@@ -139,11 +174,17 @@ def test_a_figure_is_the_same_on_all_pages():
 
 
 def test_other_libraries_stand_beside_ours_on_all_data():
-    """MLlib's ALS is measured by a script of its own, perhaps later; a figure that no method has is no column."""
+    """MLlib's ALS is measured by a script of its own, perhaps later;
+
+    a figure that no method has is no column.
+    """
     ours = {"onebit_spark": {"correct": 0.95, "auc": 0.98}}
     found = {
         "peers": {"senate": ours | {"myFM": {"correct": 0.96, "seconds": 43.0}}, "congress": ours},
-        "als": {"congress": {"ALS": {"correct": 0.93, "auc": 0.97}}, "senate": {"six": {"correct": 0.9}}},
+        "als": {
+            "congress": {"ALS": {"correct": 0.93, "auc": 0.97}},
+            "senate": {"six": {"correct": 0.9}},
+        },
     }
     assert list(pages.others(found)) == [
         "| data | | correct | AUC | seconds |",
@@ -162,7 +203,9 @@ def test_readme_and_the_site_lead_to_every_guide():
     assert not [guide for guide in guides - {"api.md"} if f"](docs/{guide}" not in README]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/from-als.md", "docs/benchmarks.md", "docs/SCALING.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/from-als.md", "docs/benchmarks.md", "docs/SCALING.md"]
+)
 def test_no_accuracy_is_typed_in_by_hand(page):
     unmarked = pages.MARKED.sub("", (ROOT / page).read_text(encoding="utf-8"))
     assert not re.findall(r"\.\d{4}\b", unmarked)
@@ -179,8 +222,12 @@ def test_make_targets():
 
 
 def test_extras():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    lists = re.findall(r"(?:\.|onebit_spark)\[([a-z,]+)\]", "".join(guide.read_text("utf-8") for guide in GUIDES))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    lists = re.findall(
+        r"(?:\.|onebit_spark)\[([a-z,]+)\]", "".join(guide.read_text("utf-8") for guide in GUIDES)
+    )
     assert {"spark"} <= {name for names in lists for name in names.split(",")} <= set(extras)
 
 
@@ -198,6 +245,8 @@ def test_citation_and_recipe_agree_with_the_package():
 
 @pytest.mark.parametrize("name", ["in_process", "predict.metrics", "core.calibration", "sklearn"])
 def test_examples(name):
-    result = doctest.testmod(importlib.import_module(f"onebit_spark.{name}"), optionflags=doctest.NORMALIZE_WHITESPACE)
+    result = doctest.testmod(
+        importlib.import_module(f"onebit_spark.{name}"), optionflags=doctest.NORMALIZE_WHITESPACE
+    )
     assert result.attempted > 0
     assert result.failed == 0

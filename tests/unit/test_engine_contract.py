@@ -1,4 +1,7 @@
-"""The contract of engines (``tests/support/engine_contract.py``): threads, and a GPU with its kernels on the CPU."""
+"""The contract of engines (``tests/support/engine_contract.py``):
+
+threads, and a GPU with its kernels on the CPU.
+"""
 
 import pytest
 from support import cudaoncpu
@@ -23,7 +26,9 @@ from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import local_state
 from onebit_spark.settings import FitConfig
 
-NO_COMPILER = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
+NO_COMPILER = pytest.mark.skipif(
+    cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels"
+)
 
 
 def param(engine, form):
@@ -31,7 +36,12 @@ def param(engine, form):
     return pytest.param((engine, form), id=f"{engine}, {form}", marks=marks)
 
 
-CASES = [param(engine, form) for engine in ("threads", "cuda") for form in FORMS if form != "many spreads"]
+CASES = [
+    param(engine, form)
+    for engine in ("threads", "cuda")
+    for form in FORMS
+    if form != "many spreads"
+]
 
 
 @pytest.fixture(params=CASES)
@@ -43,7 +53,9 @@ def both(request, monkeypatch):
     block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
     if engine == "cuda":
         cudaoncpu.replace_device(monkeypatch)
-        yield Both(local_state(block, 1), FitState(CudaEngine.of_block(block, form_of(config))), config)
+        yield Both(
+            local_state(block, 1), FitState(CudaEngine.of_block(block, form_of(config))), config
+        )
         return
     with local_state(block, 3).running() as there:
         yield Both(local_state(block, 1), there, config)

@@ -33,17 +33,32 @@ def container(tmp_path, monkeypatch):
 LIMITS = {  # the files of a container, and what is left of 8 cores and 8,000 kB
     "none": ({}, 8, 8000 * 1024),
     "version 2": (
-        {"cpu.max": "250000 100000", "memory.max": "4000000", "memory.current": "3000000",
-         "memory.stat": "anon 1\ninactive_file 500000\nactive_file 7\n"}, 2, 1_500_000,
+        {
+            "cpu.max": "250000 100000",
+            "memory.max": "4000000",
+            "memory.current": "3000000",
+            "memory.stat": "anon 1\ninactive_file 500000\nactive_file 7\n",
+        },
+        2,
+        1_500_000,
     ),
     "version 2 without limits": (
-        {"cpu.max": "max 100000", "memory.max": "max", "memory.current": "3000000"}, 8, 8000 * 1024
+        {"cpu.max": "max 100000", "memory.max": "max", "memory.current": "3000000"},
+        8,
+        8000 * 1024,
     ),
     "version 1": (
-        {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000", "memory/memory.limit_in_bytes": "2000000",
-         "memory/memory.usage_in_bytes": "2500000", "memory/memory.stat": "total_inactive_file 100000\n"}, 1, 0,
+        {
+            "cpu/cpu.cfs_quota_us": "100000",
+            "cpu/cpu.cfs_period_us": "100000",
+            "memory/memory.limit_in_bytes": "2000000",
+            "memory/memory.usage_in_bytes": "2500000",
+            "memory/memory.stat": "total_inactive_file 100000\n",
+        },
+        1,
+        0,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -77,9 +92,15 @@ def test_what_a_gpu_cannot_fit():
     assert problems_of(FitConfig()) == []
     assert problems_of(FitConfig(covariance="diagonal", prior="gamma")) == []
     assert problems_of(FitConfig(rank=CUDA_MOST_RANK)) == []
-    assert problems_of(FitConfig(rank=65)) == ["device 'cuda' fits up to 64 factors, not 65: choose 'cpu'"]
-    assert problems_of(FitConfig(loss="hinge")) == ["device 'cuda' fits the logistic loss, not hinge: choose 'cpu'"]
-    assert problems_of(FitConfig(max_rank=100)) == ["device 'cuda' fits up to 64 factors, not 100: choose 'cpu'"]
+    assert problems_of(FitConfig(rank=65)) == [
+        "device 'cuda' fits up to 64 factors, not 65: choose 'cpu'"
+    ]
+    assert problems_of(FitConfig(loss="hinge")) == [
+        "device 'cuda' fits the logistic loss, not hinge: choose 'cpu'"
+    ]
+    assert problems_of(FitConfig(max_rank=100)) == [
+        "device 'cuda' fits up to 64 factors, not 100: choose 'cpu'"
+    ]
     assert problems_of(FitConfig(precision="float64")) == [
         "device 'cuda' keeps factors as float32, not float64: choose 'cpu'"
     ]
@@ -90,9 +111,12 @@ def test_what_a_gpu_cannot_fit():
 
 
 def test_a_start_with_too_many_factors_is_refused_by_name():
-    start = RowPosterior(np.zeros((3, 81), np.float32), np.ones((3, 81), np.float32), "spread", True)
+    start = RowPosterior(
+        np.zeros((3, 81), np.float32), np.ones((3, 81), np.float32), "spread", True
+    )
     with pytest.raises(
-        RequestError, match=r"up to 64 factors, and the model .* starts from has 80: choose device='cpu'"
+        RequestError,
+        match=r"up to 64 factors, and the model .* starts from has 80: choose device='cpu'",
     ):
         CudaEngine.table(None, "rows", start)
 
@@ -106,7 +130,10 @@ def test_what_a_machine_lacks(monkeypatch):
 
 def test_no_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "needs CuPy, which is not installed: pip install '.[gpu]'" in core_config.no_device.__wrapped__()
+    assert (
+        "needs CuPy, which is not installed: pip install '.[gpu]'"
+        in core_config.no_device.__wrapped__()
+    )
 
 
 def test_an_unknown_device_is_refused():
@@ -125,9 +152,14 @@ def test_memory_grows_with_ratings_rows_and_rank():
 
 
 def test_ratings_are_freed_without_the_garbage_collector():
-    """Many fits in a row (tuning, the choice of κ) must not wait for it: two copies of the ratings each."""
+    """Many fits in a row (tuning, the choice of κ) must not wait for it:
+
+    two copies of the ratings each.
+    """
     rng = np.random.default_rng(0)
-    block = RatingBlock.from_coordinates(rng.integers(0, 9, 60), rng.integers(0, 7, 60), rng.random(60) > 0.5, (9, 7))
+    block = RatingBlock.from_coordinates(
+        rng.integers(0, 9, 60), rng.integers(0, 7, 60), rng.random(60) > 0.5, (9, 7)
+    )
     gc.collect()
     gc.disable()
     try:

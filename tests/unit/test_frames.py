@@ -1,4 +1,7 @@
-"""How deep the way to a kernel is: a reader steps through no more functions of the package than these."""
+"""How deep the way to a kernel is:
+
+a reader steps through no more functions of the package than these.
+"""
 
 import sys
 import threading
@@ -15,19 +18,23 @@ from onebit_spark.__main__ import command
 from onebit_spark.core.losses.logistic import Logistic
 
 PACKAGE = str(Path(onebit_spark.__file__).parent)
-FROM_FIT_TABLE, FROM_COMMAND = 9, 12  # that of the row update, which calls the kernel, included
+FROM_FIT_TABLE = 9
+FROM_COMMAND = 12  # that of the row update, which calls the kernel, included
 WHILE_CHOOSING = 5  # more, while the settings are chosen by a tenth of the ratings
 
 
 @pytest.fixture
 def deepest(monkeypatch):
-    """The names of the functions of the package on the deepest stack of a row update in the main thread."""
+    """The names of the functions of the package on the deepest stack of a row update in the main
+    thread.
+    """
     found = []
     update = Logistic.update_rows
 
     def looked_at(*arguments, **named):
         if threading.current_thread() is threading.main_thread():
-            names, frame = ["update_rows"], sys._getframe(1)
+            names = ["update_rows"]
+            frame = sys._getframe(1)
             while frame is not None:
                 if frame.f_code.co_filename.startswith(PACKAGE):
                     names.append(frame.f_code.co_name)
@@ -43,7 +50,8 @@ def deepest(monkeypatch):
 
 def table(n):
     rng = np.random.default_rng(0)
-    users, items = rng.integers(0, 60, n), rng.integers(0, 40, n)
+    users = rng.integers(0, 60, n)
+    items = rng.integers(0, 40, n)
     return pa.table({"user": users, "item": items, "label": rng.integers(0, 2, n)})
 
 
@@ -61,7 +69,14 @@ def test_while_settings_are_chosen(deepest):
 
 def test_from_the_command(deepest, tmp_path, monkeypatch):
     pq.write_table(table(500), tmp_path / "ratings.parquet")
-    flags = ["--ratings", str(tmp_path / "ratings.parquet"), "--output", str(tmp_path / "model"), "--rank", "2"]
+    flags = [
+        "--ratings",
+        str(tmp_path / "ratings.parquet"),
+        "--output",
+        str(tmp_path / "model"),
+        "--rank",
+        "2",
+    ]
     fixed = ["--max-iter", "2", "--tol", "0", "--runtime", "local", "--no-report", "--quiet"]
     monkeypatch.setattr(sys, "argv", ["onebit-spark", "fit", *flags, *fixed])
     assert command() == 0

@@ -1,4 +1,7 @@
-"""Gauge and centring: no score changes, the objective falls by what was predicted, and no map would do better."""
+"""Gauge and centring:
+
+no score changes, the objective falls by what was predicted, and no map would do better.
+"""
 
 from dataclasses import replace
 
@@ -23,13 +26,18 @@ from onebit_spark.core.solver import Start, solve
 from onebit_spark.data.features import SideFeatures
 from onebit_spark.engines.threads import ThreadEngine, local_state
 
-M1, M2 = 14, 11
+M1 = 14
+M2 = 11
 KINDS = {"linear": "covariance", "scaling": "spread"}
-ALPHA, BETA = 3.0, 2.0
+ALPHA = 3.0
+BETA = 2.0
 
 
 def sides(kind, intercepts, seed=0):
-    """Two posteriors with everything that a gauge can improve: correlated factors, off centre, of unequal sizes."""
+    """Two posteriors with everything that a gauge can improve:
+
+    correlated factors, off centre, of unequal sizes.
+    """
     rng = np.random.default_rng(seed)
     rows, cols = (make_posterior(rng, m, kind, intercepts, np.float64) for m in (M1, M2))
     mixing = rng.normal(size=(rows.mean.shape[1],) * 2)
@@ -41,11 +49,14 @@ def sides(kind, intercepts, seed=0):
 def moments(posterior):
     log_volume = 0.5 * np.sum(np.linalg.slogdet(posterior.covariance)[1])
     found = statistics(posterior.location + 0.1, posterior)  # whatever the means were before
-    return type(found.moments)(found.count, found.moments.means, found.covariance, log_volume, found.moments.locations)
+    return type(found.moments)(
+        found.count, found.moments.means, found.covariance, log_volume, found.moments.locations
+    )
 
 
 def hierarchy(prior, intercepts, rank=5):
-    pi, factor = PRIORS[prior](ALPHA, BETA), np.linspace(0.5, 3.0, rank)
+    pi = PRIORS[prior](ALPHA, BETA)
+    factor = np.linspace(0.5, 3.0, rank)
     own = PRIORS[prior](1.5, 0.7) if intercepts else None
     return HyperPosterior(pi, own, factor, row_intercept=1.3, col_intercept=0.8, mean=0.2)
 
@@ -56,7 +67,7 @@ def scores_and_variances(rows, cols):
     return compute_scores(*pairs), compute_variances(*pairs)
 
 
-# ---- a map of rows ---------------------------------------------------------------------------------------------------
+# ---- a map of rows -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -67,7 +78,9 @@ def test_rows_are_mapped_like_their_readable_twin(kind, intercepts, dtype):
     posterior = make_posterior(rng, 6, kind, intercepts, dtype)
     size = posterior.dimension
     matrix = (
-        rng.normal(size=(size, size)) if kind == "covariance" else np.diag(rng.normal(size=size))[rng.permutation(size)]
+        rng.normal(size=(size, size))
+        if kind == "covariance"
+        else np.diag(rng.normal(size=size))[rng.permutation(size)]
     )
     by = RowMap(matrix, rng.normal(size=size))
     before = posterior.copy()
@@ -75,9 +88,13 @@ def test_rows_are_mapped_like_their_readable_twin(kind, intercepts, dtype):
     np.testing.assert_array_equal(posterior.packed(), before.packed())
     tolerance = {np.float64: 1e-14, np.float32: 1e-6}[dtype]
     for i in range(6):
-        mean, covariance = readable.mapped_row(posterior.location[i], posterior.covariance[i], by.matrix, by.shift)
+        mean, covariance = readable.mapped_row(
+            posterior.location[i], posterior.covariance[i], by.matrix, by.shift
+        )
         np.testing.assert_allclose(found.location[i], mean, rtol=tolerance, atol=10 * tolerance)
-        np.testing.assert_allclose(found.covariance[i], covariance, rtol=tolerance, atol=10 * tolerance)
+        np.testing.assert_allclose(
+            found.covariance[i], covariance, rtol=tolerance, atol=10 * tolerance
+        )
     # A part of the rows gives the same bits: engines map rows in parts.
     part = posterior.take(np.array([4, 1]))
     by.apply_to(part, 0, 2)
@@ -89,7 +106,9 @@ def test_two_maps_in_one():
     posterior = make_posterior(rng, 6, "covariance", True, np.float64)
     first, second = (RowMap(rng.normal(size=(6, 6)), rng.normal(size=6)) for _ in range(2))
     np.testing.assert_allclose(
-        image(first.then(second), posterior).packed(), image(second, image(first, posterior)).packed(), atol=1e-12
+        image(first.then(second), posterior).packed(),
+        image(second, image(first, posterior)).packed(),
+        atol=1e-12,
     )
     assert RowMap.linear(np.eye(6)).is_identity
     assert not first.is_identity
@@ -102,9 +121,12 @@ def test_the_moments_of_mapped_rows(kind, intercepts):
     rng = np.random.default_rng(3)
     posterior = make_posterior(rng, 9, kind, intercepts, np.float64)
     size = posterior.dimension
-    matrix = rng.normal(size=(size, size)) if kind == "covariance" else np.diag(rng.normal(size=size))
+    matrix = (
+        rng.normal(size=(size, size)) if kind == "covariance" else np.diag(rng.normal(size=size))
+    )
     by = RowMap(matrix, rng.normal(size=size) * intercepts)
-    found, expected = moments(posterior).mapped(by), moments(image(by, posterior))
+    found = moments(posterior).mapped(by)
+    expected = moments(image(by, posterior))
     np.testing.assert_allclose(found.second, expected.second, atol=1e-12)
     np.testing.assert_allclose(found.means, expected.means, atol=1e-12)
     assert found.log_volume == pytest.approx(expected.log_volume, rel=1e-12)
@@ -115,7 +137,7 @@ def test_the_moments_of_mapped_rows(kind, intercepts):
     )
 
 
-# ---- the moves -------------------------------------------------------------------------------------------------------
+# ---- the moves ---------------------------------------------------------------------------------
 
 MOVES = [
     ("linear", True, gauge.levelled),
@@ -142,7 +164,9 @@ def test_no_score_changes_and_the_objective_falls(symmetry, intercepts, move, pr
     updated, divergence = before.at(start.rows, start.cols)
     found = gauge.by_strength(move(start, updated))
     mapped = applied(found, rows, cols)
-    for new, old in zip(scores_and_variances(*mapped), scores_and_variances(rows, cols), strict=True):
+    for new, old in zip(
+        scores_and_variances(*mapped), scores_and_variances(rows, cols), strict=True
+    ):
         np.testing.assert_allclose(new, old, rtol=1e-12, atol=1e-12 * np.abs(old).max())
     ratings = (*(index.ravel() for index in np.indices((M1, M2))), np.tile([1, -1], M1 * M2 // 2))
     for loss in ("hinge", "logistic") if symmetry == "scaling" else ("logistic",):
@@ -160,7 +184,8 @@ def test_the_predicted_divergence_is_that_of_the_mapped_rows(symmetry, prior, in
     before = hierarchy(prior, intercepts)
     stats = [statistics(p.location, p) for p in (rows, cols)]
     stats = [
-        type(s)(**{**vars(s), "log_volume": moments(p).log_volume}) for s, p in zip(stats, (rows, cols), strict=True)
+        type(s)(**{**vars(s), "log_volume": moments(p).log_volume})
+        for s, p in zip(stats, (rows, cols), strict=True)
     ]
     plain = before.at(*(each.moments for each in stats))
     after, divergence, maps = GaugeStep(symmetry)(before, *stats)
@@ -170,7 +195,9 @@ def test_the_predicted_divergence_is_that_of_the_mapped_rows(symmetry, prior, in
         centre = (reached.mean, reached.mean_variance) if intercepts else (0.0, 1.0)
         scales = bruteforce.best_scales(before.prior, *pair, *centre, before.intercept_prior)
         assert predicted == pytest.approx(bruteforce.divergence(*pair, scales), rel=1e-9)
-        np.testing.assert_allclose(reached.factor, [s.inverse_mean for s in scales.factors], rtol=1e-9)
+        np.testing.assert_allclose(
+            reached.factor, [s.inverse_mean for s in scales.factors], rtol=1e-9
+        )
 
 
 @pytest.mark.parametrize("counts", [(M1, M2), (30, 30), (3, 500), (10**6, 10**3)])
@@ -184,12 +211,18 @@ def test_the_best_stretch_is_the_minimum(prior, counts):
         for t, value in zip(found, product, strict=True):
             height = readable.stretch_height(pi, value, m1, m2)
             centre = 0.25 * np.log(value)
-            best = minimize_scalar(height, bounds=(centre - 8, centre + 8), method="bounded", options={"xatol": 1e-10})
+            best = minimize_scalar(
+                height, bounds=(centre - 8, centre + 8), method="bounded", options={"xatol": 1e-10}
+            )
             assert height(np.log(t)) <= best.fun + 1e-12 * abs(best.fun)
-            assert np.log(t) == pytest.approx(best.x, abs=1e-4)  # as near as a flat minimum can be found
+            assert np.log(t) == pytest.approx(
+                best.x, abs=1e-4
+            )  # as near as a flat minimum can be found
     if prior == "inverse-gamma":  # the closed form
         root = np.sqrt((m1 - m2) ** 2 * beta**2 + 4 * (alpha + m1) * (alpha + m2) * product)
-        np.testing.assert_allclose(found**2, ((m1 - m2) * beta + root) / (2 * (alpha + m2)), rtol=1e-9)
+        np.testing.assert_allclose(
+            found**2, ((m1 - m2) * beta + root) / (2 * (alpha + m2)), rtol=1e-9
+        )
 
 
 @pytest.mark.parametrize(("symmetry", "prior"), half_of(KINDS, PRIORS))
@@ -213,7 +246,10 @@ def test_no_other_turning_is_better(symmetry, prior):
 
 
 def test_centring_is_the_best_shift():
-    """With γ and μ held, no other c, and after it no other e, makes the squares smaller; s is best where μ follows."""
+    """With γ and μ held, no other c, and after it no other e, makes the squares smaller;
+
+    s is best where μ follows.
+    """
     rows, cols = sides("covariance", True)
     scales = hierarchy("gamma", True)
     start = Gauge.of(moments(rows), moments(cols))
@@ -225,7 +261,10 @@ def test_centring_is_the_best_shift():
     reached = height(applied(found, rows, cols))
     assert reached < height((rows, cols))
     c = -found.row_map.shift[1:]
-    first = (RowPosterior(rows.location - np.insert(c, 0, 0), rows.scale, "covariance", True), _sheared(cols, c))
+    first = (
+        RowPosterior(rows.location - np.insert(c, 0, 0), rows.scale, "covariance", True),
+        _sheared(cols, c),
+    )
     for k in range(5):
         for step in (1e-3, -1e-3):
             move = np.insert(np.eye(5)[k] * step, 0, 0.0)
@@ -249,7 +288,8 @@ def test_levelling_is_best_where_the_mean_follows():
 
     def height(s):
         """min over m of ½[g_b Σ(b + s − m)² + g_d Σ(d − s)² + m²]."""
-        b, d = rows.intercept + s, cols.intercept - s
+        b = rows.intercept + s
+        d = cols.intercept - s
         m = scales.row_intercept * b.sum() / (1 + M1 * scales.row_intercept)
         squares = scales.row_intercept * np.sum((b - m) ** 2) + scales.col_intercept * np.sum(d**2)
         return 0.5 * (squares + m**2)
@@ -259,13 +299,15 @@ def test_levelling_is_best_where_the_mean_follows():
     assert found.col_map.shift[0] == -s
 
 
-# ---- in a fit --------------------------------------------------------------------------------------------------------
+# ---- in a fit ----------------------------------------------------------------------------------
 
 
 def solved(data, config, gauge, start=None):
     """A fit with neither gauge nor relaxation, or with both."""
     rows, cols, labels = data
-    block = RatingBlock.from_coordinates(rows, cols, labels > 0, (int(rows.max()) + 1, int(cols.max()) + 1))
+    block = RatingBlock.from_coordinates(
+        rows, cols, labels > 0, (int(rows.max()) + 1, int(cols.max()) + 1)
+    )
     with local_state(block).running() as state:
         outcome = solve(state, config, gauge=gauge, relaxed=gauge, start=start)
         return outcome, {side: state.posterior(side).copy() for side in SIDES}
@@ -275,11 +317,15 @@ def solved(data, config, gauge, start=None):
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 def test_a_fit_with_a_gauge_is_ahead(loss, prior, intercepts):
-    """The first iteration's scores are those without a gauge; its objective is lower, and so are the next ones."""
+    """The first iteration's scores are those without a gauge;
+
+    its objective is lower, and so are the next ones.
+    """
     data = simulated("B3", shape=(60, 50), fraction=0.5)
     config = config_of(loss, prior=prior, intercepts=intercepts, rank=4, max_iter=1)
     (plain, unmapped), (turned, mapped) = (solved(data, config, gauge) for gauge in (False, True))
-    i, j = data[0], data[1]
+    i = data[0]
+    j = data[1]
     old, new = (compute_scores(p["rows"].take(i), p["cols"].take(j)) for p in (unmapped, mapped))
     np.testing.assert_allclose(new, old, atol=1e-12 * np.abs(old).max())
     assert turned.history[0].objective < plain.history[0].objective
@@ -290,7 +336,9 @@ def test_a_fit_with_a_gauge_is_ahead(loss, prior, intercepts):
 
 def test_algorithm_1_has_no_gauge():
     data = simulated("B3", shape=(60, 50), fraction=0.5)
-    config = config_of(next(loss for loss in VARIANTS if getattr(loss, "solver", "") == "gradient"), max_iter=5)
+    config = config_of(
+        next(loss for loss in VARIANTS if getattr(loss, "solver", "") == "gradient"), max_iter=5
+    )
     (plain, unmapped), (other, same) = (solved(data, config, gauge) for gauge in (False, True))
     assert [step.objective for step in plain.history] == [step.objective for step in other.history]
     np.testing.assert_array_equal(unmapped["rows"].packed(), same["rows"].packed())
@@ -301,11 +349,17 @@ def test_saved_factors_do_not_permute_with_the_numbering(loss):
     """Order and signs of the factors in use follow from the ratings alone."""
     rows, cols, labels = simulated("B1", rank=3, shape=(80, 60), fraction=0.5)
     config = config_of(loss, rank=3, max_iter=15)
-    new_row, new_col = np.random.default_rng(5).permutation(80), np.random.default_rng(6).permutation(60)
-    fit, other = fit_arrays(rows, cols, labels, config), fit_arrays(new_row[rows], new_col[cols], labels, config)
+    new_row = np.random.default_rng(5).permutation(80)
+    new_col = np.random.default_rng(6).permutation(60)
+    fit = fit_arrays(rows, cols, labels, config)
+    other = fit_arrays(new_row[rows], new_col[cols], labels, config)
     tolerance = {"logistic": 1e-6, "hinge": 1e-3}[loss.name]
-    np.testing.assert_allclose(other.rows.mean[new_row], fit.rows.mean, atol=tolerance * np.abs(fit.rows.mean).max())
-    np.testing.assert_allclose(other.cols.mean[new_col], fit.cols.mean, atol=tolerance * np.abs(fit.cols.mean).max())
+    np.testing.assert_allclose(
+        other.rows.mean[new_row], fit.rows.mean, atol=tolerance * np.abs(fit.rows.mean).max()
+    )
+    np.testing.assert_allclose(
+        other.cols.mean[new_col], fit.cols.mean, atol=tolerance * np.abs(fit.cols.mean).max()
+    )
 
 
 class Eager(FitState):
@@ -316,17 +370,27 @@ class Eager(FitState):
         assert self.posteriors
 
 
-@pytest.mark.parametrize("options", [{}, {"implicit_features": False}, {"intercepts": False}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"implicit_features": False}, {"intercepts": False}], ids=str
+)
 def test_a_map_may_wait(options):
-    """The half steps of rows that wait for their maps are those of the mapped rows; side features go along."""
+    """The half steps of rows that wait for their maps are those of the mapped rows;
+
+    side features go along.
+    """
     rows, cols, labels = simulated("B3", shape=(60, 50), fraction=0.5)
-    block, rng = RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)), np.random.default_rng(7)
-    config = FitConfig(rank=4, likelihood_weight=1.0, tol=0, max_iter=12, precision="float64", **options)
+    block = RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50))
+    rng = np.random.default_rng(7)
+    config = FitConfig(
+        rank=4, likelihood_weight=1.0, tol=0, max_iter=12, precision="float64", **options
+    )
     features = {side: rng.normal(size=(m, 2)) for side, m in zip(SIDES, (60, 50), strict=True)}
     found = []
     for state in (Eager(ThreadEngine(block)), local_state(block)):
         for side, given in features.items():
-            state.features[side] = SideFeatures.of_rows(given, state.engine.counts(side) > 0, "features")
+            state.features[side] = SideFeatures.of_rows(
+                given, state.engine.counts(side) > 0, "features"
+            )
         outcome = solve(state, config)
         waiting = dict(state._maps)
         found.append((waiting, outcome, {side: state.posterior(side).packed() for side in SIDES}))
@@ -337,8 +401,12 @@ def test_a_map_may_wait(options):
         values = [[getattr(step, figure) for step in outcome.history] for outcome in (lazy, eager)]
         np.testing.assert_allclose(*values, rtol=1e-8)
     for side in SIDES:
-        np.testing.assert_allclose(posteriors[side], expected[side], atol=1e-8 * np.abs(expected[side]).max())
-        np.testing.assert_allclose(lazy.hierarchy.features[side], eager.hierarchy.features[side], atol=1e-8)
+        np.testing.assert_allclose(
+            posteriors[side], expected[side], atol=1e-8 * np.abs(expected[side]).max()
+        )
+        np.testing.assert_allclose(
+            lazy.hierarchy.features[side], eager.hierarchy.features[side], atol=1e-8
+        )
 
 
 def test_a_map_that_would_magnify_rounding_does_not_wait(monkeypatch):
@@ -354,7 +422,8 @@ def test_a_map_that_would_magnify_rounding_does_not_wait(monkeypatch):
 
 
 def test_a_fit_that_was_interrupted_goes_on_to_the_bit():
-    """From the mapped rows, the scales and the history after 4 of 8 iterations, of a fit that looked at its rows there.
+    """From the mapped rows, the scales and the history after 4 of 8 iterations, of a fit that
+    looked at its rows there.
 
     That is what a fit with checkpoints does. One that does not look agrees to rounding.
     """
@@ -365,11 +434,17 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_bit():
     half, reached = solved(data, replace(config, max_iter=4), True)
     resumed, again = solved(data, config, True, start=Start(reached, half.hierarchy, half.history))
     unseen, rounded = solved(data, config, True)
-    assert [step.objective for step in resumed.history] == [step.objective for step in whole.history]
+    assert [step.objective for step in resumed.history] == [
+        step.objective for step in whole.history
+    ]
     np.testing.assert_allclose(
-        [step.objective for step in unseen.history], [step.objective for step in whole.history], rtol=1e-7
+        [step.objective for step in unseen.history],
+        [step.objective for step in whole.history],
+        rtol=1e-7,
     )
     for side in SIDES:
         np.testing.assert_array_equal(again[side].packed(), state.posterior(side).packed())
         expected = again[side].packed()
-        np.testing.assert_allclose(rounded[side].packed(), expected, atol=1e-4 * np.abs(expected).max())
+        np.testing.assert_allclose(
+            rounded[side].packed(), expected, atol=1e-4 * np.abs(expected).max()
+        )

@@ -1,4 +1,6 @@
-"""Spark's xxhash64 against XXH64 written down plainly, and the sketch of fitted cells against brute force."""
+"""Spark's xxhash64 against XXH64 written down plainly, and the sketch of fitted cells against brute
+force.
+"""
 
 import datetime
 from decimal import Context, Decimal
@@ -24,9 +26,11 @@ from onebit_spark.data.hashes import (
     merged_sketch,
 )
 
-P1, P2, P3, P4, P5 = (
-    0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5,
-)  # fmt: skip
+P1 = 0x9E3779B185EBCA87
+P2 = 0xC2B2AE3D27D4EB4F
+P3 = 0x165667B19E3779F9
+P4 = 0x85EBCA77C2B2AE63
+P5 = 0x27D4EB2F165667C5
 M = 2**64 - 1
 
 # XXH64 with the seed 0, from the reference implementation's documentation
@@ -54,11 +58,15 @@ def xxh64(data, seed):
             yield int.from_bytes(rest[:size], "little")
             rest = rest[size:]
 
-    rest, x = data, (seed + P5) & M
+    rest = data
+    x = (seed + P5) & M
     if len(data) >= 32:
         lanes = [(seed + P1 + P2) & M, (seed + P2) & M, seed, (seed - P1) & M]
         while len(rest) >= 32:
-            lanes = [stir(lane, int.from_bytes(rest[8 * k : 8 * k + 8], "little")) for k, lane in enumerate(lanes)]
+            lanes = [
+                stir(lane, int.from_bytes(rest[8 * k : 8 * k + 8], "little"))
+                for k, lane in enumerate(lanes)
+            ]
             rest = rest[32:]
         x = sum(turned(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & M
         for lane in lanes:
@@ -90,7 +98,9 @@ def as_spark_hashes(value, kind):
     if pa.types.is_date(kind):
         return (value - datetime.date(1970, 1, 1)).days.to_bytes(4, "little", signed=True)
     if pa.types.is_timestamp(kind):
-        micros = (value - datetime.datetime(1970, 1, 1, tzinfo=value.tzinfo)) // datetime.timedelta(microseconds=1)
+        micros = (value - datetime.datetime(1970, 1, 1, tzinfo=value.tzinfo)) // datetime.timedelta(
+            microseconds=1
+        )
         return micros.to_bytes(8, "little", signed=True)
     unscaled = int(value.scaleb(kind.scale, Context(prec=40)))
     if kind.precision <= 18:
@@ -109,10 +119,16 @@ COLUMNS = {
     "float": pa.array([0.5, -0.0, 3e38], pa.float32()),
     "double": pa.array([0.1, -0.0, 1e300], pa.float64()),
     "date": pa.array([datetime.date(1969, 12, 31), datetime.date(2026, 1, 1)]),
-    "timestamp": pa.array([datetime.datetime(2020, 5, 17, 1, 2, 3, 456)], pa.timestamp("us", "UTC")),
+    "timestamp": pa.array(
+        [datetime.datetime(2020, 5, 17, 1, 2, 3, 456)], pa.timestamp("us", "UTC")
+    ),
     "decimal(10,2)": pa.array([Decimal("-12.34"), Decimal("99999999.99")], pa.decimal128(10, 2)),
-    "decimal(38,0)": pa.array([Decimal(10**37 + k) for k in (0, 1, -2)] + [Decimal(-(10**37))], pa.decimal128(38, 0)),
-    "decimal(30,3)": pa.array([Decimal("-0.001"), Decimal("123456789012345678901234.567")], pa.decimal128(30, 3)),
+    "decimal(38,0)": pa.array(
+        [Decimal(10**37 + k) for k in (0, 1, -2)] + [Decimal(-(10**37))], pa.decimal128(38, 0)
+    ),
+    "decimal(30,3)": pa.array(
+        [Decimal("-0.001"), Decimal("123456789012345678901234.567")], pa.decimal128(30, 3)
+    ),
 }
 
 
@@ -141,15 +157,24 @@ def test_the_hash_of_the_salt():
     assert xxh64(SALT.encode(), int(SPARK_SEED)) == SALT_HASH
 
 
-@given(st.lists(st.tuples(st.text(max_size=40), st.integers(-(2**31), 2**31 - 1)), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=40), st.integers(-(2**31), 2**31 - 1)), min_size=1, max_size=8
+    )
+)
 def test_cells_of_text_and_integers(pairs):
-    users, items = pa.array([user for user, _ in pairs]), pa.array([item for _, item in pairs], pa.int32())
-    expected = [xxh64(item.to_bytes(8, "little", signed=True), xxh64(user.encode(), SALT_HASH)) for user, item in pairs]
+    users = pa.array([user for user, _ in pairs])
+    items = pa.array([item for _, item in pairs], pa.int32())
+    expected = [
+        xxh64(item.to_bytes(8, "little", signed=True), xxh64(user.encode(), SALT_HASH))
+        for user, item in pairs
+    ]
     assert cell_hashes(users, items).view(np.uint64).tolist() == expected
 
 
 def test_integers_of_all_widths_are_the_same_cells():
-    narrow, wide = pa.array([1, -2, 3], pa.int16()), pa.array([1, -2, 3], pa.int64())
+    narrow = pa.array([1, -2, 3], pa.int16())
+    wide = pa.array([1, -2, 3], pa.int64())
     text = pa.array(["a", "b", "c"])
     np.testing.assert_array_equal(cell_hashes(narrow, wide), cell_hashes(wide, narrow))
     np.testing.assert_array_equal(cell_hashes(narrow, text), cell_hashes(wide, text))
@@ -158,11 +183,13 @@ def test_integers_of_all_widths_are_the_same_cells():
 @pytest.mark.parametrize("seed", [0, 7, -3, 2**40])
 def test_the_coin_of_a_cell(seed):
     """As Spark: by the ids' own widths, and an integer literal is as wide as it must be."""
-    users, items = pa.array([5, 6], pa.int32()), pa.array(["x", "y"])
+    users = pa.array([5, 6], pa.int32())
+    items = pa.array(["x", "y"])
     word = seed.to_bytes(4 if -(2**31) <= seed < 2**31 else 8, "little", signed=True)
     start = xxh64(word, int(SPARK_SEED))
     expected = [
-        xxh64(item.encode(), xxh64(user.to_bytes(4, "little"), start)) >> 32 for user, item in ((5, "x"), (6, "y"))
+        xxh64(item.encode(), xxh64(user.to_bytes(4, "little"), start)) >> 32
+        for user, item in ((5, "x"), (6, "y"))
     ]
     assert coin_drawn(users, items, seed).tolist() == expected
 
@@ -187,7 +214,9 @@ def same(one, other):
 
 def random_hashes(cells, seed=7):
     """A hash for every cell, one of the table's that is as long as they need."""
-    return np.random.default_rng(seed).integers(LOWEST, HIGHEST, int(np.max(cells)) + 1, endpoint=True)[cells]
+    return np.random.default_rng(seed).integers(
+        LOWEST, HIGHEST, int(np.max(cells)) + 1, endpoint=True
+    )[cells]
 
 
 def test_the_limit_keeps_about_as_many_as_it_says():
@@ -240,15 +269,21 @@ def test_what_came_before_is_unknown_without_a_sketch():
 
 
 @pytest.mark.parametrize(
-    ("exponent", "n", "asked", "share"), [(1.3, 5_000, 2_000, 1), (1.05, 20_000, 20_000, 0.1), (2.0, 500, 5_000, 0.5)]
+    ("exponent", "n", "asked", "share"),
+    [(1.3, 5_000, 2_000, 1), (1.05, 20_000, 20_000, 0.1), (2.0, 500, 5_000, 0.5)],
 )
 def test_fresh_samples_with_many_repeats_pass(exponent, n, asked, share):
-    """Cells drawn with replacement from a power law: the standard error is right, so three of them are rare."""
+    """Cells drawn with replacement from a power law:
+
+    the standard error is right, so three of them are rare.
+    """
     limit = LOWEST + int(share * 2**64) - 1
     compared = []
     for seed in range(100):
         rng = np.random.default_rng(seed)
-        fitted, fresh = (random_hashes(rng.zipf(exponent, size) % 40_000, seed) for size in (n, asked))
+        fitted, fresh = (
+            random_hashes(rng.zipf(exponent, size) % 40_000, seed) for size in (n, asked)
+        )
         compared.append(make(fitted, limit).compared(make(fresh, limit)))
     deviations = [(found.share - found.expected) / found.error for found in compared]
     assert abs(np.mean(deviations)) < 0.4
@@ -269,13 +304,15 @@ def test_a_part_of_the_fit_is_noticed(stolen):
 
 @pytest.mark.parametrize(("n", "stale"), [(1_000, False), (100_000, True)])
 def test_the_tolerance_falls_with_the_number_of_ratings(n, stale):
-    """Half a percent of fitted ratings is far less than the margin of a bound from 1,000, and more than one of 100,000.
+    """Half a percent of fitted ratings is far less than the margin of a bound from 1,000, and more
+    than one of 100,000.
 
     Fresh samples are accepted all the same.
     """
     rng = np.random.default_rng(2)
     fitted, fresh = (rng.integers(LOWEST, HIGHEST, size, endpoint=True) for size in (200_000, n))
-    known, stolen = make(fitted), n // 200
+    known = make(fitted)
+    stolen = n // 200
     assert known.compared(make(np.concatenate([fitted[:stolen], fresh[stolen:]]))).stale is stale
     assert not known.compared(make(fresh)).stale
 

@@ -1,7 +1,9 @@
-"""Which folder may import which, no circle of files, no Spark where the mathematics is; the package without its extras.
+"""Which folder may import which, no circle of files, no Spark where the mathematics is;
 
-Every import counts, also one inside a function or under ``TYPE_CHECKING``. What does not count is that importing
-``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
+the package without its extras.
+
+Every import counts, also one inside a function or under ``TYPE_CHECKING``. What does not count is
+that importing ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
 """
 
 import ast
@@ -41,24 +43,31 @@ MAY_IMPORT = {
     "model_info": "records data core settings errors",
     "report": "records model_info data certify loop core settings errors",
     "simulate": "core settings errors",
-    "engines": "sessions ratings data loop engines.base model_info core settings compiled limits errors",
+    "engines": "sessions ratings data loop engines.base model_info core settings compiled "
+    "limits errors",
     "predict": "report model_info ratings data certify loop core settings compiled limits errors",
     "model_folder": "predict certify model_info data core settings errors",
-    "model": "model_folder predict report model_info ratings data certify loop core settings errors",
+    "model": "model_folder predict report model_info ratings data certify loop core settings "
+    "errors",
     "checkpoints": "finish engines.base sessions ratings data model_info loop core settings errors",
     "finish": "records engines.base ratings data certify model_info loop core settings errors",
     "compile": "finish engines certify loop core settings compiled",
-    "task": "finish checkpoints engines.base ratings data certify model_info loop core settings errors",
-    "fit": "task compile finish checkpoints engines.base ratings data certify model_info loop core settings errors",
+    "task": "finish checkpoints engines.base ratings data certify model_info loop core settings "
+    "errors",
+    "fit": "task compile finish checkpoints engines.base ratings data certify model_info loop "
+    "core settings errors",
     "in_process": (
-        "fit task model model_folder predict engines ratings data model_info certify loop core settings limits errors"
+        "fit task model model_folder predict engines ratings data model_info certify loop core "
+        "settings limits errors"
     ),
     "spark": (
-        "in_process fit task checkpoints model model_folder predict report engines sessions ratings data certify "
+        "in_process fit task checkpoints model model_folder predict report engines sessions "
+        "ratings data certify "
         "model_info loop core settings compiled limits errors"
     ),
     "cli": (
-        "__init__ spark in_process fit task checkpoints model model_folder predict report engines sessions ratings "
+        "__init__ spark in_process fit task checkpoints model model_folder predict report engines "
+        "sessions ratings "
         "data certify model_info loop core settings compiled limits errors"
     ),
     "demo": "cli spark simulate settings",
@@ -79,10 +88,25 @@ ROOMS = {
     "engines.spark.sessions": "sessions",
 }
 WITHOUT_SPARK = (
-    "core", "ratings", "engines.base", "loop", "certify", "report", "simulate",
-    "predict", "model", "model_info", "model_folder", "finish", "fit", "task", "in_process", "errors",
-    "mlflow", "sklearn",
-)  # fmt: skip
+    "core",
+    "ratings",
+    "engines.base",
+    "loop",
+    "certify",
+    "report",
+    "simulate",
+    "predict",
+    "model",
+    "model_info",
+    "model_folder",
+    "finish",
+    "fit",
+    "task",
+    "in_process",
+    "errors",
+    "mlflow",
+    "sklearn",
+)
 SPARK = ("pyspark", "py4j")
 MODULE = re.compile(r"onebit_spark(\.[a-z_0-9]+)+")
 
@@ -116,7 +140,10 @@ def imported(text):
 
 
 def arrows_of(texts):
-    """file ─► files of the package that it imports; ``from package import module`` is an arrow to the module."""
+    """file ─► files of the package that it imports;
+
+    ``from package import module`` is an arrow to the module.
+    """
     found = {}
     for name, text in texts.items():
         found[name] = set()
@@ -133,8 +160,14 @@ def arrows_of(texts):
 
 
 def circles_of(arrows):
-    """The groups of files that reach each other: Tarjan's strongly connected components of two files and more."""
-    number, low, stack, circles = {}, {}, [], []
+    """The groups of files that reach each other:
+
+    Tarjan's strongly connected components of two files and more.
+    """
+    number = {}
+    low = {}
+    stack = []
+    circles = []
 
     def visit(file):
         number[file] = low[file] = len(number)
@@ -160,7 +193,11 @@ def upward(arrows):
     """Imports between rooms that the table does not allow."""
     pairs = [(file, other) for file, others in arrows.items() for other in others]
     rooms = [(file, other, room_of(file), room_of(other)) for file, other in sorted(pairs)]
-    return [f"{file} -> {other}" for file, other, a, b in rooms if a != b and b not in MAY_IMPORT.get(a, "").split()]
+    return [
+        f"{file} -> {other}"
+        for file, other, a, b in rooms
+        if a != b and b not in MAY_IMPORT.get(a, "").split()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +224,11 @@ def test_no_circle_of_files(arrows):
 
 def test_every_room_says_what_it_is_for():
     rooms = [name for name, path in FILES.items() if path.name == "__init__.py"]
-    assert not [name for name in rooms if not ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8")))]
+    assert not [
+        name
+        for name in rooms
+        if not ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8")))
+    ]
 
 
 @pytest.mark.parametrize("room", WITHOUT_SPARK)
@@ -204,11 +245,15 @@ def test_rooms_without_spark(room):
 
 
 def test_these_checks_can_fail():
-    """On a house of four files: a circle through a function and TYPE_CHECKING, and an import that points up."""
+    """On a house of four files:
+
+    a circle through a function and TYPE_CHECKING, and an import that points up.
+    """
     arrows = arrows_of(
         {
             "core.a": "def late():\n    from onebit_spark.core import b\n",
-            "core.b": "if TYPE_CHECKING:\n    from onebit_spark.core.a import A\nfrom onebit_spark.spark.c import C\n",
+            "core.b": "if TYPE_CHECKING:\n    from onebit_spark.core.a import A\nfrom "
+            "onebit_spark.spark.c import C\n",
             "spark.c": "import onebit_spark.core.d\n",
             "core.d": "import numpy\nrun(['-m', 'onebit_spark.spark.c'])\n",
         }
@@ -278,7 +323,9 @@ from onebit_spark import OneBitCompletion
 print("pyspark" in sys.modules, OneBitCompletion.__module__)
 """
     done = run_without([], program)
-    assert done.stdout.splitlines() == ["False True", "True onebit_spark.spark.estimator"], done.stderr
+    assert done.stdout.splitlines() == ["False True", "True onebit_spark.spark.estimator"], (
+        done.stderr
+    )
     with pytest.raises(AttributeError, match="no attribute 'OneBit'"):
         _ = onebit_spark.OneBit
 
@@ -317,12 +364,19 @@ def test_without_tqdm_a_terminal_sees_lines(monkeypatch):
 def test_the_times_are_those_of_the_fits(tmp_path):
     """Not of the jobs, of which one draws a report and predicts."""
     for name, objective, fit in (("driver", 1000.0, 5.0), ("blocks", 1000.0001, 36.0)):
-        seconds = {"survey": 3.0, "blocking": 1.0, "fit": fit, "start": 2.0}  # the start is a part of the fit
+        seconds = {
+            "survey": 3.0,
+            "blocking": 1.0,
+            "fit": fit,
+            "start": 2.0,
+        }  # the start is a part of the fit
         (tmp_path / name).mkdir()
         info = {"objective_history": [2000.0, objective], "seconds": seconds}
         (tmp_path / name / "metadata.json").write_text(json.dumps(info))
     text = agreement(tmp_path / "driver", tmp_path / "blocks")
-    assert text.startswith("Both agree: the objectives, 1000.000000 and 1000.000100, differ by 1e-07 of their size.\n")
+    assert text.startswith(
+        "Both agree: the objectives, 1000.000000 and 1000.000100, differ by 1e-07 of their size.\n"
+    )
     assert "The fit took 9 s on the driver and 40 s by blocks." in text
 
 
@@ -331,7 +385,10 @@ def test_two_models_are_compared_line_by_line(tmp_path):
         for side in ("users", "items"):
             (tmp_path / name / side).mkdir(parents=True)
             ids = ["a", "b"] if name == "one" else ["b", "a"]
-            pq.write_table(pa.table({"id": ids, "mean": [mean, mean]}), tmp_path / name / side / "part-0.parquet")
+            pq.write_table(
+                pa.table({"id": ids, "mean": [mean, mean]}),
+                tmp_path / name / side / "part-0.parquet",
+            )
     text = comparison(tmp_path / "one", tmp_path / "two", 31.2, 4.4)
     assert text.startswith("The two models are the same to the last bit.")
     assert "it took 31 s,\nand without Spark 4 s." in text
@@ -347,5 +404,9 @@ def test_tests_share_helpers_and_nothing_else():
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
-            borrowed |= {f"{path.name}: {name}" for name in modules if name.split(".")[-1].startswith("test_")}
+            borrowed |= {
+                f"{path.name}: {name}"
+                for name in modules
+                if name.split(".")[-1].startswith("test_")
+            }
     assert not borrowed

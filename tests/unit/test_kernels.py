@@ -1,7 +1,7 @@
 """Every compiled row kernel against its readable twin, and the parts that kernels are made of.
 
-Losses come from the registry, their variants from the options that each declares: a new loss is tested here by being
-registered, and fails until it has a twin in ``TWINS``.
+Losses come from the registry, their variants from the options that each declares: a new loss is
+tested here by being registered, and fails until it has a twin in ``TWINS``.
 """
 
 from dataclasses import replace
@@ -27,7 +27,15 @@ from onebit_spark.core.losses.hinge import floors
 from onebit_spark.core.losses.logistic import softplus_sum, tau_weights
 from onebit_spark.core.posterior import RowPosterior
 
-ROW_LENGTHS = (0, 1, 3, 255, 256, 257, 700)  # 256 is a kernel's chunk; 700 are three, the last one partly filled
+ROW_LENGTHS = (
+    0,
+    1,
+    3,
+    255,
+    256,
+    257,
+    700,
+)  # 256 is a kernel's chunk; 700 are three, the last one partly filled
 COLUMNS = 40  # so a row of 255 ratings rates every column several times
 
 
@@ -35,7 +43,9 @@ MOVES = [(loss, move) for loss in VARIANTS for move in loss.plan() if move.side 
 
 
 def hinge_mm(row, mean, scale, step, dtype):
-    return readable.hinge_row(row, mean, *floors(step.iteration), storage=dtype, relaxation=step.relaxation)
+    return readable.hinge_row(
+        row, mean, *floors(step.iteration), storage=dtype, relaxation=step.relaxation
+    )
 
 
 def hinge_gradient(row, mean, scale, step, dtype):
@@ -65,7 +75,8 @@ def move_name(pair):
 def make_block(rng, weighted=False):
     rows = np.repeat(np.arange(len(ROW_LENGTHS)), ROW_LENGTHS)
     cols = rng.integers(COLUMNS - 1, size=len(rows))  # the last column stays empty
-    positive, shape = rng.random(len(rows)) < 0.6, (len(ROW_LENGTHS), COLUMNS)
+    positive = rng.random(len(rows)) < 0.6
+    shape = (len(ROW_LENGTHS), COLUMNS)
     weights = rng.uniform(0.01, 3.0, len(rows)).astype(np.float32) if weighted else None
     return RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
 
@@ -74,7 +85,8 @@ def row_problem(block, i, partners, prior, kappa):
     """The i-th row of a block as its readable twin sees it."""
     here = slice(block.row_pointers[i], block.row_pointers[i + 1])
     codes = block.codes[here]
-    mean, covariance = partners.location.astype(float), partners.covariance.astype(float)
+    mean = partners.location.astype(float)
+    covariance = partners.covariance.astype(float)
     if partners.has_intercept:
         mean = np.insert(mean, 1, 1.0, axis=1)
         covariance = np.insert(np.insert(covariance, 1, 0.0, axis=1), 1, 0.0, axis=2)
@@ -97,15 +109,21 @@ def row_problem(block, i, partners, prior, kappa):
 @pytest.mark.parametrize(("kappa", "relaxation"), [(0.3, 1.0), (1.0, 1.7), (8.0, 1.4)])
 @pytest.mark.parametrize("intercepts", [False, True])
 @pytest.mark.parametrize("move", MOVES, ids=move_name)
-def test_kernel_agrees_with_its_twin(move, intercepts, kappa, relaxation, mean_lines, precision_lines, dtype):
-    check_kernel(make_block, move, intercepts, kappa, relaxation, mean_lines, precision_lines, dtype)
+def test_kernel_agrees_with_its_twin(
+    move, intercepts, kappa, relaxation, mean_lines, precision_lines, dtype
+):
+    check_kernel(
+        make_block, move, intercepts, kappa, relaxation, mean_lines, precision_lines, dtype
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("intercepts", [False, True])
 @pytest.mark.parametrize("move", MOVES, ids=move_name)
 def test_weighted_kernel_agrees_with_its_twin(move, intercepts, dtype):
-    check_kernel(partial(make_block, weighted=True), move, intercepts, 0.7, 1.4, "per row", "one", dtype)
+    check_kernel(
+        partial(make_block, weighted=True), move, intercepts, 0.7, 1.4, "per row", "one", dtype
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -114,7 +132,9 @@ def test_weighted_kernel_agrees_with_its_twin(move, intercepts, dtype):
 def test_a_prior_with_correlations(intercepts, mean_lines, dtype):
     """Of rows that wait for a map. Only covariances do."""
     loss = LOSSES["logistic"]()
-    check_kernel(make_block, (loss, loss.plan()[0]), intercepts, 0.7, 1.4, mean_lines, "matrix", dtype)
+    check_kernel(
+        make_block, (loss, loss.plan()[0]), intercepts, 0.7, 1.4, mean_lines, "matrix", dtype
+    )
 
 
 def check_kernel(make, move, intercepts, kappa, relaxation, mean_lines, precision_lines, dtype):
@@ -122,31 +142,43 @@ def check_kernel(make, move, intercepts, kappa, relaxation, mean_lines, precisio
     rng = np.random.default_rng(1)
     by_row = make(rng)
     sides = {"rows": by_row, "cols": by_row.transpose()}
-    posteriors = {side: make_posterior(rng, b.n_rows, loss.kind, intercepts, dtype) for side, b in sides.items()}
-    # Tables and results are stored in float32: half a unit in the last place is 6e−8 of a value, and a system of
-    # condition ~100 (κ = 8, 700 ratings) passes 1e−5 of it on.
+    posteriors = {
+        side: make_posterior(rng, b.n_rows, loss.kind, intercepts, dtype)
+        for side, b in sides.items()
+    }
+    # Tables and results are stored in float32: half a unit in the last place is 6e−8 of a value,
+    # and a system of condition ~100 (κ = 8, 700 ratings) passes 1e−5 of it on.
     tolerance = 1e-10 if dtype == np.float64 else 3e-5
     for side, block in sides.items():
         other = posteriors["cols" if side == "rows" else "rows"]
-        before, after = posteriors[side], posteriors[side].copy()
+        before = posteriors[side]
+        after = posteriors[side].copy()
         prior = make_prior(rng, block.n_rows, before.dimension, mean_lines, precision_lines)
-        step = half_step(side, kappa, prior, move, move.covariances, relaxation)  # a plan asks in its last move
+        step = half_step(
+            side, kappa, prior, move, move.covariances, relaxation
+        )  # a plan asks in its last move
         sums = loss.update_rows(block, 0, block.n_rows, loss.other_lines(other), after, step)
 
         log_volume = data = 0.0
-        mean, scale = before.location.astype(float), _scale(before)
+        mean = before.location.astype(float)
+        scale = _scale(before)
         for i in np.flatnonzero(block.row_counts):
             problem = row_problem(block, i, other, prior, kappa)
             updated = TWINS[key(loss)](problem, mean[i].copy(), scale[i].copy(), step, dtype)
-            mean[i], scale[i] = updated.mean, updated.scale
+            mean[i] = updated.mean
+            scale[i] = updated.scale
             log_volume += updated.log_volume
             data += updated.data
         np.testing.assert_allclose(after.location, mean, rtol=tolerance, atol=tolerance)
-        np.testing.assert_allclose(_scale(after), scale, rtol=tolerance, atol=tolerance * scale.max())
+        np.testing.assert_allclose(
+            _scale(after), scale, rtol=tolerance, atol=tolerance * scale.max()
+        )
         assert sums.log_volume == pytest.approx(log_volume, rel=tolerance)
         assert sums.data == (pytest.approx(data, rel=tolerance) if step.want_data else 0.0)
         # The step did something, and left the rows without ratings alone.
-        moved = np.any(after.location != before.location, axis=1) | np.any(after.scale != before.scale, axis=1)
+        moved = np.any(after.location != before.location, axis=1) | np.any(
+            after.scale != before.scale, axis=1
+        )
         np.testing.assert_array_equal(moved, block.row_counts > 0)
         assert np.array_equal(after.location, before.location) == (not move.means)
         assert np.array_equal(after.scale, before.scale) == (not move.covariances)
@@ -193,7 +225,9 @@ def test_the_data_term_is_asked_for(loss):
     for move in loss.plan():
         if move.side == "rows":
             partners = loss.other_lines(other)
-            with_data = loss.update_rows(block, 0, block.n_rows, partners, asked, half_step("rows", 1.0, prior, move))
+            with_data = loss.update_rows(
+                block, 0, block.n_rows, partners, asked, half_step("rows", 1.0, prior, move)
+            )
             quiet = half_step("rows", 1.0, prior, move, want_data=False)
             without_data = loss.update_rows(block, 0, block.n_rows, partners, silent, quiet)
             np.testing.assert_array_equal(asked.location, silent.location)
@@ -213,25 +247,33 @@ def test_the_data_term_is_that_of_the_new_state(move, weighted):
     state = make_posterior(rng, block.n_rows, loss.kind, True, np.float64)
     prior = make_prior(rng, block.n_rows, state.dimension, "one", "one")
     step = half_step("rows", 1.0, prior, move)
-    mean, scale = state.location.copy(), _scale(state)
+    mean = state.location.copy()
+    scale = _scale(state)
     sums = loss.update_rows(block, 0, block.n_rows, loss.other_lines(other), state, step)
     data = sum(
-        TWINS[key(loss)](row_problem(block, i, other, prior, 1.0), mean[i], scale[i], step, np.float64).data
+        TWINS[key(loss)](
+            row_problem(block, i, other, prior, 1.0), mean[i], scale[i], step, np.float64
+        ).data
         for i in np.flatnonzero(block.row_counts)
     )
     assert sums.data == pytest.approx(data, rel=1e-10)
 
 
 def test_mm_halves_a_step_that_climbs_and_then_keeps_the_mean():
-    """Near a kink the floor makes the majoriser loose: short rows meet every end of the line search.
+    """Near a kink the floor makes the majoriser loose:
 
-    200 rows of three ratings, 12 iterations from 0, each step held against the twin: full, halved or no step at all.
-    Tolerance: where a step of 1e−8 changes F by 1e−16, rounding decides whether it is taken.
+    short rows meet every end of the line search.
+
+    200 rows of three ratings, 12 iterations from 0, each step held against the twin: full, halved
+    or no step at all. Tolerance: where a step of 1e−8 changes F by 1e−16, rounding decides whether
+    it is taken.
     """
     rng = np.random.default_rng(4)
-    rows, cols = np.repeat(np.arange(200), 3), rng.integers(30, size=600)
+    rows = np.repeat(np.arange(200), 3)
+    cols = rng.integers(30, size=600)
     block = RatingBlock.from_coordinates(rows, cols, rng.random(600) < 0.5, (200, 30))
-    loss, ends = LOSSES["hinge"](), {"full": 0, "halved": 0, "kept": 0}
+    loss = LOSSES["hinge"]()
+    ends = {"full": 0, "halved": 0, "kept": 0}
     other = RowPosterior.isotropic(rng.normal(size=(30, 2)), 1e-3, "spread", False)
     state = RowPosterior.isotropic(np.zeros((200, 2)), 0.1, "spread", False)
     prior = RowPrior(np.zeros((1, 2)), np.full((1, 2), 0.1))
@@ -244,7 +286,9 @@ def test_mm_halves_a_step_that_climbs_and_then_keeps_the_mean():
             new = readable.hinge_row(problem, old[i], *floors(t)).mean
             np.testing.assert_allclose(state.location[i], new, atol=1e-7)
             full = readable.hinge_row(problem, old[i], *floors(t), halvings=0).mean
-            ends["full" if np.any(full != old[i]) else "halved" if np.any(new != old[i]) else "kept"] += 1
+            ends[
+                "full" if np.any(full != old[i]) else "halved" if np.any(new != old[i]) else "kept"
+            ] += 1
     assert min(ends.values()) >= 5
 
 
@@ -254,14 +298,18 @@ def systems(rng, size):
 
 
 def solved(matrices, right):
-    """Solutions by Cholesky's method and by sweeps, packed inverses and ½ log det of the inverses, lane by lane."""
+    """Solutions by Cholesky's method and by sweeps, packed inverses and ½ log det of the inverses,
+    lane by lane.
+    """
     size = matrices.shape[1]
     i, j = np.tril_indices(size)
-    c, b = matrices[:, i, j].T.copy(), right.T.copy()
+    c = matrices[:, i, j].T.copy()
+    b = right.T.copy()
     cholesky(c, size)
     cholesky_solve(c, b, size)
     system, pivots, scratch = sweep_arrays(size)
-    system[: len(i)], system[len(i) : -1] = matrices[:, i, j].T, right.T
+    system[: len(i)] = matrices[:, i, j].T
+    system[len(i) : -1] = right.T
     sweep_all(system, pivots, scratch, size)
     log_volume = np.array([half_log_det_inverse(pivots, lane) for lane in range(LANES)])
     return b.T, system[len(i) : -1].T, -system[: len(i)].T, log_volume
@@ -270,20 +318,29 @@ def solved(matrices, right):
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 11, 33])
 def test_eight_systems_at_once(size):
     rng = np.random.default_rng(size)
-    matrices, right = systems(rng, size), rng.normal(size=(LANES, size))
+    matrices = systems(rng, size)
+    right = rng.normal(size=(LANES, size))
     solution, swept, packed, log_volume = solved(matrices, right)
     i, j = np.tril_indices(size)
     expected = np.linalg.inv(matrices)
     for found in (solution, swept):
-        np.testing.assert_allclose(found, np.einsum("bij,bj->bi", expected, right), rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(
+            found, np.einsum("bij,bj->bi", expected, right), rtol=1e-7, atol=1e-9
+        )
     np.testing.assert_allclose(packed, expected[:, i, j], rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(log_volume, -0.5 * np.linalg.slogdet(matrices)[1], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        log_volume, -0.5 * np.linalg.slogdet(matrices)[1], rtol=1e-10, atol=1e-12
+    )
 
 
 def test_a_row_does_not_see_its_neighbours():
-    """The same system in every lane, beside others, even beside one that is not positive definite: the same bits."""
+    """The same system in every lane, beside others, even beside one that is not positive definite:
+
+    the same bits.
+    """
     rng = np.random.default_rng(1)
-    matrices, right = systems(rng, 11), rng.normal(size=(LANES, 11))
+    matrices = systems(rng, 11)
+    right = rng.normal(size=(LANES, 11))
     alone = solved(matrices, right)
     order = np.roll(np.arange(LANES), 3)
     beside = matrices[order]
@@ -309,7 +366,9 @@ def test_the_bound_of_the_logistic_loss():
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_rating_reads_one_line_that_begins_at_a_cache_line(loss, intercepts, structure):
     chosen = LOSSES[loss].from_options("mm", structure)
-    posterior = RowPosterior.isotropic(np.ones((7, 10 + intercepts), np.float32), 0.5, chosen.kind, intercepts)
+    posterior = RowPosterior.isotropic(
+        np.ones((7, 10 + intercepts), np.float32), 0.5, chosen.kind, intercepts
+    )
     table = chosen.other_lines(posterior)
     assert table.flags.c_contiguous
     assert table.ctypes.data % 64 == 0

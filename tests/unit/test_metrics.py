@@ -7,11 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from onebit_spark.predict.metrics import auc, brier, class_figures, error_interval, error_rate, hinge_loss, log_loss
+from onebit_spark.predict.metrics import (
+    auc,
+    brier,
+    class_figures,
+    error_interval,
+    error_rate,
+    hinge_loss,
+    log_loss,
+)
 
 # few distinct scores, so that ties and zeros are common
 PAIRS = st.lists(st.tuples(st.sampled_from([-1, 1]), st.integers(-3, 3)), min_size=1, max_size=30)
-PROBABILITIES = st.lists(st.tuples(st.sampled_from([-1, 1]), st.floats(0, 1)), min_size=1, max_size=30)
+PROBABILITIES = st.lists(
+    st.tuples(st.sampled_from([-1, 1]), st.floats(0, 1)), min_size=1, max_size=30
+)
 
 
 def enumerated_auc(labels, scores):
@@ -54,7 +64,9 @@ def test_log_loss_is_finite_and_accurate_at_the_ends():
     assert log_loss([1, -1], [1.0, 0.0]) == pytest.approx(0, abs=2e-15)
     assert log_loss([1], [0.0]) == pytest.approx(-math.log(1e-15))
     assert log_loss([-1], [1.0]) == pytest.approx(-math.log(1e-15), rel=1e-3)
-    assert log_loss([-1], [1e-12]) == pytest.approx(1e-12, rel=1e-9)  # log(1 − p) would keep 4 digits
+    assert log_loss([-1], [1e-12]) == pytest.approx(
+        1e-12, rel=1e-9
+    )  # log(1 − p) would keep 4 digits
 
 
 def test_a_score_of_zero_is_an_error():
@@ -65,23 +77,36 @@ def test_a_score_of_zero_is_an_error():
 def test_figures_of_the_classes_by_brute_force():
     """Scores with ties; every threshold is tried."""
     rng = np.random.default_rng(3)
-    scores, labels = rng.integers(-4, 5, 300) / 2, np.where(rng.random(300) < 0.2, 1, -1)
+    scores = rng.integers(-4, 5, 300) / 2
+    labels = np.where(rng.random(300) < 0.2, 1, -1)
     scores += (labels > 0) * rng.integers(0, 2, 300)
     place = np.unique(scores, return_inverse=True)[1]
     counts = [np.bincount(place[labels == sign], minlength=place.max() + 1) for sign in (1, -1)]
-    found = class_figures(*counts, int(np.sum(scores > 0)), int(np.sum((scores > 0) != (labels > 0))))
+    found = class_figures(
+        *counts, int(np.sum(scores > 0)), int(np.sum((scores > 0) != (labels > 0)))
+    )
     for prefix, s, y in (("", scores, labels), ("negative_", -scores, -labels)):
         predicted = s > 0 if not prefix else s >= 0  # a score of 0 is predicted negative here
         assert found[f"{prefix}precision"] == pytest.approx(np.mean(y[predicted] > 0))
         assert found[f"{prefix}recall"] == pytest.approx(np.mean(predicted[y > 0]))
-        area, before = 0.0, 0.0
+        area = 0.0
+        before = 0.0
         for t in np.unique(s)[::-1]:
             recall = np.mean(s[y > 0] >= t)
-            area, before = area + (recall - before) * np.mean(y[s >= t] > 0), recall
+            area = area + (recall - before) * np.mean(y[s >= t] > 0)
+            before = recall
         assert found[f"{prefix}average_precision"] == pytest.approx(area)
     nothing = class_figures(np.array([0, 0]), np.array([3, 2]), 0, 0)
-    assert (nothing["precision"], nothing["recall"], nothing["average_precision"]) == (None, None, None)
-    assert (nothing["negative_precision"], nothing["negative_recall"], nothing["negative_average_precision"]) == (
+    assert (nothing["precision"], nothing["recall"], nothing["average_precision"]) == (
+        None,
+        None,
+        None,
+    )
+    assert (
+        nothing["negative_precision"],
+        nothing["negative_recall"],
+        nothing["negative_average_precision"],
+    ) == (
         1,
         1,
         1,
@@ -90,7 +115,8 @@ def test_figures_of_the_classes_by_brute_force():
 
 def bisect(f, target):
     """The p in [0, 1] where the increasing f reaches the target."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if f(middle) < target else (low, middle)
@@ -102,8 +128,12 @@ def bisect(f, target):
 def test_interval_inverts_the_binomial(k, n, confidence):
     tail = (1 - confidence) / 2
     low, high = error_interval(k, n, confidence)
-    assert low == pytest.approx(0 if k == 0 else bisect(lambda p: binom.sf(k - 1, n, p), tail), abs=1e-10)
-    assert high == pytest.approx(1 if k == n else bisect(lambda p: -binom.cdf(k, n, p), -tail), abs=1e-10)
+    assert low == pytest.approx(
+        0 if k == 0 else bisect(lambda p: binom.sf(k - 1, n, p), tail), abs=1e-10
+    )
+    assert high == pytest.approx(
+        1 if k == n else bisect(lambda p: -binom.cdf(k, n, p), -tail), abs=1e-10
+    )
 
 
 @pytest.mark.parametrize("p", [0.02, 0.3, 0.5])

@@ -1,4 +1,7 @@
-"""A tenth of the ratings chooses rank, κ, implicit features and length; posteriors with more and fewer factors."""
+"""A tenth of the ratings chooses rank, κ, implicit features and length;
+
+posteriors with more and fewer factors.
+"""
 
 import logging
 import math
@@ -65,16 +68,30 @@ def fitted(ratings, config=DEFAULT, **options):
         return fit_arrays(*ratings, config, SHAPE, **options)
 
 
-# ---- the rule --------------------------------------------------------------------------------------------------------
+# ---- the rule ----------------------------------------------------------------------------------
 
 
 def test_clear_labels_weigh_more_than_noisy_ones_and_mere_noise_weighs_less():
-    """The candidates reach equally far both ways, in even steps, and only those on the way are tried."""
+    """The candidates reach equally far both ways, in even steps, and only those on the way are
+    tried.
+    """
     config = FitConfig(**FIXED)
-    clear, noisy = (select_model(engine_of(*ratings), config) for ratings in (data("A1"), data("B3")))
+    clear, noisy = (
+        select_model(engine_of(*ratings), config) for ratings in (data("A1"), data("B3"))
+    )
     draws = [select_model(engine_of(*noise()), replace(config, seed=seed)) for seed in range(5)]
-    mere = sorted(draws, key=lambda choice: kappa_of(choice.config))[2]  # a single tenth of mere noise may prefer any κ
-    assert kappa_of(mere.config) <= 0.4 < 0.63 <= kappa_of(noisy.config) <= 1.25 < 1.6 <= kappa_of(clear.config)
+    mere = sorted(draws, key=lambda choice: kappa_of(choice.config))[
+        2
+    ]  # a single tenth of mere noise may prefer any κ
+    assert (
+        kappa_of(mere.config)
+        <= 0.4
+        < 0.63
+        <= kappa_of(noisy.config)
+        <= 1.25
+        < 1.6
+        <= kappa_of(clear.config)
+    )
     np.testing.assert_allclose(np.diff(np.log10(KAPPA_FACTORS)), 0.1, atol=0.01)
     for choice in (clear, noisy, mere):
         least = LEAST_GAIN * choice.holdout.standard_error
@@ -90,7 +107,9 @@ def test_a_change_is_kept_if_it_gains_a_tenth_of_the_standard_error(ratings):
     best = next(entry for entry in choice.trail if entry["kept"])
     for entry in choice.trail[choice.trail.index(best) + 1 :]:
         gain = best["loss"] - entry["loss"]
-        least = 0.0 if entry["weight"] == best["weight"] else 0.9 * LEAST_GAIN * error  # the last iterations gain less
+        least = (
+            0.0 if entry["weight"] == best["weight"] else 0.9 * LEAST_GAIN * error
+        )  # the last iterations gain less
         assert gain > least if entry["kept"] else gain < 1.1 * LEAST_GAIN * error
         best = entry if entry["kept"] else best
     assert choice.holdout.loss == best["loss"]
@@ -101,9 +120,11 @@ def test_a_change_is_kept_if_it_gains_a_tenth_of_the_standard_error(ratings):
 
 def test_the_fit_goes_on_from_the_state_of_the_nine_tenths():
     """The fit of all ratings begins at the state whose loss the trail has last."""
-    ratings, config = data("B2"), FitConfig(rank=3, tol=0)
+    ratings = data("B2")
+    config = FitConfig(rank=3, tol=0)
     state = engine_of(*ratings)
-    choice, split = select_model(state, config), Split(config.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
+    choice = select_model(state, config)
+    split = Split(config.seed ^ COIN_STREAM, FITTED_SHARE, "cell")
     reached = [entry for entry in choice.trail if entry["kept"]][-1]
     assert state.holdout_loss("logistic", choice.start.posteriors, split).loss == reached["loss"]
     assert choice.start.earlier == reached["iterations"]
@@ -113,7 +134,9 @@ def test_the_fit_goes_on_from_the_state_of_the_nine_tenths():
     assert fit.objective_history == [step.objective for step in outcome.history]
     for side, rows in (("rows", fit.rows), ("cols", fit.cols)):
         np.testing.assert_array_equal(rows.location, state.posterior(side).location)
-    assert np.all(np.diff(fit.objective_history) < 0)  # all ratings: the objective falls from the first step on
+    assert np.all(
+        np.diff(fit.objective_history) < 0
+    )  # all ratings: the objective falls from the first step on
 
 
 def test_a_planned_end_has_converged_with_as_few_factors_as_there_are_traits():
@@ -135,14 +158,23 @@ def test_the_log_and_the_model_tell_the_seconds_of_the_choice(caplog):
     rows, cols, labels = data("B2")
     table = pa.table({"user": rows, "item": cols, "label": labels})
     fit = fit_table(table)
-    lines = [line for line in caplog.messages if line.startswith("choosing by a tenth of the ratings: rank")]
+    lines = [
+        line
+        for line in caplog.messages
+        if line.startswith("choosing by a tenth of the ratings: rank")
+    ]
     so_far = [float(re.search(r", (\S+) s so far$", line)[1]) for line in lines]
     assert len(lines) == len(fit.info.choice["trail"])
     assert so_far == sorted(so_far)
     seconds = fit.info.seconds
     assert so_far[-1] * 0.99 <= seconds["choosing"] < seconds["fit"]
     assert 0 <= seconds["start"] <= seconds["fit"] - seconds["choosing"]
-    assert fit_table(table, FitConfig(rank=1, likelihood_weight=1.0, max_iter=1, tol=0)).info.seconds["choosing"] == 0
+    assert (
+        fit_table(table, FitConfig(rank=1, likelihood_weight=1.0, max_iter=1, tol=0)).info.seconds[
+            "choosing"
+        ]
+        == 0
+    )
 
 
 def test_two_runs_and_any_number_of_threads_choose_the_same():
@@ -154,23 +186,30 @@ def test_two_runs_and_any_number_of_threads_choose_the_same():
 
 def test_steps_are_as_relaxed_as_if_the_fit_had_not_been_divided():
     """ω of the first step of the second phase is that after the iterations of the first."""
-    ratings, config = data("B2"), FitConfig(**FIXED, likelihood_weight=1.0, tol=0, max_iter=9)
-    whole, parts = engine_of(*ratings), engine_of(*ratings)
+    ratings = data("B2")
+    config = FitConfig(**FIXED, likelihood_weight=1.0, tol=0, max_iter=9)
+    whole = engine_of(*ratings)
+    parts = engine_of(*ratings)
     through = solve(whole, config)
     half = solve(parts, replace(config, max_iter=6))
     start = Start({side: parts.posterior(side) for side in SIDES}, half.hierarchy, earlier=6)
     rest = solve(parts, replace(config, max_iter=3), start=start)
     expected = [step.objective for step in through.history[6:]]
-    assert [step.objective for step in rest.history] == pytest.approx(expected, rel=1e-7)  # float32 in between
+    assert [step.objective for step in rest.history] == pytest.approx(
+        expected, rel=1e-7
+    )  # float32 in between
     afresh = solve(parts, replace(config, max_iter=3), start=replace(start, earlier=0))
     assert [step.objective for step in afresh.history] != pytest.approx(expected, rel=1e-6)
 
 
-# ---- the rank --------------------------------------------------------------------------------------------------------
+# ---- the rank ----------------------------------------------------------------------------------
 
 
 def test_factors_are_added_while_they_help():
-    """Fifteen traits, no noise: ten factors are too few, and the rank stops below its limit by itself."""
+    """Fifteen traits, no noise:
+
+    ten factors are too few, and the rank stops below its limit by itself.
+    """
     ratings = simulated("B1", rank=15, shape=SHAPE, fraction=0.9)
     grown = fitted(ratings, FitConfig(likelihood_weight=2.0))
     assert START_RANK < grown.config.rank <= 2 * START_RANK
@@ -188,8 +227,10 @@ def test_mere_noise_leaves_one_factor():
 
 def test_dropped_factors_move_no_score():
     """Only their strength is below 1% of the largest, and what the fit says is what it said."""
-    state, config = engine_of(*data("B2")), FitConfig(rank=10, likelihood_weight="auto")
-    full, dropped = select_model(state, config), select_model(state, replace(config, rank="auto"))
+    state = engine_of(*data("B2"))
+    config = FitConfig(rank=10, likelihood_weight="auto")
+    full = select_model(state, config)
+    dropped = select_model(state, replace(config, rank="auto"))
     assert dropped.config.rank < 10 == full.config.rank
 
     def scores(choice):
@@ -201,25 +242,31 @@ def test_dropped_factors_move_no_score():
 
 def test_factors_that_the_held_out_loss_needs_are_not_dropped(monkeypatch):
     monkeypatch.setattr(model_selection, "factors_in_use", lambda *_: np.arange(1))
-    ratings, config = simulated("B1", rank=4, shape=SHAPE, fraction=0.9), FitConfig(max_rank=5, likelihood_weight=2.0)
+    ratings = simulated("B1", rank=4, shape=SHAPE, fraction=0.9)
+    config = FitConfig(max_rank=5, likelihood_weight=2.0)
     choice = select_model(engine_of(*ratings), config)
     assert choice.config.rank == choice.start.posteriors["rows"].rank == 5
 
 
-# ---- slices ----------------------------------------------------------------------------------------------------------
+# ---- slices ------------------------------------------------------------------------------------
 
 
 def test_a_slice_has_whole_rows_and_its_tenth_is_a_part_of_the_tenth_of_all():
-    state, tenth = engine_of(*data("B3")), Split(7, 0.9, "cell")
+    state = engine_of(*data("B3"))
+    tenth = Split(7, 0.9, "cell")
     sets = {}
     for side, share in product(SIDES, (0.3, 0.6)):
         with state.restricted(Split(5, share, side)) as some, some.restricted(tenth) as part:
-            counts, here = some.engine.counts(side), some.engine.numbers[side]
+            counts = some.engine.counts(side)
+            here = some.engine.numbers[side]
             assert counts.min() > 0
             assert np.array_equal(counts, state.engine.counts(side)[here])
             assert len(counts) == pytest.approx(share * state.engine.n_rows(side), abs=30)
             left = some.engine.n_ratings - part.engine.n_ratings
-            posteriors = {each: rows.take(some.engine.numbers[each]) for each, rows in posteriors_of(state).items()}
+            posteriors = {
+                each: rows.take(some.engine.numbers[each])
+                for each, rows in posteriors_of(state).items()
+            }
             assert left == some.holdout_loss("logistic", posteriors, tenth).n
             sets[side, share] = set(here), set(cells(part))
             hierarchy = HyperPosterior(PRIOR, PRIOR, np.ones(2))
@@ -230,14 +277,17 @@ def test_a_slice_has_whole_rows_and_its_tenth_is_a_part_of_the_tenth_of_all():
         everywhere = set(cells(fitted))
     assert everywhere < set(cells(state))
     for side in SIDES:
-        (few, fewer), (many, more) = sets[side, 0.3], sets[side, 0.6]
+        (few, fewer) = sets[side, 0.3]
+        (many, more) = sets[side, 0.6]
         assert few < many
         assert fewer < more < everywhere
 
 
 def cells(state):
-    block, numbers = state.engine.ratings["rows"], state.engine.numbers
-    rows, columns = np.repeat(numbers["rows"], block.row_counts), numbers["cols"][block.codes >> 1]
+    block = state.engine.ratings["rows"]
+    numbers = state.engine.numbers
+    rows = np.repeat(numbers["rows"], block.row_counts)
+    columns = numbers["cols"][block.codes >> 1]
     return zip(rows.tolist(), columns.tolist(), strict=True)
 
 
@@ -249,20 +299,33 @@ def posteriors_of(state):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_search_begins_on_a_slice_of_the_longer_side(monkeypatch, turned):
-    """These slices are too small: factors die there, and the fit of all ratings does not rely on them."""
+    """These slices are too small:
+
+    factors die there, and the fit of all ratings does not rely on them.
+    """
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 500)
     monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 300)
     rows, cols, labels = data("B2")
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE)
-    state, sliced = local_state(block.transpose() if turned else block), []
+    state = local_state(block.transpose() if turned else block)
+    sliced = []
     restricted = type(state).restricted
-    monkeypatch.setattr(type(state), "restricted", lambda *of: sliced.append(of[1]) or restricted(*of))
+    monkeypatch.setattr(
+        type(state), "restricted", lambda *of: sliced.append(of[1]) or restricted(*of)
+    )
     choice = select_model(state, FitConfig())
     assert [(split.by, split.fraction) for split in sliced] == [
-        ("cols" if turned else "rows", 1 / 16), ("cell", 0.9), ("cols" if turned else "rows", 1 / 4), ("cell", 0.9),
+        ("cols" if turned else "rows", 1 / 16),
         ("cell", 0.9),
-    ]  # fmt: skip
-    assert [share for share, _ in groupby(entry["share"] for entry in choice.trail)] == [1 / 16, 1 / 4, 1]
+        ("cols" if turned else "rows", 1 / 4),
+        ("cell", 0.9),
+        ("cell", 0.9),
+    ]
+    assert [share for share, _ in groupby(entry["share"] for entry in choice.trail)] == [
+        1 / 16,
+        1 / 4,
+        1,
+    ]
     assert choice.start.posteriors["rows"].n_rows == state.engine.n_rows("rows")
     assert set(choice.losses) <= {entry["weight"] for entry in choice.trail if entry["share"] == 1}
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", state.engine.n_ratings)
@@ -281,14 +344,19 @@ def test_what_a_slice_clearly_refuses_is_not_tried_again(monkeypatch):
     monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 300)
     monkeypatch.setattr(model_selection, "CLEAR_LOSS", 0.0)
     trail = select_model(engine_of(*data("B2")), FitConfig()).trail
-    tried = [(entry["rank"], entry["weight"]) for entry in trail if not entry["kept"] and entry["implicit_features"]]
+    tried = [
+        (entry["rank"], entry["weight"])
+        for entry in trail
+        if not entry["kept"] and entry["implicit_features"]
+    ]
     assert len(tried) == len(set(tried)) > 1
 
 
 @pytest.mark.parametrize("short", [False, True])
 def test_all_ratings_try_twenty_factors_where_a_slice_refused_more(monkeypatch, caplog, short):
     """``short``: 32 factors take too much memory, which is reported once."""
-    shape, tried = (600, 150), []
+    shape = (600, 150)
+    tried = []
     rows, cols, labels = simulated("B1", rank=15, shape=shape, fraction=0.9)
     state = local_state(RatingBlock.from_coordinates(rows, cols, labels > 0, shape))
 
@@ -300,7 +368,11 @@ def test_all_ratings_try_twenty_factors_where_a_slice_refused_more(monkeypatch, 
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", len(rows) // 5)
     monkeypatch.setattr(model_selection._Search, "_grown", refused)
     if short:
-        monkeypatch.setattr(type(state.engine), "shortage", lambda _, config: "too large" if config.rank > 20 else None)
+        monkeypatch.setattr(
+            type(state.engine),
+            "shortage",
+            lambda _, config: "too large" if config.rank > 20 else None,
+        )
     select_model(state, FitConfig(likelihood_weight=4.0))
     assert tried == [*([] if short else [(1 / 4, 32)]), (1, 20)]
     assert caplog.text.count("rank 32 is not tried: too large") == int(short)
@@ -310,7 +382,8 @@ def test_the_side_with_new_rows_moves_first():
     """A fit in which the columns move first is that of the transposed ratings."""
     rows, cols, labels = data("B3")
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE)
-    here, there = local_state(block), local_state(block.transpose())
+    here = local_state(block)
+    there = local_state(block.transpose())
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=6, tol=0, intercepts=False)
     here.start(config, loss_of(config))
     begun = {side: here.posterior(side) for side in SIDES}
@@ -321,16 +394,20 @@ def test_the_side_with_new_rows_moves_first():
         return [step.objective for step in solve(state, config, start=start).history]
 
     expected = history(here, start)
-    assert history(there, replace(start, posteriors=turned, first="cols")) == pytest.approx(expected, rel=1e-6)
+    assert history(there, replace(start, posteriors=turned, first="cols")) == pytest.approx(
+        expected, rel=1e-6
+    )
     assert history(there, replace(start, posteriors=turned)) != pytest.approx(expected, rel=1e-6)
 
 
-# ---- when there is nothing to choose ---------------------------------------------------------------------------------
+# ---- when there is nothing to choose -----------------------------------------------------------
 
 
 def test_a_rank_and_a_weight_that_are_given_leave_nothing_to_choose():
-    ratings, config = data("B2"), FitConfig(rank=3, likelihood_weight=1.0, tol=0, max_iter=12)
-    fit, state = fit_arrays(*ratings, config, SHAPE), engine_of(*ratings)
+    ratings = data("B2")
+    config = FitConfig(rank=3, likelihood_weight=1.0, tol=0, max_iter=12)
+    fit = fit_arrays(*ratings, config, SHAPE)
+    state = engine_of(*ratings)
     outcome = solve(state, config)
     assert fit.objective_history == [step.objective for step in outcome.history]
     np.testing.assert_array_equal(fit.rows.location, state.posterior("rows").location)
@@ -352,7 +429,11 @@ def test_when_there_is_too_little_to_choose(monkeypatch):
     monkeypatch.setattr(model_selection, "FEWEST_RATINGS", state.engine.n_ratings + 1)
     for loss in ("logistic", "hinge"):
         few = select_model(state, FitConfig(loss=loss))
-        assert (few.config.rank, kappa_of(few.config), few.start) == (START_RANK, LOSSES[loss].default_kappa, None)
+        assert (few.config.rank, kappa_of(few.config), few.start) == (
+            START_RANK,
+            LOSSES[loss].default_kappa,
+            None,
+        )
         assert few.as_dict() is few.calibration is None
         assert (few.candidates, few.ranks) == (1, 1)
     assert select_model(state, FitConfig(max_rank=4)).config.rank == 4
@@ -363,12 +444,23 @@ def test_a_fit_that_starts_from_another_takes_its_settings():
     settings = {"rank": 17, "likelihood_weight": 1.3, "implicit_features": False}
     earlier = Start({}, HyperPosterior(PRIOR, PRIOR, np.ones(17)), settings=settings)
     choice = select_model(state, FitConfig(), earlier)
-    assert (choice.config.rank, kappa_of(choice.config), choice.config.implicit_features) == (17, 1.3, False)
-    assert (choice.candidates, choice.ranks) == (len(KAPPA_FACTORS), 64)  # chosen, on ratings that may be these
+    assert (choice.config.rank, kappa_of(choice.config), choice.config.implicit_features) == (
+        17,
+        1.3,
+        False,
+    )
+    assert (choice.candidates, choice.ranks) == (
+        len(KAPPA_FACTORS),
+        64,
+    )  # chosen, on ratings that may be these
     assert choice.start is earlier
     assert choice.as_dict() is None
     given = select_model(state, FitConfig(rank=5, likelihood_weight=0.7), earlier)
-    assert (given.config.rank, kappa_of(given.config), given.config.implicit_features) == (5, 0.7, True)
+    assert (given.config.rank, kappa_of(given.config), given.config.implicit_features) == (
+        5,
+        0.7,
+        True,
+    )
     noisy = {
         "trail": [],
         "ranks": 64,
@@ -379,25 +471,38 @@ def test_a_fit_that_starts_from_another_takes_its_settings():
     assert select_model(state, FitConfig(), replace(earlier, record=noisy)).noise.noise == 0.2
 
 
-# ---- what goes together with it --------------------------------------------------------------------------------------
+# ---- what goes together with it ----------------------------------------------------------------
 
 
 def test_ratings_of_a_cell_stay_together():
-    """Each rating three times: as with each once, so that a κ that repeats them gains nothing by it."""
+    """Each rating three times:
+
+    as with each once, so that a κ that repeats them gains nothing by it.
+    """
     rows, cols, labels = data("B3")
-    once, thrice = (engine_of(*(np.repeat(part, n) for part in (rows, cols, labels))) for n in (1, 3))
-    weights = [select_model(state, FitConfig(**FIXED)).config.likelihood_weight for state in (once, thrice)]
+    once, thrice = (
+        engine_of(*(np.repeat(part, n) for part in (rows, cols, labels))) for n in (1, 3)
+    )
+    weights = [
+        select_model(state, FitConfig(**FIXED)).config.likelihood_weight for state in (once, thrice)
+    ]
     assert weights[1] < weights[0]
-    split, numbers = Split(7, 0.9, "cell"), tuple(map(np.arange, SHAPE))
+    split = Split(7, 0.9, "cell")
+    numbers = tuple(map(np.arange, SHAPE))
     alone, together = (
-        split.part_of(state.engine.ratings["rows"], *numbers, those=False).codes for state in (once, thrice)
+        split.part_of(state.engine.ratings["rows"], *numbers, those=False).codes
+        for state in (once, thrice)
     )
     np.testing.assert_array_equal(np.repeat(alone, 3), together)
 
 
 def test_features_that_do_not_pay_are_left_out_and_certificates_follow():
-    """With few random cells the implicit features do not help. The certificates pay for the ranks."""
-    rng, shape = np.random.default_rng(0), (1500, 1200)
+    """With few random cells the implicit features do not help.
+
+    The certificates pay for the ranks.
+    """
+    rng = np.random.default_rng(0)
+    shape = (1500, 1200)
     rows, cols = (rng.integers(0, size, 7000) for size in shape)
     labels = np.where(rng.logistic(size=7000) < rng.normal(size=shape[0])[rows], 1, -1)
     fit = fit_arrays(rows, cols, labels, shape=shape, certify=Terms(delta=0.1))
@@ -405,12 +510,15 @@ def test_features_that_do_not_pay_are_left_out_and_certificates_follow():
     assert fit.rows.implicit is None
     found = {item.name: item for item in fit.certificates}
     assert set(found) == {"seeger", "catoni"}
-    inputs, m = found["seeger"].inputs, sum(len(np.unique(index)) for index in (rows, cols))
+    inputs = found["seeger"].inputs
+    m = sum(len(np.unique(index)) for index in (rows, cols))
     assert inputs["prior_cost"] == pytest.approx(math.log(m * (m + 1)) + math.log(64))
     assert inputs["prior_cost"] - prior_cost(replace(fit.config, alpha=None), m) == pytest.approx(
         math.log(FitConfig().max_rank)
     )
-    given = fit_arrays(rows, cols, labels, FitConfig(rank=3, implicit_features=False), certify=Terms(delta=0.1))
+    given = fit_arrays(
+        rows, cols, labels, FitConfig(rank=3, implicit_features=False), certify=Terms(delta=0.1)
+    )
     assert given.certificates[-1].inputs["prior_cost"] == pytest.approx(math.log(m * (m + 1)))
 
 
@@ -420,28 +528,39 @@ def test_features_that_pay_are_kept():
     groups = rng.integers(0, 2, SHAPE[0]), rng.integers(0, 2, SHAPE[1])
     own = groups[0][:, None] == groups[1][None, :]
     rows, cols = np.nonzero(rng.random(SHAPE) < np.where(own, 0.4, 0.1))
-    keep = rng.random(SHAPE[0]) < 0.5  # half of the rows have few ratings, and their choice of columns says the most
+    keep = (
+        rng.random(SHAPE[0]) < 0.5
+    )  # half of the rows have few ratings, and their choice of columns says the most
     few = keep[rows] | (rng.random(len(rows)) < 0.1)
-    rows, cols = rows[few], cols[few]
+    rows = rows[few]
+    cols = cols[few]
     like = groups[0][rows] * (2 * groups[1][cols] - 1)
     labels = np.where(rng.logistic(size=len(rows)) < 2.0 * like, 1, -1)
-    choice = select_model(engine_of(rows, cols, labels), FitConfig(rank=3, likelihood_weight="auto"))
+    choice = select_model(
+        engine_of(rows, cols, labels), FitConfig(rank=3, likelihood_weight="auto")
+    )
     assert choice.config.implicit_features
 
 
 def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():
     config = FitConfig(loss="hinge", rank=3, likelihood_weight="auto", implicit_features=False)
-    state, terms = engine_of(*data("A2")), Terms(delta=0.1)
+    state = engine_of(*data("A2"))
+    terms = Terms(delta=0.1)
     chosen = fitted(data("A2"), config, certify=terms)
     found = {item.name: item for item in chosen.certificates}
-    assert len(chosen.info.weight_losses) < len(KAPPA_FACTORS)  # which of them are tried depends on the labels
-    theorem1, n = found["theorem1"], state.engine.n_ratings
+    assert len(chosen.info.weight_losses) < len(
+        KAPPA_FACTORS
+    )  # which of them are tried depends on the labels
+    theorem1 = found["theorem1"]
+    n = state.engine.n_ratings
     assert theorem1.inputs["grid"] == len(KAPPA_FACTORS)
     paid = theorem1.inputs["avb"] + theorem1.inputs["prior_cost"] / theorem1.inputs["lambda"]
-    assert theorem1.bound == bounds.theorem1(paid, n, theorem1.inputs["lambda"], 0.1 / len(KAPPA_FACTORS))
+    assert theorem1.bound == bounds.theorem1(
+        paid, n, theorem1.inputs["lambda"], 0.1 / len(KAPPA_FACTORS)
+    )
 
 
-# ---- probabilities ---------------------------------------------------------------------------------------------------
+# ---- probabilities -----------------------------------------------------------------------------
 
 
 def test_flipped_labels_are_known_to_be_so():
@@ -452,7 +571,8 @@ def test_flipped_labels_are_known_to_be_so():
     noise = fit.info.choice["noise"]
     assert noise["noise"] == pytest.approx(0.4, abs=0.1)
     cells = tuple(index.ravel() for index in np.indices(SHAPE))
-    calibrated, plain = fit.probability(*cells), raw.probability(*cells)
+    calibrated = fit.probability(*cells)
+    plain = raw.probability(*cells)
     assert np.quantile(calibrated, [0.01, 0.99]) == pytest.approx([0.2, 0.8], abs=0.06)
     assert np.ptp(plain) > np.ptp(calibrated)
     order = np.argsort(plain)
@@ -464,11 +584,24 @@ def test_flipped_labels_are_known_to_be_so():
 def test_the_table_of_trials():
     fit = fitted(data("B3"))
     header, *lines = trial_table(fit.info.choice)
-    assert header.split() == ["share", "rank", "weight", "implicit", "features", "iterations", "loss", "gain"]
+    assert header.split() == [
+        "share",
+        "rank",
+        "weight",
+        "implicit",
+        "features",
+        "iterations",
+        "loss",
+        "gain",
+    ]
     for line, entry in zip(lines, fit.info.choice["trail"], strict=True):
         share, rank, kappa, features, iterations, loss, *more = line.split()
         assert float(share) == entry["share"] == 1.0
-        assert (int(rank), int(iterations), "kept" in more) == (entry["rank"], entry["iterations"], entry["kept"])
+        assert (int(rank), int(iterations), "kept" in more) == (
+            entry["rank"],
+            entry["iterations"],
+            entry["kept"],
+        )
         assert (features == "yes", float(kappa)) == (
             entry["implicit_features"],
             pytest.approx(entry["weight"], rel=0.01),
@@ -476,7 +609,10 @@ def test_the_table_of_trials():
         assert float(loss) == pytest.approx(entry["loss"], abs=1e-4)
     summary = list(fit_summary(fit.info, fit.certificate))
     assert {f"    {line}" for line in (header, *lines)} <= set(summary)
-    assert re.match(r"Converged after \d+ iterations: these used all ratings; \d+ before used nine tenths", summary[1])
+    assert re.match(
+        r"Converged after \d+ iterations: these used all ratings; \d+ before used nine tenths",
+        summary[1],
+    )
 
 
 @pytest.mark.parametrize("kind", ["noise", "B2", "sliced", "grown"])
@@ -492,7 +628,8 @@ def test_the_table_of_trials_shows_why_each_was_kept(kind, monkeypatch, caplog):
     fit = fitted(noise() if kind == "noise" else data("B2"))
     _, *lines = trial_table(fit.info.choice)
     logged = [line for line in caplog.messages if line.startswith("choosing by a tenth of ")]
-    shares, settings = set(), None
+    shares = set()
+    settings = None
     for line, said in zip(lines, logged, strict=True):
         share, *tried = line.split()[:4]
         gain = re.search(r" ([+-]\d\S*)(?:  kept)?$", line)
@@ -501,22 +638,32 @@ def test_the_table_of_trials_shows_why_each_was_kept(kind, monkeypatch, caplog):
             assert line.endswith("kept")
         elif tried != settings:
             assert line.endswith("kept") is (float(gain[1]) > LEAST_GAIN)
-            assert f"gain {gain[1]} standard errors, {'kept' if line.endswith('kept') else 'not kept'}, " in said
+            assert (
+                f"gain {gain[1]} standard errors, "
+                f"{'kept' if line.endswith('kept') else 'not kept'}, " in said
+            )
         else:  # more iterations
             assert float(gain[1]) >= 0
-        shares, settings = shares | {share}, tried if line.endswith("kept") else settings
+        shares = shares | {share}
+        settings = tried if line.endswith("kept") else settings
     assert (len(shares) > 1) is (kind == "sliced")
     assert (len({line.split()[1] for line in lines}) > 1) is (kind == "grown")
-    assert f"A change is kept if it gains more than {LEAST_GAIN}" in " ".join(sentences(fit.info.choice))
+    assert f"A change is kept if it gains more than {LEAST_GAIN}" in " ".join(
+        sentences(fit.info.choice)
+    )
 
 
 def test_without_tolerance_the_tenth_ends_a_fit_that_chooses_its_settings():
     """As the description of ``tol`` says."""
     chosen = fitted(data("B2"), FitConfig(tol=0))
     assert len(chosen.history) == model_selection.FINAL_ITERATIONS
-    given = fit_arrays(*data("B2"), FitConfig(tol=0, rank=2, likelihood_weight=1.0, max_iter=12), SHAPE)
+    given = fit_arrays(
+        *data("B2"), FitConfig(tol=0, rank=2, likelihood_weight=1.0, max_iter=12), SHAPE
+    )
     assert len(given.history) == 12
-    assert "or the tenth of the ratings that chooses the settings" in " ".join(FitConfig.__doc__.split())
+    assert "or the tenth of the ratings that chooses the settings" in " ".join(
+        FitConfig.__doc__.split()
+    )
 
 
 def test_hinge_chooses_its_rank_alone():
@@ -538,14 +685,16 @@ def some_posterior(kind, intercept, implicit, rank=3, rows=7, precision="float64
 
 
 FORMS = pytest.mark.parametrize(
-    ("kind", "intercept", "implicit"), list(product(("spread", "covariance"), (True, False), (True, False)))
+    ("kind", "intercept", "implicit"),
+    list(product(("spread", "covariance"), (True, False), (True, False))),
 )
 
 
 @FORMS
 def test_with_factors(kind, intercept, implicit):
     """V becomes block-diagonal, and all that was said of the old factors stays."""
-    old, factors = some_posterior(kind, intercept, implicit), np.random.default_rng(1).normal(size=(7, 2))
+    old = some_posterior(kind, intercept, implicit)
+    factors = np.random.default_rng(1).normal(size=(7, 2))
     new = old.with_factors(factors, 0.3)
     assert (new.kind, new.has_intercept, new.rank) == (kind, intercept, 5)
     np.testing.assert_array_equal(new.location, np.hstack([old.location, factors]))
@@ -554,7 +703,8 @@ def test_with_factors(kind, intercept, implicit):
     expected[:, -2:, -2:] = 0.09 * np.eye(2)
     np.testing.assert_allclose(new.covariance, expected, rtol=1e-12)
     if implicit:  # six vectors, each of the K factors
-        halves, wider = np.split(old.implicit, 6, axis=1), np.split(new.implicit, 6, axis=1)
+        halves = np.split(old.implicit, 6, axis=1)
+        wider = np.split(new.implicit, 6, axis=1)
         for half, wide in zip(halves, wider, strict=True):
             np.testing.assert_array_equal(wide, np.hstack([half, np.zeros((7, 2))]))
     else:
@@ -564,15 +714,22 @@ def test_with_factors(kind, intercept, implicit):
 @FORMS
 @pytest.mark.parametrize("factors", [[0, 2], [2, 0], [1]])
 def test_keeping(kind, intercept, implicit, factors):
-    """Rows and columns of V in the order asked for; dropping added factors gives back what was there."""
-    old, factors = some_posterior(kind, intercept, implicit), np.array(factors)
-    new, kept = old.with_only(factors), np.concatenate([np.arange(int(intercept)), factors + intercept])
+    """Rows and columns of V in the order asked for;
+
+    dropping added factors gives back what was there.
+    """
+    old = some_posterior(kind, intercept, implicit)
+    factors = np.array(factors)
+    new = old.with_only(factors)
+    kept = np.concatenate([np.arange(int(intercept)), factors + intercept])
     assert new.location.flags.c_contiguous
     assert new.scale.flags.c_contiguous
     np.testing.assert_array_equal(new.location, old.location[:, kept])
     np.testing.assert_array_equal(new.covariance, old.covariance[:, kept][:, :, kept])
     if implicit:
-        for half, wide in zip(np.split(new.implicit, 6, axis=1), np.split(old.implicit, 6, axis=1), strict=True):
+        for half, wide in zip(
+            np.split(new.implicit, 6, axis=1), np.split(old.implicit, 6, axis=1), strict=True
+        ):
             np.testing.assert_array_equal(half, wide[:, factors])
     back = old.with_factors(np.ones((7, 2)), 1.0).with_only(np.arange(3))
     np.testing.assert_array_equal(back.packed(), old.packed())
@@ -581,7 +738,9 @@ def test_keeping(kind, intercept, implicit, factors):
 def test_scales_of_other_factors():
     rng = np.random.default_rng(3)
     implicit = {side: rng.random((2, 3)) for side in ("row_implicit", "col_implicit")}
-    grams = {side: rng.random((9, 9)) for side in ("row_coef_gram", "col_coef_gram")}  # of three vectors each
+    grams = {
+        side: rng.random((9, 9)) for side in ("row_coef_gram", "col_coef_gram")
+    }  # of three vectors each
     moments = Moments(rng.random(3), 0.5, 0.7, 9, 8, **grams, **implicit, ratings=44.0)
     features = {"rows": rng.random((5, 4))}
     scales = HyperPosterior(PRIOR, PRIOR, rng.random(3), 2.0, 3.0, 0.1, 0.2, moments, features)
@@ -590,13 +749,18 @@ def test_scales_of_other_factors():
     np.testing.assert_array_equal(new.moments.factor, [moments.factor[2], 0.0, moments.factor[0]])
     for name, gram in grams.items():
         expected = np.zeros((9, 9))
-        there, here = [0, 2, 3, 5, 6, 8], [2, 0, 5, 3, 8, 6]
+        there = [0, 2, 3, 5, 6, 8]
+        here = [2, 0, 5, 3, 8, 6]
         expected[np.ix_(there, there)] = gram[np.ix_(here, here)]
         np.testing.assert_array_equal(getattr(new.moments, name), expected)
     for name, lines in implicit.items():
-        np.testing.assert_array_equal(getattr(new.moments, name), np.stack([lines[:, 2], [0, 0], lines[:, 0]], axis=1))
+        np.testing.assert_array_equal(
+            getattr(new.moments, name), np.stack([lines[:, 2], [0, 0], lines[:, 0]], axis=1)
+        )
     weights = features["rows"]
-    expected = np.stack([weights[:, 0], weights[:, 3], np.zeros(5), weights[:, 1]], axis=1)  # the intercept stays first
+    expected = np.stack(
+        [weights[:, 0], weights[:, 3], np.zeros(5), weights[:, 1]], axis=1
+    )  # the intercept stays first
     np.testing.assert_array_equal(new.features["rows"], expected)
     for name in ("row_intercept", "col_intercept", "mean", "mean_variance"):
         assert getattr(new, name) == getattr(scales, name)
@@ -604,41 +768,63 @@ def test_scales_of_other_factors():
     assert HyperPosterior(PRIOR, None, np.ones(2)).of_factors(np.array([0, 1, -1])).moments is None
 
 
-# ---- new factors from what is not yet explained ----------------------------------------------------------------------
+# ---- new factors from what is not yet explained ------------------------------------------------
 
 
 def rank_two_engine(weighted=False, **choices):
     """An engine after some iterations at rank 2 on labels of rank 5."""
     rows, cols, labels = simulated("B1", rank=5, shape=SMALL, fraction=0.6, seed=4)
-    weights = np.random.default_rng(0).gamma(2.0, 0.5, len(rows)).astype(np.float32) if weighted else None
-    state = local_state(RatingBlock.from_coordinates(rows, cols, labels > 0, SMALL, weights), threads=2)
+    weights = (
+        np.random.default_rng(0).gamma(2.0, 0.5, len(rows)).astype(np.float32) if weighted else None
+    )
+    state = local_state(
+        RatingBlock.from_coordinates(rows, cols, labels > 0, SMALL, weights), threads=2
+    )
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=8, tol=0, **choices)
     solve(state, config)
-    return state, config, (rows, cols, labels.astype(float), np.ones(len(rows)) if weights is None else weights)
+    return (
+        state,
+        config,
+        (rows, cols, labels.astype(float), np.ones(len(rows)) if weights is None else weights),
+    )
 
 
 def scores_of(engine_or_posteriors):
     """E[b_i] + E[d_j] + E[L_i]·E[R_j] of all cells."""
     left, right = (engine_or_posteriors[side] for side in SIDES)
     scores = left.mean.astype(float) @ right.mean.T.astype(float)
-    return scores + left.intercept[:, None] + right.intercept[None, :] if left.has_intercept else scores
+    return (
+        scores + left.intercept[:, None] + right.intercept[None, :]
+        if left.has_intercept
+        else scores
+    )
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("choices", [{}, {"intercepts": False, "implicit_features": False}], ids=["default", "plain"])
+@pytest.mark.parametrize(
+    "choices", [{}, {"intercepts": False, "implicit_features": False}], ids=["default", "plain"]
+)
 def test_new_factors_are_singular_vectors_of_the_residuals(weighted, choices, monkeypatch):
-    """ΔL ΔRᵀ ∝ D_r^{−½} U F Σ Vᵀ D_c^{−½} of D_r^{−½} E D_c^{−½}, E_ij = Σ w y σ(−y u); Σ w·residual·Δu = .003 Σ w."""
-    monkeypatch.setattr("onebit_spark.core.spectral.OVERSAMPLING", 87)  # the whole space: no error but rounding
+    """ΔL ΔRᵀ ∝ D_r^{−½} U F Σ Vᵀ D_c^{−½} of D_r^{−½} E D_c^{−½}, E_ij = Σ w y σ(−y u);
+
+    Σ w·residual·Δu = .003 Σ w.
+    """
+    monkeypatch.setattr(
+        "onebit_spark.core.spectral.OVERSAMPLING", 87
+    )  # the whole space: no error but rounding
     state, config, (rows, cols, labels, weights) = rank_two_engine(weighted, **choices)
     before = {side: state.posterior(side) for side in SIDES}
     residuals = weights * labels / (1 + np.exp(labels * scores_of(before)[rows, cols]))
-    matrix, roots = np.zeros(SMALL), []
+    matrix = np.zeros(SMALL)
+    roots = []
     np.add.at(matrix, (rows, cols), residuals)
     for index, size in zip((rows, cols), SMALL, strict=True):
         roots.append(np.bincount(index, weights, size) ** -0.5)
     u, sigma, vt = np.linalg.svd(roots[0][:, None] * matrix * roots[1][None, :])
     shrinkage = (1 - sigma[min(3 + 87, 90) - 1] ** 2 / sigma[:3] ** 2) ** 2
-    low_rank = (roots[0][:, None] * u[:, :3] * (shrinkage * sigma[:3])) @ (roots[1][:, None] * vt[:3].T).T
+    low_rank = (roots[0][:, None] * u[:, :3] * (shrinkage * sigma[:3])) @ (
+        roots[1][:, None] * vt[:3].T
+    ).T
     expected = GROWN_MARGIN * weights.sum() * low_rank / np.sum(residuals * low_rank[rows, cols])
 
     wider = FitConfig(rank=5, **choices)
@@ -658,14 +844,18 @@ def test_growth_hardly_changes_a_score():
     before = {side: state.posterior(side) for side in SIDES}
     wider = FitConfig(rank=4)
     grown = state.grow(wider, loss_of(wider))
-    old, new = scores_of(before), scores_of(grown)
+    old = scores_of(before)
+    new = scores_of(grown)
     assert 0 < np.abs(new - old).max() < 0.2
     losses = [np.mean(np.logaddexp(0, -labels * scores[rows, cols])) for scores in (old, new)]
     assert losses[1] < losses[0] - 0.5 * GROWN_MARGIN
 
 
 def test_the_objective_falls_from_the_grown_state():
-    """After the first iteration: the grown state itself has factors of the start's spread, with γ of no ratings."""
+    """After the first iteration:
+
+    the grown state itself has factors of the start's spread, with γ of no ratings.
+    """
     state, config, _ = rank_two_engine(implicit_features=False)
     hierarchy = solve(state, config).hierarchy
     wider = FitConfig(rank=4, likelihood_weight=1.0, max_iter=8, tol=0, implicit_features=False)

@@ -1,4 +1,7 @@
-"""New ratings in this process: rows are fixed points of their own updates, and update both sides."""
+"""New ratings in this process:
+
+rows are fixed points of their own updates, and update both sides.
+"""
 
 import warnings
 from functools import cache
@@ -27,10 +30,14 @@ CONFIGS = {
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def case(request):
-    """A fit of the first 40 × 30 rows and columns, and new ratings in which 4 rows and 3 columns are new."""
+    """A fit of the first 40 × 30 rows and columns, and new ratings in which 4 rows and 3 columns
+    are new.
+    """
     data = simulate("A2", rank=2, shape=(44, 33), fraction=0.75, switch=0.05, seed=4)
     old = (data.rows < 40) & (data.cols < 30) & (np.arange(len(data.rows)) % 4 > 0)
-    fit = fit_arrays(data.rows[old], data.cols[old], data.labels[old], CONFIGS[request.param], (40, 30))
+    fit = fit_arrays(
+        data.rows[old], data.cols[old], data.labels[old], CONFIGS[request.param], (40, 30)
+    )
     return (
         info_of(fit, {"user": "bigint", "item": "bigint"}),
         fit,
@@ -40,8 +47,12 @@ def case(request):
 
 def problem(info, fit, ratings):
     """The block of the new ratings, and what is known of its rows and columns."""
-    (rows, row_place), (cols, col_place) = (np.unique(part, return_inverse=True) for part in ratings[:2])
-    block = RatingBlock.from_coordinates(row_place, col_place, ratings[2] > 0, (len(rows), len(cols)))
+    (rows, row_place), (cols, col_place) = (
+        np.unique(part, return_inverse=True) for part in ratings[:2]
+    )
+    block = RatingBlock.from_coordinates(
+        row_place, col_place, ratings[2] > 0, (len(rows), len(cols))
+    )
     before = {}
     for side, numbers in zip(SIDES, (rows, cols), strict=True):
         posterior = getattr(fit, side)
@@ -54,14 +65,21 @@ def problem(info, fit, ratings):
 
 def objective(info, block, before, after):
     """κ Σ loss + Σ KL(ρ_i ‖ π_i) over both sides, rating by rating and row by row."""
-    rows, cols = np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1
+    rows = np.repeat(np.arange(block.n_rows), block.row_counts)
+    cols = block.codes >> 1
     data = hinge_data if info.config.loss == "hinge" else logistic_data
     pairs = after["rows"].take(rows), after["cols"].take(cols)
     total = kappa_of(info.config) * data(*pairs, np.where(block.codes & 1, 1.0, -1.0))
     for side, ratings in (("rows", block), ("cols", block.transpose())):
-        prior = new_ratings.update_prior(FoldIn.of(info, side), ratings, before[side], before[OTHER[side]])
+        prior = new_ratings.update_prior(
+            FoldIn.of(info, side), ratings, before[side], before[OTHER[side]]
+        )
         for g, p, x, v in zip(
-            prior.precision, prior.mean, after[side].location, after[side].covariance.astype(np.float64), strict=True
+            prior.precision,
+            prior.mean,
+            after[side].location,
+            after[side].covariance.astype(np.float64),
+            strict=True,
         ):
             log_ratio = np.linalg.slogdet(v * np.sqrt(np.outer(g, g)))[1]
             total += 0.5 * (np.sum(g * (np.diag(v) + (x - p) ** 2)) - len(g) - log_ratio)
@@ -70,7 +88,8 @@ def objective(info, block, before, after):
 
 def logistic_data(rows, cols, signs):
     """Σ [log(1 + e^{−ξ}) + (ξ − y E u)/2] at ξ² = E u²."""
-    mean, variance = compute_scores(rows, cols), compute_variances(rows, cols)
+    mean = compute_scores(rows, cols)
+    variance = compute_variances(rows, cols)
     xi = np.sqrt(mean**2 + variance)
     return np.sum(np.logaddexp(0, -xi) + (xi - signs * mean) / 2)
 
@@ -78,7 +97,9 @@ def logistic_data(rows, cols, signs):
 def hinge_data(rows, cols, signs):
     """Σ {(1 − y E u)_+ + Σ_k [c² s s_j + c |R_j| s + c |L| s_j]}."""
     c = np.sqrt(2 / np.pi)
-    noise = c**2 * rows.scale * cols.scale + c * (abs(cols.location) * rows.scale + abs(rows.location) * cols.scale)
+    noise = c**2 * rows.scale * cols.scale + c * (
+        abs(cols.location) * rows.scale + abs(rows.location) * cols.scale
+    )
     return np.sum(np.maximum(1 - signs * compute_scores(rows, cols), 0)) + np.sum(noise)
 
 
@@ -94,16 +115,27 @@ def test_the_objective_never_rises(case, monkeypatch):
 
 
 def test_new_ratings_help(case):
-    """Of the same truth: the updated rows and columns predict their own ratings, and others, better than before."""
+    """Of the same truth:
+
+    the updated rows and columns predict their own ratings, and others, better than before.
+    """
     info, fit, ratings = case
     half = np.arange(len(ratings[0])) % 2 == 0
-    given, asked = tuple(part[half] for part in ratings), tuple(part[~half] for part in ratings)
+    given = tuple(part[half] for part in ratings)
+    asked = tuple(part[~half] for part in ratings)
     block, before = problem(info, fit, given)
     after = updated_sides(info, block, before)
-    places = [np.searchsorted(np.unique(part), wanted) for part, wanted in zip(given[:2], asked[:2], strict=True)]
-    there = np.all([np.isin(wanted, part) for part, wanted in zip(given[:2], asked[:2], strict=True)], axis=0)
+    places = [
+        np.searchsorted(np.unique(part), wanted)
+        for part, wanted in zip(given[:2], asked[:2], strict=True)
+    ]
+    there = np.all(
+        [np.isin(wanted, part) for part, wanted in zip(given[:2], asked[:2], strict=True)], axis=0
+    )
     new = (asked[0] >= 40) | (asked[1] >= 30)
-    lines = [after[side].take(place[there & new]) for side, place in zip(SIDES, places, strict=True)]
+    lines = [
+        after[side].take(place[there & new]) for side, place in zip(SIDES, places, strict=True)
+    ]
     wrong = np.sign(compute_scores(*lines)) != asked[2][there & new]
     old = fit.predict(asked[0], asked[1])[there & new] != asked[2][there & new]
     assert there.sum() > 50
@@ -115,12 +147,15 @@ def test_numbering_is_irrelevant(case):
     block, before = problem(info, fit, ratings)
     after = updated_sides(info, block, before)
     order = np.random.default_rng(1).permutation(block.n_rows)
-    rows, cols = np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1
+    rows = np.repeat(np.arange(block.n_rows), block.row_counts)
+    cols = block.codes >> 1
     turned = RatingBlock.from_coordinates(
         np.argsort(order)[rows], cols, block.codes & 1 == 1, (block.n_rows, block.n_columns)
     )
     again = updated_sides(
-        info, turned, {**before, "rows": Before(before["rows"].posterior.take(order), before["rows"].new[order])}
+        info,
+        turned,
+        {**before, "rows": Before(before["rows"].posterior.take(order), before["rows"].new[order])},
     )
     np.testing.assert_allclose(again["rows"].location, after["rows"].location[order], atol=1e-4)
     np.testing.assert_allclose(again["cols"].scale, after["cols"].scale, atol=1e-4)
@@ -128,15 +163,20 @@ def test_numbering_is_irrelevant(case):
 
 def ratings(seed=8, n=600, shape=(25, 15)):
     rng = np.random.default_rng(seed)
-    rows, cols = rng.integers(0, shape[0], n), rng.integers(0, shape[1], n)
-    taste = rng.normal(size=shape[0])[rows] * rng.normal(size=shape[1])[cols] + 0.5 * rng.normal(size=n)
+    rows = rng.integers(0, shape[0], n)
+    cols = rng.integers(0, shape[1], n)
+    taste = rng.normal(size=shape[0])[rows] * rng.normal(size=shape[1])[cols] + 0.5 * rng.normal(
+        size=n
+    )
     return rows, cols, taste > -0.2
 
 
 @cache
 def fitted(**choices):
     """A fit, and its settings: both sides are looked at."""
-    config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-10, max_iter=300, implicit_features=False, **choices)
+    config = FitConfig(
+        rank=2, alpha=5.0, beta=1.0, tol=1e-10, max_iter=300, implicit_features=False, **choices
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
         return fit_arrays(*ratings(), config, threads=1), config
@@ -165,11 +205,18 @@ def test_logistic_rows_of_a_converged_fit_are_reproduced(covariance, intercepts,
 @pytest.mark.parametrize("side", ["rows", "cols"])
 @pytest.mark.parametrize("intercepts", [True, False])
 def test_hinge_rows_of_a_converged_fit_are_reproduced(intercepts, side):
-    """Nearly: the update stops at the hinge's kinks, a few thousandths of a row's objective above its minimum."""
-    settled, own, other, block, prior, config = settled_and_fitted(side, loss="hinge", intercepts=intercepts)
-    z, s = other_location(other).astype(float), other_std(other).astype(float)
+    """Nearly:
+
+    the update stops at the hinge's kinks, a few thousandths of a row's objective above its minimum.
+    """
+    settled, own, other, block, prior, config = settled_and_fitted(
+        side, loss="hinge", intercepts=intercepts
+    )
+    z = other_location(other).astype(float)
+    s = other_std(other).astype(float)
     row = np.repeat(np.arange(block.n_rows), block.row_counts)
-    col, sign = block.codes >> 1, 2.0 * (block.codes & 1) - 1.0
+    col = block.codes >> 1
+    sign = 2.0 * (block.codes & 1) - 1.0
     w = np.zeros((block.n_rows, z.shape[1]))
     np.add.at(w, row, kappa_of(config) * np.sqrt(2 / np.pi) * s[col])
 
@@ -177,7 +224,10 @@ def test_hinge_rows_of_a_converged_fit_are_reproduced(intercepts, side):
         x = np.insert(location, 0, 1.0, axis=1) if intercepts else location
         u = np.einsum("lk,lk->l", x[row], z[col])
         hinge = np.bincount(row, kappa_of(config) * np.maximum(1 - sign * u, 0))
-        penalty = w[:, int(intercepts) :] * np.abs(location) + 0.5 * prior.precision * (location - prior.mean) ** 2
+        penalty = (
+            w[:, int(intercepts) :] * np.abs(location)
+            + 0.5 * prior.precision * (location - prior.mean) ** 2
+        )
         return hinge + penalty.sum(axis=1)
 
     np.testing.assert_allclose(objective(settled.location), objective(own.location), rtol=5e-3)

@@ -11,8 +11,22 @@ from onebit_spark import RequestError
 from onebit_spark.data import locations as files
 from onebit_spark.data.locations import Location, OutputKind
 
-KINDS = {name: kind for of in (files, job) for name, kind in vars(of).items() if isinstance(kind, OutputKind)}
-PREDICTED = pa.table({"user": [1], "item": [2], "score": [0.5], "std": [1.0], "probability": [0.6], "prediction": [1]})
+KINDS = {
+    name: kind
+    for of in (files, job)
+    for name, kind in vars(of).items()
+    if isinstance(kind, OutputKind)
+}
+PREDICTED = pa.table(
+    {
+        "user": [1],
+        "item": [2],
+        "score": [0.5],
+        "std": [1.0],
+        "probability": [0.6],
+        "prediction": [1],
+    }
+)
 RATED = pa.table({"user": [1], "item": [2], "label": [1]})
 FIGURES = json.dumps({"n": 5, "error": 0.25, "majority_error": 0.5}, indent=2)
 FOLDERS = {name for name, kind in KINDS.items() if not kind.is_file}
@@ -27,8 +41,14 @@ CASES = {
     "an empty folder": ({}, FOLDERS),
     "a folder of a job without results": ({"_SUCCESS": ""}, FOLDERS),
     "an empty file": ("", set(KINDS) - FOLDERS),
-    "predictions as CSV": ('"user","item","score","std","probability"\n1,2,.1,.2,.3\n', {"PREDICTIONS_CSV"}),
-    "predictions as CSV of Spark": ("user,item,score,std,probability\n1,2,.1,.2,.3\n", {"PREDICTIONS_CSV"}),
+    "predictions as CSV": (
+        '"user","item","score","std","probability"\n1,2,.1,.2,.3\n',
+        {"PREDICTIONS_CSV"},
+    ),
+    "predictions as CSV of Spark": (
+        "user,item,score,std,probability\n1,2,.1,.2,.3\n",
+        {"PREDICTIONS_CSV"},
+    ),
     "another CSV": ("user,item,score\n1,2,.1\n", set()),
     "another CSV with the words below": ("user,item\nscore,std,probability\n", set()),
     "a foreign folder": ({"precious.txt": "mine"}, set()),
@@ -47,7 +67,10 @@ CASES = {
     "a map": (f"<!doctype html>{files.MAP_MARK}<title>", {"MAP"}),
     "a report": (f"<!DOCTYPE html><head>{files.PAGE_MARK}9 ratings</title>", {"PAGE"}),
     "ratings": ({"part-0.parquet": RATED, "_SUCCESS": ""}, set()),
-    "a Delta table of predictions": ({"part-0.parquet": PREDICTED, "_delta_log/0.json": "{}"}, set()),
+    "a Delta table of predictions": (
+        {"part-0.parquet": PREDICTED, "_delta_log/0.json": "{}"},
+        set(),
+    ),
     "predictions that became a Delta table": (
         marked("PREDICTIONS", **{"part-0.parquet": PREDICTED, "_delta_log/0.json": "{}"}),
         set(),
@@ -79,12 +102,15 @@ def test_what_may_be_replaced(tmp_path, case):
 
 
 def test_every_kind_is_recognised():
-    assert set().union(*(kinds for name, (_, kinds) in CASES.items() if "empty" not in name)) == set(KINDS)
+    assert set().union(
+        *(kinds for name, (_, kinds) in CASES.items() if "empty" not in name)
+    ) == set(KINDS)
 
 
 def test_what_is_said(tmp_path):
     message = (
-        "--output x is not a model of onebit_spark, and nothing else is overwritten: choose another path, or delete"
+        "--output x is not a model of onebit_spark, and nothing else is overwritten: "
+        "choose another path, or delete"
     )
     with pytest.raises(RequestError, match=message):
         files.MODEL.check(Location(None, made("mine", tmp_path / "out")), "--output x")

@@ -1,8 +1,9 @@
 """Priors of the scales against quadrature, and the contract of every registered prior.
 
-Reference: every quantity of the posterior is a ratio of integrals ∫ h(γ) π(γ) γ^{−m/2} e^{−S/(2γ)} dγ. In
-x = log γ the integrand is log-concave and analytic in a strip, so the trapezoidal rule, centred on the mode,
-with a third of the curvature's width as step and cut at e^{−100} of the peak, is good to 14 digits and more.
+Reference: every quantity of the posterior is a ratio of integrals ∫ h(γ) π(γ) γ^{−m/2} e^{−S/(2γ)}
+dγ. In x = log γ the integrand is log-concave and analytic in a strip, so the trapezoidal rule,
+centred on the mode, with a third of the curvature's width as step and cut at e^{−100} of the peak,
+is good to 14 digits and more.
 """
 
 from functools import cache
@@ -41,7 +42,10 @@ GRID = [
 def reference(name, alpha, beta, s, m):
     """log Z, E[1/γ] and E[log γ]."""
     with mp.workdps(40):
-        a, b, s, half = mp.mpf(alpha), mp.mpf(beta), mp.mpf(s), mp.mpf(m) / 2
+        a = mp.mpf(alpha)
+        b = mp.mpf(beta)
+        s = mp.mpf(s)
+        half = mp.mpf(m) / 2
         constant = a * mp.log(b) - mp.loggamma(a)
 
         def likelihood(x):
@@ -50,13 +54,15 @@ def reference(name, alpha, beta, s, m):
         def log_density(x):
             return constant + LOG_DENSITY[name](x, a, b) + likelihood(x)
 
-        low, high = mp.mpf(-100), mp.mpf(100)
+        low = mp.mpf(-100)
+        high = mp.mpf(100)
         for _ in range(100):
             mode = (low + high) / 2
             low, high = (mode, high) if mp.diff(log_density, mode) > 0 else (low, mode)
         peak = log_density(mode)
         step = min(mp.mpf(1) / 16, 1 / (3 * mp.sqrt(-mp.diff(log_density, mode, 2))))
-        nodes, weights = [], []
+        nodes = []
+        weights = []
         for direction, start in ((step, mode), (-step, mode - step)):
             x = start
             while (fall := log_density(x) - peak) > -100:
@@ -122,7 +128,9 @@ def test_no_data_gives_the_prior(prior):
 
 def test_extremes_are_finite(prior):
     """Every S from 0 to 1e12 and every count to 2e9, without a warning."""
-    posterior = prior.posterior(np.array([0.0, 1e-12, 1.0, 1e12])[:, None], np.array([0, 3, 1e5, 2e9]))
+    posterior = prior.posterior(
+        np.array([0.0, 1e-12, 1.0, 1e12])[:, None], np.array([0, 3, 1e5, 2e9])
+    )
     for value in (posterior.inverse_mean, posterior.log_normaliser):
         assert value.shape == (4, 4)
         assert np.isfinite(value).all()
@@ -130,8 +138,11 @@ def test_extremes_are_finite(prior):
 
 
 def test_log_normaliser_is_smooth_at_a_huge_count(prior):
-    """Second differences over steps of one count, about 1/m, are nothing but rounding of log Z ≈ −1e9."""
-    s, m = 1.7e9, 2e9 + np.arange(-4.0, 5.0)
+    """Second differences over steps of one count, about 1/m, are nothing but rounding of log Z ≈
+    −1e9.
+    """
+    s = 1.7e9
+    m = 2e9 + np.arange(-4.0, 5.0)
     log_z = prior.posterior(s, m).log_normaliser
     assert np.abs(np.diff(log_z, 2)).max() < 40 * np.spacing(1e10)
 
@@ -141,7 +152,9 @@ def test_each_scale_has_its_own_count(prior):
     for k, (s, m) in enumerate(zip(S, COUNT, strict=True)):
         alone = prior.posterior(s, m)
         for quantity in ("inverse_mean", "log_normaliser"):
-            assert getattr(alone, quantity) == pytest.approx(getattr(together, quantity)[k], rel=1e-12)
+            assert getattr(alone, quantity) == pytest.approx(
+                getattr(together, quantity)[k], rel=1e-12
+            )
 
 
 def test_bad_input_is_refused(prior):
@@ -160,8 +173,11 @@ def test_beta_for_scale_concentrates_gamma_there(prior):
 
 def test_gamma_limit_without_second_moment():
     """S = 0 and η = α − m/2 > 0: ρ = Gamma(η, β). η ≤ 0: all mass near 0, but finite."""
-    alpha, beta, m = 4.0, 2.0, 3.0
-    eta, posterior = alpha - m / 2, Gamma(alpha, beta).posterior(0.0, m)
+    alpha = 4.0
+    beta = 2.0
+    m = 3.0
+    eta = alpha - m / 2
+    posterior = Gamma(alpha, beta).posterior(0.0, m)
     assert posterior.inverse_mean == pytest.approx(beta / (eta - 1), rel=1e-13)
     log_z = gammaln(eta) - gammaln(alpha) + m / 2 * np.log(beta)
     assert posterior.log_normaliser == pytest.approx(log_z, abs=1e-12)

@@ -24,7 +24,9 @@ def iterations(n, decay=0.5, seconds=0.1, begin=0.1):
     """The objective falls to 1000, geometrically, and the scores move less."""
     objectives = [1000.0 * (1 + begin * decay**t) for t in range(n + 1)]
     return [
-        Iteration(t, objectives[t], 0.0, 1 - objectives[t] / objectives[t - 1], 1e-6 * decay**t, seconds)
+        Iteration(
+            t, objectives[t], 0.0, 1 - objectives[t] / objectives[t - 1], 1e-6 * decay**t, seconds
+        )
         for t in range(1, n + 1)
     ]
 
@@ -37,7 +39,10 @@ def shown(n, stream, seconds=0.1, **options):
 
 
 def test_lines_come_first_last_and_every_ten_iterations():
-    assert [len(shown(n, io.StringIO()).splitlines()) for n in (1, 11)] == [1, 2]  # the last one is not repeated
+    assert [len(shown(n, io.StringIO()).splitlines()) for n in (1, 11)] == [
+        1,
+        2,
+    ]  # the last one is not repeated
     lines = shown(25, io.StringIO()).splitlines()
     assert [int(re.match(r"iteration (\d+)", line)[1]) for line in lines] == [1, 11, 21, 25]
     assert lines[0] == "iteration 1: objective 1050, 0.1 s each"
@@ -85,9 +90,12 @@ def test_a_fit_of_known_length_says_what_is_left():
 
 
 def test_nothing_is_promised_of_a_fit_that_stops_by_itself(monkeypatch):
-    """The length is chosen on a tenth of the ratings, so a fit may end long before its change is at the tolerance."""
+    """The length is chosen on a tenth of the ratings, so a fit may end long before its change is at
+    the tolerance.
+    """
     monkeypatch.setattr(module, "LINE_EVERY_ITERATIONS", 1)
-    data, stream = simulate("B2", 2, (60, 40), 0.5, seed=3), io.StringIO()
+    data = simulate("B2", 2, (60, 40), 0.5, seed=3)
+    stream = io.StringIO()
     with Progress(100, 1e-5, stream=stream) as progress:
         fit_arrays(data.rows, data.cols, data.labels, FitConfig(rank=3), on_iteration=progress)
     lines = stream.getvalue().splitlines()
@@ -104,7 +112,9 @@ def test_the_larger_of_two_changes_is_shown():
     assert "objective 1000.05, change 2.0e-02, " in stream.getvalue()
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.2, "0 s"), (99, "99 s"), (240, "4 min"), (7500, "2 h 05 min")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (99, "99 s"), (240, "4 min"), (7500, "2 h 05 min")]
+)
 def test_durations(seconds, text):
     assert module.duration(seconds) == text
 
@@ -132,4 +142,8 @@ def test_progress_on_a_terminal_is_one_bar():
 
 
 def test_one_is_singular():
-    assert [counted(n, "rating") for n in (0, 1, 1200)] == ["0 ratings", "1 rating", "1,200 ratings"]
+    assert [counted(n, "rating") for n in (0, 1, 1200)] == [
+        "0 ratings",
+        "1 rating",
+        "1,200 ratings",
+    ]

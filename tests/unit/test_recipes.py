@@ -1,4 +1,7 @@
-"""docs/ARCHITECTURE.md's recipes for a prior and a loss, followed: one file in a copy of the package, and no more."""
+"""docs/ARCHITECTURE.md's recipes for a prior and a loss, followed:
+
+one file in a copy of the package, and no more.
+"""
 
 import os
 import shutil
@@ -23,7 +26,9 @@ RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 def extended(tmp_path_factory):
     """The folder of a copy of the package with a third prior and a third loss."""
     root = tmp_path_factory.mktemp("extended")
-    copy = shutil.copytree(PACKAGE, root / "onebit_spark", ignore=shutil.ignore_patterns("__pycache__"))
+    copy = shutil.copytree(
+        PACKAGE, root / "onebit_spark", ignore=shutil.ignore_patterns("__pycache__")
+    )
     shutil.copy(RECIPES / "log_normal.py", copy / "core" / "priors")
     shutil.copy(RECIPES / "squared.py", copy / "core" / "losses")
     return root
@@ -33,7 +38,9 @@ def run(root, *words, cwd=None):
     """Run Python with this package, and return what it prints."""
     environment = os.environ | {"PYTHONPATH": str(root)}
     command = [sys.executable, "-P", *map(str, words)]
-    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -60,17 +67,32 @@ def test_the_command_takes_them(extended, tmp_path):
     rng = np.random.default_rng(1)
     rows, cols = np.divmod(np.arange(400), 20)
     labels = rng.normal(size=20)[rows] * rng.normal(size=20)[cols] > 0
-    pq.write_table(pa.table({"user": rows, "item": cols, "label": labels}), tmp_path / "ratings.parquet")
-    words = ["--ratings", tmp_path / "ratings.parquet", "--output", tmp_path / "model", "--rank", 2, "--no-report"]
+    pq.write_table(
+        pa.table({"user": rows, "item": cols, "label": labels}), tmp_path / "ratings.parquet"
+    )
+    words = [
+        "--ratings",
+        tmp_path / "ratings.parquet",
+        "--output",
+        tmp_path / "model",
+        "--rank",
+        2,
+        "--no-report",
+    ]
     words += ["--prior", "log-normal", "--loss", "squared"]
     run(extended, "-m", "onebit_spark", "fit", *words, cwd=tmp_path)
-    show = "import sys, onebit_spark; m = onebit_spark.load(sys.argv[1]); print(m.config.loss, m.config.prior)"
+    show = (
+        "import sys, onebit_spark; m = onebit_spark.load(sys.argv[1]); print(m.config.loss, "
+        "m.config.prior)"
+    )
     assert run(extended, "-c", show, tmp_path / "model") == "squared log-normal\n"
 
 
 def test_the_contract_of_priors_holds_for_a_new_one(extended):
     tests = Path(__file__).parent / "test_priors.py"
-    printed = run(extended, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "log-normal", tests)
+    printed = run(
+        extended, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "log-normal", tests
+    )
     assert int(printed.split(" passed")[0].split()[-1]) >= 6
 
 
@@ -93,5 +115,7 @@ def test_a_name_is_that_of_a_file():
     assert {name: loss.name for name, loss in LOSSES.items()} == {name: name for name in LOSSES}
     with pytest.raises(KeyError, match="huber"):
         LOSSES["huber"]
-    with pytest.raises(TypeError, match=r"onebit_spark.core.priors.gamma must define one subclass of Loss, not 0"):
+    with pytest.raises(
+        TypeError, match=r"onebit_spark.core.priors.gamma must define one subclass of Loss, not 0"
+    ):
         Registry("core/priors", Loss)["gamma"]

@@ -1,4 +1,7 @@
-"""A setting is declared once: its flag, config key, Param and the words for what is wrong follow from there."""
+"""A setting is declared once:
+
+its flag, config key, Param and the words for what is wrong follow from there.
+"""
 
 import inspect
 import json
@@ -27,7 +30,13 @@ def unlike_the_default(table):
     values = {}
     for name, item in declared(table).items():
         choices = [choice for choice in item.choices if choice != item.default]
-        value = choices[-1] if choices else not item.default if item.kind is bool else ANOTHER[item.kind]
+        value = (
+            choices[-1]
+            if choices
+            else not item.default
+            if item.kind is bool
+            else ANOTHER[item.kind]
+        )
         assert value != item.default
         values[name] = value if item.param else item.default
     return table(**values)
@@ -44,7 +53,9 @@ def test_every_field_is_a_setting_with_a_help(table):
 
 
 def test_the_written_params_are_those_of_the_tables():
-    """Each has a Param with a getter and a setter, and an argument of its type, in the order of the tables."""
+    """Each has a Param with a getter and a setter, and an argument of its type, in the order of the
+    tables.
+    """
     written = {name: value for name, value in vars(FitParams).items() if isinstance(value, Param)}
     assert list(written) == list(settings_with_params())
     arguments = inspect.signature(FitParams.__init__).parameters
@@ -55,7 +66,11 @@ def test_the_written_params_are_those_of_the_tables():
             method = getattr(FitParams, verb + capital)
             assert method.__name__ == verb + capital
             assert written[name].doc in method.__doc__
-        kind = item.kind.__name__ + (" | str" if item.words else "") + (" | None" if item.optional else "")
+        kind = (
+            item.kind.__name__
+            + (" | str" if item.words else "")
+            + (" | None" if item.optional else "")
+        )
         assert arguments[name].annotation == kind
         assert (getattr(OneBitCompletion(), "get" + capital)() is None) == item.optional
 
@@ -77,7 +92,9 @@ def test_arguments_are_keywords_and_known():
 
 
 def test_params_hand_every_setting_on():
-    config, execution, terms = (unlike_the_default(table) for table in (FitConfig, Execution, Terms))
+    config, execution, terms = (
+        unlike_the_default(table) for table in (FitConfig, Execution, Terms)
+    )
     estimator = OneBitCompletion(
         **{
             param: getattr(table, name)
@@ -85,9 +102,17 @@ def test_params_hand_every_setting_on():
             for name, param in param_names(type(table)).items()
         }
     )
-    assert (estimator.fitConfig(), estimator.execution(), estimator.certificateTerms()) == (config, execution, terms)
+    assert (estimator.fitConfig(), estimator.execution(), estimator.certificateTerms()) == (
+        config,
+        execution,
+        terms,
+    )
     plain = OneBitCompletion()
-    assert (plain.fitConfig(), plain.execution(), plain.certificateTerms()) == (FitConfig(), Execution(), Terms())
+    assert (plain.fitConfig(), plain.execution(), plain.certificateTerms()) == (
+        FitConfig(),
+        Execution(),
+        Terms(),
+    )
 
 
 @pytest.fixture
@@ -108,13 +133,21 @@ def flags_for(settings):
 
 
 def test_flags_hand_every_setting_on(arguments, monkeypatch):
-    monkeypatch.setattr("onebit_spark.cli.requests.device_problems", lambda *_: [])  # as if there were a device for all
-    config, execution, terms = (unlike_the_default(table) for table in (FitConfig, Execution, Terms))
+    monkeypatch.setattr(
+        "onebit_spark.cli.requests.device_problems", lambda *_: []
+    )  # as if there were a device for all
+    config, execution, terms = (
+        unlike_the_default(table) for table in (FitConfig, Execution, Terms)
+    )
     request = parse(
-        FitRequest, "fit", [*arguments, *(word for x in (config, execution, terms) for word in flags_for(x))]
+        FitRequest,
+        "fit",
+        [*arguments, *(word for x in (config, execution, terms) for word in flags_for(x))],
     )
     assert request.fit_config == config
-    no_flags = {name: item.default for name, item in declared(Execution).items() if item.key is None}
+    no_flags = {
+        name: item.default for name, item in declared(Execution).items() if item.key is None
+    }
     assert request.execution == replace(execution, **no_flags)
     assert request.terms == terms
     plain = parse(FitRequest, "fit", arguments)
@@ -131,7 +164,9 @@ def test_the_example_config_shows_every_key_and_its_default(request):
 
 def test_a_config_file_hands_every_setting_on(arguments, tmp_path):
     config = unlike_the_default(FitConfig)
-    values = {item.key: getattr(config, name) for name, item in declared(FitConfig).items() if item.key}
+    values = {
+        item.key: getattr(config, name) for name, item in declared(FitConfig).items() if item.key
+    }
     lines = [f"{key.replace('_', '-')} = {json.dumps(value)}\n" for key, value in values.items()]
     (tmp_path / "chosen.toml").write_text("".join(lines))
     request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "chosen.toml")])
@@ -141,8 +176,16 @@ def test_a_config_file_hands_every_setting_on(arguments, tmp_path):
 def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
     package = request.config.rootpath / "onebit_spark"
     names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
-    files = {str(file.relative_to(package)) for file in package.rglob("*.py") if names.search(file.read_text("utf-8"))}
-    recipe = (package.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8").partition("### A new setting")[2]
+    files = {
+        str(file.relative_to(package))
+        for file in package.rglob("*.py")
+        if names.search(file.read_text("utf-8"))
+    }
+    recipe = (
+        (package.parent / "docs" / "ARCHITECTURE.md")
+        .read_text("utf-8")
+        .partition("### A new setting")[2]
+    )
     assert files == {"settings.py", "spark/params.py", "fit.py"}
     assert all(f"`{file}" in recipe for file in files)
 
@@ -172,7 +215,9 @@ def test_each_front_end_has_its_own_name_of_a_field():
     assert OneBitCompletion(resume=True).problems() == [
         "resume needs checkpointDir: where is the checkpoint to resume from?"
     ]
-    assert OneBitCompletion(numUserBlocks=0, likelihoodWeight=-1.0, threshold=float("nan")).problems() == [
+    assert OneBitCompletion(
+        numUserBlocks=0, likelihoodWeight=-1.0, threshold=float("nan")
+    ).problems() == [
         "threshold must be a finite number, not nan",
         "likelihoodWeight must be a positive finite number or auto, not -1.0",
         "numUserBlocks must be an integer of at least 1, not 0",

@@ -1,4 +1,7 @@
-"""Side features: columns as numbers, the weights' step against a ridge regression, and what new rows get."""
+"""Side features:
+
+columns as numbers, the weights' step against a ridge regression, and what new rows get.
+"""
 
 import json
 import warnings
@@ -17,7 +20,13 @@ from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.setup import loss_of
 from onebit_spark.core.solver import solve
-from onebit_spark.data.features import MOST_VALUES, FeatureCoding, SideFeatures, learn_coding, warn_of_unknown_values
+from onebit_spark.data.features import (
+    MOST_VALUES,
+    FeatureCoding,
+    SideFeatures,
+    learn_coding,
+    warn_of_unknown_values,
+)
 from onebit_spark.engines.threads import local_state
 
 
@@ -30,14 +39,20 @@ def coded(**columns):
 def test_a_number_is_standardised():
     coding, lines, notes = coded(age=[20, 30, 40])
     assert coding.names == ["age"]
-    np.testing.assert_allclose(lines[:, 0], np.array([-10, 0, 10]) / np.std([20, 30, 40]), rtol=1e-6)
+    np.testing.assert_allclose(
+        lines[:, 0], np.array([-10, 0, 10]) / np.std([20, 30, 40]), rtol=1e-6
+    )
     assert notes == []
 
 
 @pytest.mark.parametrize("kind", [pa.bool_(), pa.int8(), pa.float32(), pa.decimal128(5, 2)])
 def test_kinds_of_numbers_are_the_same_feature(kind):
     _, plain, _ = coded(flag=[0, 1, 1])
-    values = pa.array([False, True, True]) if kind == pa.bool_() else pa.array([0, 1, 1]).cast(pa.float64()).cast(kind)
+    values = (
+        pa.array([False, True, True])
+        if kind == pa.bool_()
+        else pa.array([0, 1, 1]).cast(pa.float64()).cast(kind)
+    )
     _, lines, _ = coded(flag=values)
     np.testing.assert_allclose(lines, plain)
 
@@ -51,13 +66,17 @@ def test_a_string_is_a_feature_per_value():
 
 
 def test_arrays_of_numbers_and_of_strings():
-    coding, lines, notes = coded(where=[[1.0, 2.0], [3.0, 5.0], [4.0]], genres=[["a", "b"], [], None])
+    coding, lines, notes = coded(
+        where=[[1.0, 2.0], [3.0, 5.0], [4.0]], genres=[["a", "b"], [], None]
+    )
     assert coding.names == ["where[0]", "where[1]", "genres=a", "genres=b"]
     assert lines[2, 1] == 0  # the second element of the third array is missing
     assert lines[0, 2] > 0 > lines[1, 2]
     assert not lines[2, 2:].any()
-    assert notes == ["where: 1 of 3 values are null, NaN or infinite and count as the mean",
-                    "genres: 1 of 3 values are null, NaN or infinite and count as the mean"]  # fmt: skip
+    assert notes == [
+        "where: 1 of 3 values are null, NaN or infinite and count as the mean",
+        "genres: 1 of 3 values are null, NaN or infinite and count as the mean",
+    ]
 
 
 def test_columns_share_the_weight_evenly():
@@ -70,16 +89,20 @@ def test_columns_share_the_weight_evenly():
 def test_columns_that_say_nothing_are_left_out_with_a_reason():
     n = MOST_VALUES + 1
     coding, lines, notes = coded(
-        same=[1] * n, gone=pa.nulls(n, pa.float64()), name=[f"n{i}" for i in range(n)],
-        day=pa.array([1] * n, pa.date32()), good=list(range(n)),
-    )  # fmt: skip
+        same=[1] * n,
+        gone=pa.nulls(n, pa.float64()),
+        name=[f"n{i}" for i in range(n)],
+        day=pa.array([1] * n, pa.date32()),
+        good=list(range(n)),
+    )
     assert coding.names == ["good"]
     assert lines.shape == (n, 1)
     assert notes == [
         "same is left out: it has only one value",
         "gone is left out: all its values are missing",
         f"name is left out: it has {n:,} different values, and at most {MOST_VALUES:,} are used",
-        "day is left out: a column of type date32[day] cannot be a feature; take numbers, booleans, strings or arrays "
+        "day is left out: a column of type date32[day] cannot be a feature; take numbers, "
+        "booleans, strings or arrays "
         "of them",
     ]
 
@@ -116,13 +139,20 @@ def test_arrays_are_coded_by_their_rated_rows():
     rated = np.array([True, True, False])
     numbers = SideFeatures.of_rows([[0.0], [2.0], [100.0]], rated, "row_features")
     np.testing.assert_allclose(numbers.coded[:, 0], [-1, 1, 99])
-    assert SideFeatures.over(pa.table({"sex": ["f", "m", "x"]}), rated).coding.names == ["sex=f", "sex=m"]
+    assert SideFeatures.over(pa.table({"sex": ["f", "m", "x"]}), rated).coding.names == [
+        "sex=f",
+        "sex=m",
+    ]
 
 
 def test_values_that_the_coding_cannot_use_are_named(caplog):
     """Of new lines: a null, an infinite number, a string that the fit has not seen."""
-    coding, _ = learn_coding(pa.table({"id": [1, 2, 3], "age": [1.0, 2.0, 3.0], "town": ["a", "b", "a"]}), "id")
-    warn_of_unknown_values(coding, pa.table({"id": [4], "age": [2.0], "town": ["b"]}), "user features")
+    coding, _ = learn_coding(
+        pa.table({"id": [1, 2, 3], "age": [1.0, 2.0, 3.0], "town": ["a", "b", "a"]}), "id"
+    )
+    warn_of_unknown_values(
+        coding, pa.table({"id": [4], "age": [2.0], "town": ["b"]}), "user features"
+    )
     assert not caplog.messages
     lines = pa.table({"id": [4, 5, 6], "age": [float("inf"), 1.0, 1.0], "town": ["c", None, "a"]})
     warn_of_unknown_values(coding, lines, "user features")
@@ -133,7 +163,8 @@ def test_values_that_the_coding_cannot_use_are_named(caplog):
     ]
 
 
-P, SHAPE = 3, (40, 30)
+P = 3
+SHAPE = (40, 30)
 
 
 def known_engine(seed=0):
@@ -143,28 +174,42 @@ def known_engine(seed=0):
     rng = np.random.default_rng(seed)
     for side in SIDES:
         given = rng.normal(size=(state.engine.ratings[side].n_rows, P))
-        state.features[side] = SideFeatures.of_rows(given, state.engine.counts(side) > 0, "features")
+        state.features[side] = SideFeatures.of_rows(
+            given, state.engine.counts(side) > 0, "features"
+        )
     return state
 
 
 def test_a_step_without_implicit_features_is_the_ridge_regression():
     rng = np.random.default_rng(1)
-    f, means, weights = rng.normal(size=(20, P)), rng.normal(size=(20, 4)), rng.normal(size=(P, 4))
+    f = rng.normal(size=(20, P))
+    means = rng.normal(size=(20, 4))
+    weights = rng.normal(size=(P, 4))
     ridge = FeatureRidge.of(f.T @ f)
     exact = np.linalg.solve(f.T @ f + FEATURE_RIDGE * np.eye(P), f.T @ means)
-    np.testing.assert_allclose(ridge.moved(weights, f.T @ (means - f @ weights), 1.0), exact, atol=1e-12)
+    np.testing.assert_allclose(
+        ridge.moved(weights, f.T @ (means - f @ weights), 1.0), exact, atol=1e-12
+    )
     # Over-relaxed steps go past it, and still descend to it.
     for _ in range(200):
         weights = ridge.moved(weights, f.T @ (means - f @ weights), 1.85)
     np.testing.assert_allclose(weights, exact, atol=1e-10)
 
 
-@pytest.mark.parametrize(("prior", "intercepts", "implicit"), half_of(PRIORS, [False, True], [False, True]))
+@pytest.mark.parametrize(
+    ("prior", "intercepts", "implicit"), half_of(PRIORS, [False, True], [False, True])
+)
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 def test_the_objective_never_rises(loss, prior, intercepts, implicit):
     config = config_of(
-        loss, prior=prior, intercepts=intercepts, implicit_features=implicit, max_iter=40, tol=0, rank=3
-    )  # fmt: skip
+        loss,
+        prior=prior,
+        intercepts=intercepts,
+        implicit_features=implicit,
+        max_iter=40,
+        tol=0,
+        rank=3,
+    )
     history = [step.objective for step in solve(known_engine(), config).history]
     assert np.all(np.diff(history) <= 1e-9 * np.abs(history[1:]))
 
@@ -172,20 +217,29 @@ def test_the_objective_never_rises(loss, prior, intercepts, implicit):
 def test_the_statistics_by_hand():
     """Of one half step with given weights: Σ f(x − p)ᵀ, X' = [1, x − Wᵀf − p], and the ridge."""
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=3, tol=0)
-    state, loss, rng = known_engine(), loss_of(config), np.random.default_rng(3)
+    state = known_engine()
+    loss = loss_of(config)
+    rng = np.random.default_rng(3)
     hierarchy = solve(state, config).hierarchy
     weights = rng.normal(size=(P, config.dimension))
     implicit_coef = state.posteriors["cols"].implicit[:, :2].copy()
     step = HalfStep(
-        side="rows", iteration=0, kappa=1.0, prior=hierarchy.row_prior("rows"), ratings_per_row=1.0,
+        side="rows",
+        iteration=0,
+        kappa=1.0,
+        prior=hierarchy.row_prior("rows"),
+        ratings_per_row=1.0,
         feature_coef=weights,
-    )  # fmt: skip
+    )
     found = state.half_step(loss, step)
-    block, rows = state.engine.ratings["rows"], state.posteriors["rows"]
+    block = state.engine.ratings["rows"]
+    rows = state.posteriors["rows"]
     rated = np.zeros((block.n_rows, block.n_columns))
     rated[np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1] = 1.0
     active = block.row_counts > 0
-    implicit_mean = (rated / np.sqrt(np.maximum(rated.sum(axis=1, keepdims=True), 1.0))) @ implicit_coef
+    implicit_mean = (
+        rated / np.sqrt(np.maximum(rated.sum(axis=1, keepdims=True), 1.0))
+    ) @ implicit_coef
     known = state.features["rows"].coded @ weights
     known[:, 1:] += implicit_mean
     distance = rows.location - known
@@ -202,48 +256,72 @@ def test_the_statistics_by_hand():
     np.testing.assert_allclose(found.direction_gram, directions.T @ both, rtol=1e-4, atol=1e-4)
     lines = np.insert(implicit_mean[active], 0, 1.0, axis=1)
     counts = block.row_counts[active][:, None]
-    np.testing.assert_allclose(found.implicit_gram, (counts * lines).T @ lines, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        found.implicit_gram, (counts * lines).T @ lines, rtol=1e-5, atol=1e-5
+    )
     gram = np.eye(6)
-    ridge = found.with_ridge(gram, weights).distance_gram - found.with_ridge(gram, None).distance_gram
+    ridge = (
+        found.with_ridge(gram, weights).distance_gram - found.with_ridge(gram, None).distance_gram
+    )
     np.testing.assert_allclose(ridge[1:, 1:], FEATURE_RIDGE * weights.T @ weights)
     assert not ridge[0].any()
 
 
 def test_rows_without_ratings_have_the_mean_that_their_features_explain():
-    (rows, cols, labels), extra = simulated("B3", shape=SHAPE), 4
+    (rows, cols, labels) = simulated("B3", shape=SHAPE)
+    extra = 4
     features = np.random.default_rng(4).normal(size=(SHAPE[0] + extra, P))
     shape = (SHAPE[0] + extra, SHAPE[1])
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=30, tol=0)
     fit = fit_arrays(rows, cols, labels, config, shape, row_features=features)
-    weights, unseen = fit.scales.features["rows"], fit.scales.unseen("rows")
+    weights = fit.scales.features["rows"]
+    unseen = fit.scales.unseen("rows")
     rated = features[np.unique(rows)]
     coded = (features[-extra:] - rated.mean(axis=0)) / rated.std(axis=0) / np.sqrt(P)
-    np.testing.assert_allclose(fit.rows.location[-extra:], unseen.mean + coded @ weights, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(fit.rows.std[-extra:] ** -2.0, np.tile(unseen.precision, (extra, 1)), rtol=1e-4)
+    np.testing.assert_allclose(
+        fit.rows.location[-extra:], unseen.mean + coded @ weights, rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        fit.rows.std[-extra:] ** -2.0, np.tile(unseen.precision, (extra, 1)), rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("implicit", [False, True])
 def test_new_rows_are_predicted_from_what_decides_their_labels(implicit):
     rng = np.random.default_rng(6)
-    m, n_cols, n_new = 300, 60, 60
+    m = 300
+    n_cols = 60
+    n_new = 60
     feature = rng.normal(size=(m, 1))
-    rows, cols = rng.integers(m, size=9_000), rng.integers(n_cols, size=9_000)
+    rows = rng.integers(m, size=9_000)
+    cols = rng.integers(n_cols, size=9_000)
     labels = rng.random(9_000) < 1 / (1 + np.exp(-3 * feature[rows, 0]))
     fitted = rows >= n_new
     config = FitConfig(rank=2, implicit_features=implicit, likelihood_weight=1.0)
     right = {}
     for given in (None, feature):
-        fit = fit_arrays(rows[fitted], cols[fitted], labels[fitted], config, (m, n_cols), row_features=given)
-        right[given is None] = np.mean((fit.predict(rows[~fitted], cols[~fitted]) > 0) == labels[~fitted])
+        fit = fit_arrays(
+            rows[fitted], cols[fitted], labels[fitted], config, (m, n_cols), row_features=given
+        )
+        right[given is None] = np.mean(
+            (fit.predict(rows[~fitted], cols[~fitted]) > 0) == labels[~fitted]
+        )
     assert right[True] < 0.6 < 0.75 < right[False]
 
 
 def test_an_id_without_ratings_gets_the_mean_of_what_implicit_features_say():
-    """New rows are predicted as well with implicit features as without: their prior mean is not 0 then."""
+    """New rows are predicted as well with implicit features as without:
+
+    their prior mean is not 0 then.
+    """
     rng = np.random.default_rng(7)
-    m, n_cols, n_new, n = 200, 40, 40, 8_000
+    m = 200
+    n_cols = 40
+    n_new = 40
+    n = 8_000
     popularity = rng.normal(size=n_cols)
-    rows, cols = rng.integers(m, size=n), rng.integers(n_cols, size=n)
+    rows = rng.integers(m, size=n)
+    cols = rng.integers(n_cols, size=n)
     labels = rng.random(n) < 1 / (1 + np.exp(-2 * popularity[cols]))
     fitted = rows >= n_new
     losses = []
@@ -259,11 +337,15 @@ def test_an_id_without_ratings_gets_the_mean_of_what_implicit_features_say():
 def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest():
     """Rows that have ratings only outside the part get other features: the coding stays."""
     rows, cols, labels = simulated("B3", shape=(200, 150), fraction=0.3)
-    kept = (rows < 100) | (np.random.default_rng(3).random(len(rows)) < 0.02)  # many rows with one rating or two
+    kept = (rows < 100) | (
+        np.random.default_rng(3).random(len(rows)) < 0.02
+    )  # many rows with one rating or two
     ratings = rows[kept], cols[kept], labels[kept]
     block = RatingBlock.from_coordinates(*ratings[:2], ratings[2] > 0, (200, 150))
     split = Split(5, 0.9)
-    outside = (block.row_counts > 0) & (split.part_of(block, np.arange(200), np.arange(150)).row_counts == 0)
+    outside = (block.row_counts > 0) & (
+        split.part_of(block, np.arange(200), np.arange(150)).row_counts == 0
+    )
     assert np.any(outside)
     features = np.random.default_rng(0).normal(size=(200, 2))
     other = np.where(outside[:, None], 50.0, features)

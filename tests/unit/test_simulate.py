@@ -12,7 +12,9 @@ from scipy.stats import binom
 
 from onebit_spark.simulate import KINDS, main, simulate
 
-UNLIKELY = 1e-6  # of a binomial count outside its limits; the seeds are fixed, so a pass stays a pass
+UNLIKELY = (
+    1e-6  # of a binomial count outside its limits; the seeds are fixed, so a pass stays a pass
+)
 
 
 def flips(simulation):
@@ -64,7 +66,9 @@ def test_type_b_entries_have_variance_r():
     assert m.var() == pytest.approx(3, rel=0.1)
 
 
-@pytest.mark.parametrize(("kind", "switch"), [*product(["A2", "B2"], [0.0, 0.1, 0.25, 0.5]), ("A1", 0.0), ("B1", 0.0)])
+@pytest.mark.parametrize(
+    ("kind", "switch"), [*product(["A2", "B2"], [0.0, 0.1, 0.25, 0.5]), ("A1", 0.0), ("B1", 0.0)]
+)
 def test_switch_flips_at_its_level(kind, switch):
     s = simulate(kind, switch=switch)
     assert_binomial(flips(s), s.labels.size, switch)
@@ -83,26 +87,33 @@ def test_b3_is_logistic_in_every_range_of_m():
     for low, high in [(-np.inf, -2), (-2, -0.5), (-0.5, 0), (0, 0.5), (0.5, 2), (2, np.inf)]:
         here = (low <= m) & (m < high)
         p = expit(m[here])
-        assert (s.labels[here] == 1).sum() == pytest.approx(p.sum(), abs=5 * np.sqrt((p * (1 - p)).sum()))
+        assert (s.labels[here] == 1).sum() == pytest.approx(
+            p.sum(), abs=5 * np.sqrt((p * (1 - p)).sum())
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_seed_decides(kind):
-    first, again, other = (simulate(kind, shape=(30, 20), fraction=0.5, seed=seed) for seed in (7, 7, 8))
+    first, again, other = (
+        simulate(kind, shape=(30, 20), fraction=0.5, seed=seed) for seed in (7, 7, 8)
+    )
     for field in dataclasses.fields(first):
         assert np.array_equal(getattr(first, field.name), getattr(again, field.name))
         assert not np.array_equal(getattr(first, field.name), getattr(other, field.name))
 
 
 def test_noises_levels_and_fractions_of_one_seed_share_their_draws():
-    small, large = simulate("A2", fraction=0.1), simulate("A2", fraction=0.3, switch=0.2)
+    small = simulate("A2", fraction=0.1)
+    large = simulate("A2", fraction=0.3, switch=0.2)
     n = small.rows.size
     assert np.array_equal(small.truth, large.truth)
     assert np.array_equal(small.truth, simulate("A3").truth)
     assert np.array_equal(small.rows, large.rows[:n])
     assert np.array_equal(small.cols, large.cols[:n])
     clean = small.bayes_sign[small.rows, small.cols]
-    assert ((large.labels[:n] != clean) | (small.labels == clean)).all()  # flipped at .1, then also at .2
+    assert (
+        (large.labels[:n] != clean) | (small.labels == clean)
+    ).all()  # flipped at .1, then also at .2
 
 
 def test_error_counts_all_cells_and_zeros():
@@ -140,9 +151,16 @@ def test_power_law_columns_and_uniform_rows(exponent):
 
 def test_the_files_of_the_guides_hold_every_rating_once(tmp_path, capsys):
     main([str(tmp_path), "--users", "30", "--items", "20", "--ratings", "300"])
-    parts = [pq.read_table(tmp_path / name) for name in ("ratings.parquet", "held_out.parquet", "incoming")]
+    parts = [
+        pq.read_table(tmp_path / name)
+        for name in ("ratings.parquet", "held_out.parquet", "incoming")
+    ]
     assert [part.num_rows for part in parts] == [240, 30, 30]
-    cells = {cell for part in parts for cell in zip(*part.select(["user", "item"]).to_pydict().values(), strict=True)}
+    cells = {
+        cell
+        for part in parts
+        for cell in zip(*part.select(["user", "item"]).to_pydict().values(), strict=True)
+    }
     assert len(cells) == 300
     for part in parts:
         assert ((part["stars"].to_numpy() > 3.5) == (part["label"].to_numpy() > 0)).all()

@@ -1,8 +1,8 @@
 """Special functions against 50-digit references.
 
-log K_ν(z) is `mpmath.besselk` up to order 60. Above, where that is slow or fails, it is the Debye expansion
-in 50 digits with 24 terms, built here from DLMF 10.41.9 (polynomials in t itself, terms u_k(t)/ν^k), checked
-in its turn against `mpmath.besselk`.
+log K_ν(z) is `mpmath.besselk` up to order 60. Above, where that is slow or fails, it is the Debye
+expansion in 50 digits with 24 terms, built here from DLMF 10.41.9 (polynomials in t itself, terms
+u_k(t)/ν^k), checked in its turn against `mpmath.besselk`.
 """
 
 from fractions import Fraction
@@ -23,7 +23,9 @@ ZERO = 0.6627434193491816  # log K_ν(z) changes sign near z = ZERO·ν: √(1+x
 GRID = [
     (order, z)
     for order in ORDERS
-    for z in sorted({1e-8, 1e-3, 0.4, 3.0, 24.0, 26.0, 1e3, 1e10, order or 1.0, ZERO * order or 2.0})
+    for z in sorted(
+        {1e-8, 1e-3, 0.4, 3.0, 24.0, 26.0, 1e3, 1e10, order or 1.0, ZERO * order or 2.0}
+    )
 ]
 
 
@@ -53,7 +55,8 @@ def log_k_debye(order, z):
     w = mp.hypot(order, z)
     t = order / w
     series = mp.fsum(
-        (-1) ** k * mp.fsum(c * t**e for e, c in p.items()) / order**k for k, p in enumerate(debye_polynomials())
+        (-1) ** k * mp.fsum(c * t**e for e, c in p.items()) / order**k
+        for k, p in enumerate(debye_polynomials())
     )
     return mp.log(mp.pi / (2 * w)) / 2 - w + order * mp.asinh(order / z) + mp.log(series)
 
@@ -61,13 +64,17 @@ def log_k_debye(order, z):
 @cache
 def log_k(order, z):
     """The reference, at orders given as mpf."""
-    order, z = abs(order), mp.mpf(z)
+    order = abs(order)
+    z = mp.mpf(z)
     return log_k_debye(order, z) if order > 1000 else mp.log(mp.besselk(order, z))
 
 
-@pytest.mark.parametrize(("order", "z"), [(200.0, 1e-3), (200.0, 150.0), (400.0, 30.0), (1311.5, 1e5)])
+@pytest.mark.parametrize(
+    ("order", "z"), [(200.0, 1e-3), (200.0, 150.0), (400.0, 30.0), (1311.5, 1e5)]
+)
 def test_reference_agrees_with_mpmath(order, z):
-    order, z = mp.mpf(order), mp.mpf(z)
+    order = mp.mpf(order)
+    z = mp.mpf(z)
     assert abs(log_k_debye(order, z) - mp.log(mp.besselk(order, z))) < mp.mpf("1e-25")
 
 
@@ -91,19 +98,27 @@ def test_regimes_meet():
     """Both methods at w = 25, whatever the angle between order and argument."""
     for angle in np.linspace(0.0, np.pi / 2, 7):
         for w in (25 - 1e-9, 25 + 1e-9):
-            order, z = w * np.sin(angle), max(w * np.cos(angle), 1e-8)
+            order = w * np.sin(angle)
+            z = max(w * np.cos(angle), 1e-8)
             nu = mp.mpf(order)
             assert abs(log_bessel_k(order, z) / log_k(nu, z) - 1) < 1e-13
-            assert abs(bessel_k_ratio(order, z) / mp.exp(log_k(nu - 1, z) - log_k(nu, z)) - 1) < 2e-14
+            assert (
+                abs(bessel_k_ratio(order, z) / mp.exp(log_k(nu - 1, z) - log_k(nu, z)) - 1) < 2e-14
+            )
 
 
 def test_bessel_far_outside_the_needed_range():
-    """K_ν(z) ~ ½Γ(ν)(2/z)^ν and K_0(z) ~ −log(z/2) − γ as z → 0, still at z = 1e−100, without overflow."""
-    z, order = 1e-100, np.array([2.0, 24.0, 30.0])
+    """K_ν(z) ~ ½Γ(ν)(2/z)^ν and K_0(z) ~ −log(z/2) − γ as z → 0, still at z = 1e−100, without
+    overflow.
+    """
+    z = 1e-100
+    order = np.array([2.0, 24.0, 30.0])
     limit = np.array([float(mp.loggamma(v) - mp.log(2) + v * mp.log(2 / mp.mpf(z))) for v in order])
     np.testing.assert_allclose(log_bessel_k(order, z), limit, rtol=1e-14)
     np.testing.assert_allclose(bessel_k_ratio(order, z), z / (2 * (order - 1)), rtol=1e-13)
-    np.testing.assert_allclose(np.exp(log_bessel_k(0.0, z)), -np.log(z / 2) - np.euler_gamma, rtol=1e-14)
+    np.testing.assert_allclose(
+        np.exp(log_bessel_k(0.0, z)), -np.log(z / 2) - np.euler_gamma, rtol=1e-14
+    )
     assert np.isfinite(log_bessel_k([0.0, 1e9], 1e100)).all()
 
 
@@ -116,12 +131,14 @@ arguments = st.floats(-8, 10).map(lambda exponent: 10.0**exponent)
 def test_recurrence(order, z):
     """K_{ν+1} = K_{ν−1} + (2ν/z) K_ν, every term over the largest, K_{|ν|+1}."""
     order = abs(order)
-    up, down = bessel_k_ratio(-order, z), bessel_k_ratio(order, z)
+    up = bessel_k_ratio(-order, z)
+    down = bessel_k_ratio(order, z)
     assert down / up + 2 * order / z / up == pytest.approx(1.0, rel=1e-13)
 
 
 def kl_exact(q, p):
-    q, p = mp.mpf(q), mp.mpf(p)
+    q = mp.mpf(q)
+    p = mp.mpf(p)
     return q * mp.log(q / p) + (1 - q) * (mp.log1p(-q) - mp.log1p(-p))
 
 
@@ -134,7 +151,8 @@ def test_kl(q):
 
 
 def test_kl_edges():
-    q, p = np.array([0, 0, 0, 0.3, 0.3, 0.3, 1, 1, 1]), np.array([0, 0.4, 1, 0, 0.3, 1, 0, 0.4, 1])
+    q = np.array([0, 0, 0, 0.3, 0.3, 0.3, 1, 1, 1])
+    p = np.array([0, 0.4, 1, 0, 0.3, 1, 0, 0.4, 1])
     expected = [0, -np.log1p(-0.4), np.inf, np.inf, 0, np.inf, np.inf, -np.log(0.4), 0]
     np.testing.assert_allclose(kl(q, p), expected, rtol=4 * EPS)
 
@@ -145,7 +163,8 @@ def test_kl_inverse():
         for c in (1e-12, 1e-6, 1e-2, 1.0, 30.0, 1e3):
             p = mp.mpf(float(kl_inverse(q, c)))
             assert q <= p <= 1
-            below, above = p * (1 - mp.mpf("1e-11")), p * (1 + mp.mpf("1e-11"))
+            below = p * (1 - mp.mpf("1e-11"))
+            above = p * (1 + mp.mpf("1e-11"))
             assert below <= q or kl_exact(q, below) <= c, (q, c)
             assert above >= 1 or kl_exact(q, above) >= c, (q, c)
 

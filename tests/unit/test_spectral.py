@@ -17,7 +17,9 @@ from onebit_spark.simulate import simulate
 
 def engine(rows, cols, labels, shape=None):
     shape = shape or (rows.max() + 1, cols.max() + 1)
-    return StartTables(ThreadEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, shape), threads=1))
+    return StartTables(
+        ThreadEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, shape), threads=1)
+    )
 
 
 def spectral_start(matrix, rank, seed):
@@ -27,21 +29,30 @@ def spectral_start(matrix, rank, seed):
 
 
 def reference(rows, cols, labels, rank, oversampling):
-    """L Rᵀ = t² D_r^{−½} U F Σ Vᵀ D_c^{−½}, in which signs and rotations cancel; σ_+ = σ_{rank + oversampling}."""
+    """L Rᵀ = t² D_r^{−½} U F Σ Vᵀ D_c^{−½}, in which signs and rotations cancel;
+
+    σ_+ = σ_{rank + oversampling}.
+    """
     y = coo_array((labels.astype(float), (rows, cols))).tocsr()  # repeated cells are summed
     row_root, col_root = (np.bincount(index) ** -0.5 for index in (rows, cols))
     u, sigma, vt = np.linalg.svd((diags_array(row_root) @ y @ diags_array(col_root)).toarray())
-    left, right = row_root[:, None] * u[:, :rank], col_root[:, None] * vt[:rank].T
+    left = row_root[:, None] * u[:, :rank]
+    right = col_root[:, None] * vt[:rank].T
     shrinkage = (1 - sigma[rank + oversampling - 1] ** 2 / sigma[:rank] ** 2) ** 2
     product = left * (shrinkage * sigma[:rank]) @ right.T
     return 0.5 * product / np.mean(labels * product[rows, cols]), sigma
 
 
 def gapped():
-    """A1 of rank 3, 120 × 90, 70% observed, each rating up to three times: three strong directions."""
+    """A1 of rank 3, 120 × 90, 70% observed, each rating up to three times:
+
+    three strong directions.
+    """
     simulation = simulate("A1", shape=(120, 90), fraction=0.7, seed=1)
     rng = np.random.default_rng(0)
-    pick = np.concatenate([np.arange(len(simulation.rows)), rng.integers(len(simulation.rows), size=3000)])
+    pick = np.concatenate(
+        [np.arange(len(simulation.rows)), rng.integers(len(simulation.rows), size=3000)]
+    )
     return simulation.rows[pick], simulation.cols[pick], simulation.labels[pick]
 
 
@@ -59,8 +70,10 @@ def test_against_a_full_decomposition(monkeypatch):
     expected, _ = reference(*data, rank=3, oversampling=87)
     rows, cols = spectral_start(engine(*data), 3, seed=0)
     assert np.linalg.norm(rows @ cols.T - expected) < 1e-4 * np.linalg.norm(expected)
-    # Balanced: both sides carry √σ, so D_r^½ L and D_c^½ R have the same norms, column by column, and are orthogonal.
-    left, right = rows * np.bincount(data[0])[:, None] ** 0.5, cols * np.bincount(data[1])[:, None] ** 0.5
+    # Balanced: both sides carry √σ, so D_r^½ L and D_c^½ R have the same norms, column by column,
+    # and are orthogonal.
+    left = rows * np.bincount(data[0])[:, None] ** 0.5
+    right = cols * np.bincount(data[1])[:, None] ** 0.5
     grams = left.T @ left, right.T @ right
     np.testing.assert_allclose(np.diag(grams[0]) / np.diag(grams[1]), 1.0, rtol=1e-3)
     for gram in grams:
@@ -78,7 +91,9 @@ def test_numbering_does_not_matter():
     """Same factors, line by line, signs included; the data have no gap after σ_K on purpose."""
     i, j, y = power_law_ratings(300, 120, 6000, seed=3)
     rng = np.random.default_rng(0)
-    order, new_row, new_col = rng.permutation(6000), rng.permutation(300), rng.permutation(120)
+    order = rng.permutation(6000)
+    new_row = rng.permutation(300)
+    new_col = rng.permutation(120)
     rows, cols = spectral_start(engine(i, j, y, (300, 120)), 8, seed=0)
     other = engine(new_row[i[order]], new_col[j[order]], y[order], (300, 120))
     other_rows, other_cols = spectral_start(other, 8, seed=0)
@@ -97,9 +112,14 @@ def test_empty_rows_and_columns_start_at_zero_and_change_nothing():
 
 
 def test_columns_beyond_the_rank_are_small_noise():
-    """A fully observed A1 of rank 2 has two singular values; the other columns differ from each other and from 0."""
+    """A fully observed A1 of rank 2 has two singular values;
+
+    the other columns differ from each other and from 0.
+    """
     simulation = simulate("A1", rank=2, shape=(30, 25), fraction=1.0)
-    rows, cols = spectral_start(engine(simulation.rows, simulation.cols, simulation.labels), 6, seed=0)
+    rows, cols = spectral_start(
+        engine(simulation.rows, simulation.cols, simulation.labels), 6, seed=0
+    )
     sizes = np.linalg.norm(rows, axis=0) * np.linalg.norm(cols, axis=0)
     assert np.all(sizes[2:] > 0)
     assert sizes[2:].max() < 1e-2 * sizes[:2].min()
@@ -107,7 +127,10 @@ def test_columns_beyond_the_rank_are_small_noise():
 
 
 def test_keyed_normals_are_normal_and_keyed():
-    """A line depends on the seed and the column's two counts only; over 2,000 different counts they look normal."""
+    """A line depends on the seed and the column's two counts only;
+
+    over 2,000 different counts they look normal.
+    """
 
     counts = np.concatenate([np.arange(1, 2001), [5]])
     rows = CountedRows(np.arange(2001), counts, counts // 2)
@@ -130,7 +153,10 @@ def test_tables_are_made_in_parts(monkeypatch):
 
 
 def test_columns_of_noise_start_small_and_die():
-    """Type B of rank 3 under heavy noise, K = 10. At full size two columns of noise survive the hinge's first steps."""
+    """Type B of rank 3 under heavy noise, K = 10.
+
+    At full size two columns of noise survive the hinge's first steps.
+    """
     simulation = simulate("B3", seed=0)
     data = simulation.rows, simulation.cols, simulation.labels
     rows, cols = spectral_start(engine(*data), 10, seed=0)

@@ -31,11 +31,14 @@ def test_relative_change_against_the_whole_matrix(intercepts, every):
     """Rows and columns without ratings are left out."""
     rng = np.random.default_rng(0)
     (old_rows, rows), (old_cols, cols) = moved(rng, 9, intercepts), moved(rng, 7, intercepts)
-    seen, seen_too = every | (np.arange(9) != 4), every | (np.arange(7) > 1)
+    seen = every | (np.arange(9) != 4)
+    seen_too = every | (np.arange(7) > 1)
     new = matrix(rows.location, cols.location, intercepts)[np.ix_(seen, seen_too)]
     old = matrix(old_rows, old_cols, intercepts)[np.ix_(seen, seen_too)]
     parts = statistics(old_rows, rows, active=seen), statistics(old_cols, cols, active=seen_too)
-    assert relative_change(*parts, intercepts) == pytest.approx(np.sum((new - old) ** 2) / np.sum(new**2), rel=1e-12)
+    assert relative_change(*parts, intercepts) == pytest.approx(
+        np.sum((new - old) ** 2) / np.sum(new**2), rel=1e-12
+    )
 
 
 def test_no_change_and_no_matrix():
@@ -54,10 +57,15 @@ def test_sums_over_the_rows_with_ratings(kind, features):
     old, posterior = moved(rng, 8, True, kind)
     line = rng.normal(size=(1, posterior.dimension))
     active = np.arange(8) % 3 > 0
-    known = rng.normal(size=posterior.location.shape) if features else np.zeros(posterior.location.shape)
+    known = (
+        rng.normal(size=posterior.location.shape)
+        if features
+        else np.zeros(posterior.location.shape)
+    )
     prior = RowPrior(line, np.ones_like(line))
     found = statistics(old, posterior, prior.shifted_by(known) if features else prior, active)
-    new, covariance = posterior.location[active], posterior.covariance[active]
+    new = posterior.location[active]
+    covariance = posterior.covariance[active]
     assert found.count == found.moments.count == 5
     np.testing.assert_allclose(found.covariance, covariance.sum(axis=0))
     np.testing.assert_allclose(found.moments.locations[1:, 1:], new.T @ new)
@@ -76,13 +84,20 @@ def test_the_sum_of_the_parts_is_the_whole(intercepts):
     prior = RowPrior(rng.normal(size=posterior.location.shape), np.ones(posterior.location.shape))
     active = np.arange(10) != 2
     parts = [
-        statistics(old[lo:hi], posterior.take(np.arange(lo, hi)), prior.take(slice(lo, hi)), active[lo:hi])
+        statistics(
+            old[lo:hi], posterior.take(np.arange(lo, hi)), prior.take(slice(lo, hi)), active[lo:hi]
+        )
         for lo, hi in ((0, 1), (1, 4), (4, 10))
     ]
-    total, whole = parts[0] + parts[1] + parts[2], statistics(old, posterior, prior, active)
+    total = parts[0] + parts[1] + parts[2]
+    whole = statistics(old, posterior, prior, active)
     for field in fields(SideStatistics):
-        times = 3 if field.name in ("log_volume", "data") else 1  # of_rows was given the same sums three times
-        np.testing.assert_allclose(getattr(total, field.name), times * getattr(whole, field.name), atol=1e-13)
+        times = (
+            3 if field.name in ("log_volume", "data") else 1
+        )  # of_rows was given the same sums three times
+        np.testing.assert_allclose(
+            getattr(total, field.name), times * getattr(whole, field.name), atol=1e-13
+        )
 
 
 @pytest.mark.parametrize("intercepts", [False, True])
@@ -90,26 +105,44 @@ def test_the_statistics_of_mapped_rows(intercepts):
     """Prior means and weights are mapped with the rows; a map of the other side comes with it."""
     rng = np.random.default_rng(5)
     old, posterior = moved(rng, 9, intercepts, "covariance")
-    size, rank, first = posterior.dimension, posterior.rank, int(intercepts)
+    size = posterior.dimension
+    rank = posterior.rank
+    first = int(intercepts)
     posterior = replace(posterior, implicit=rng.normal(size=(9, 6 * rank)))
     own, other = (np.eye(size) for _ in range(2))
     own[first:, first:], other[first:, first:] = rng.normal(size=(2, rank, rank))
     by = RowMap(own, np.eye(size)[0] * intercepts, other)
-    explained, implicit_mean, features = rng.normal(size=(9, size)), rng.normal(size=(9, rank)), rng.normal(size=(9, 3))
-    line, counts = RowPrior(rng.normal(size=(1, size)), np.ones((1, size))), np.arange(9)
+    explained = rng.normal(size=(9, size))
+    implicit_mean = rng.normal(size=(9, rank))
+    features = rng.normal(size=(9, 3))
+    line = RowPrior(rng.normal(size=(1, size)), np.ones((1, size)))
+    counts = np.arange(9)
 
     def found(old, posterior, line, explained, implicit_mean):
         return SideStatistics.of_rows(
-            old, posterior, line.shifted_by(explained, implicit_mean), counts, RowSums(1.5, 2.5), features
+            old,
+            posterior,
+            line.shifted_by(explained, implicit_mean),
+            counts,
+            RowSums(1.5, 2.5),
+            features,
         )
 
     mapped = found(
-        old @ own + by.shift, image(by, posterior), RowPrior(line.mean @ own + by.shift, line.precision),
-        explained @ own, implicit_mean @ own[first:, first:],
-    )  # fmt: skip
+        old @ own + by.shift,
+        image(by, posterior),
+        RowPrior(line.mean @ own + by.shift, line.precision),
+        explained @ own,
+        implicit_mean @ own[first:, first:],
+    )
     predicted = found(old, posterior, line, explained, implicit_mean).mapped(by)
     for field in fields(SideStatistics):
-        difference = 8 * np.linalg.slogdet(own)[1] if field.name == "log_volume" else 0.0  # the kernel adds it up
+        difference = (
+            8 * np.linalg.slogdet(own)[1] if field.name == "log_volume" else 0.0
+        )  # the kernel adds it up
         np.testing.assert_allclose(
-            getattr(predicted, field.name) - difference, getattr(mapped, field.name), rtol=1e-10, atol=1e-10
+            getattr(predicted, field.name) - difference,
+            getattr(mapped, field.name),
+            rtol=1e-10,
+            atol=1e-10,
         )

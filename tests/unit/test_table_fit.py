@@ -1,4 +1,7 @@
-"""fit_table: the fit of fit_arrays, by ids of every type, as the class that load gives; folders, certificates."""
+"""fit_table:
+
+the fit of fit_arrays, by ids of every type, as the class that load gives; folders, certificates.
+"""
 
 import importlib
 import json
@@ -16,7 +19,16 @@ import pytest
 from support import idtypes
 
 import onebit_spark
-from onebit_spark import FitConfig, FitFailed, FittedModel, RequestError, Terms, fit_arrays, fit_table, in_process
+from onebit_spark import (
+    FitConfig,
+    FitFailed,
+    FittedModel,
+    RequestError,
+    Terms,
+    fit_arrays,
+    fit_table,
+    in_process,
+)
 from onebit_spark import settings as core_config
 from onebit_spark.__main__ import main
 from onebit_spark.certify.certificates import KEPT_CELLS, KNOWN, NEW_CELLS
@@ -49,7 +61,8 @@ def likes(ratings):
 @pytest.mark.parametrize("loss", ["logistic", "hinge"])
 def test_the_fit_is_that_of_the_arrays(ratings, likes, loss):
     config = FitConfig(rank=2, max_iter=6, tol=0.0, loss=loss, implicit_features=False)
-    by_ids, by_numbers = fit_table(likes, config, certify=Terms()), fit_arrays(*ratings, config, certify=Terms())
+    by_ids = fit_table(likes, config, certify=Terms())
+    by_numbers = fit_arrays(*ratings, config, certify=Terms())
     assert by_ids.info.objective_history == by_numbers.objective_history
     assert by_ids.info.parameters == by_numbers.info.parameters
     for side, posterior in ((by_ids.users, by_numbers.rows), (by_ids.items, by_numbers.cols)):
@@ -63,7 +76,10 @@ def test_the_fit_is_that_of_the_arrays(ratings, likes, loss):
 
 
 class Device(ThreadEngine):
-    """A stand-in for a GPU. Lines that are fetched are turned round, and those that are sent are turned back."""
+    """A stand-in for a GPU.
+
+    Lines that are fetched are turned round, and those that are sent are turned back.
+    """
 
     @classmethod
     def of_block(cls, block, form):
@@ -74,7 +90,11 @@ class Device(ThreadEngine):
         return ThreadEngine(self.ratings["rows"]).start(config, loss)
 
     def rows_here(self, table):
-        return table[::-1] if isinstance(table, np.ndarray) else table.take(np.arange(table.n_rows)[::-1])
+        return (
+            table[::-1]
+            if isinstance(table, np.ndarray)
+            else table.take(np.arange(table.n_rows)[::-1])
+        )
 
     def table(self, side, lines):
         return self.rows_here(lines)
@@ -84,14 +104,17 @@ def test_on_a_device(likes, tmp_path, monkeypatch):
     """What a model holds was fetched from there. A checkpoint that goes on was sent there again."""
     monkeypatch.setattr(core_config, "no_device", lambda: None)
     monkeypatch.setattr(in_process, "CudaEngine", Device)
-    expected, model = fit_table(likes, QUICK), fit_table(likes, QUICK, device="cuda")
+    expected = fit_table(likes, QUICK)
+    model = fit_table(likes, QUICK, device="cuda")
     assert model.info.objective_history == expected.info.objective_history
     np.testing.assert_array_equal(model.users.known.location, expected.users.known.location[::-1])
     ratings = ArrowRatings(ArrowTable.of(likes), Columns())
     keep = Execution(device="cuda", checkpoint_dir=str(tmp_path / "c"), checkpoint_interval=2)
     for config, how in ((replace(QUICK, max_iter=3), keep), (QUICK, replace(keep, resume=True))):
         resumed = fitted_by(config, ratings, how)
-    np.testing.assert_allclose(resumed.info.objective_history, expected.info.objective_history, rtol=1e-7)
+    np.testing.assert_allclose(
+        resumed.info.objective_history, expected.info.objective_history, rtol=1e-7
+    )
 
 
 def test_memory_is_checked_for_the_rank_at_the_start(likes, monkeypatch):
@@ -119,7 +142,11 @@ def test_from_files_frames_and_tables(likes, tmp_path):
     pandas = pytest.importorskip("pandas")
     pacsv.write_csv(likes, tmp_path / "likes.csv")
     expected = fit_table(likes, QUICK)
-    for source in (str(tmp_path / "likes.csv"), tmp_path / "likes.csv", pandas.DataFrame(likes.to_pydict())):
+    for source in (
+        str(tmp_path / "likes.csv"),
+        tmp_path / "likes.csv",
+        pandas.DataFrame(likes.to_pydict()),
+    ):
         model = fit_table(source, QUICK)
         np.testing.assert_array_equal(model.users.known.location, expected.users.known.location)
         assert model.info.fingerprint == expected.info.fingerprint
@@ -129,8 +156,18 @@ def test_it_predicts_recommends_and_saves(likes, tmp_path):
     model = fit_table(likes, QUICK)
     pairs = pa.table({"user": ["u03", "unseen"], "item": ["i01", "i02"], "more": [1.5, 2.5]})
     predicted = model.transform(pairs)
-    assert predicted.column_names == ["user", "item", "more", "score", "std", "probability", "prediction"]
-    np.testing.assert_array_equal(predicted["score"].to_numpy(), model.score(pairs["user"], pairs["item"]))
+    assert predicted.column_names == [
+        "user",
+        "item",
+        "more",
+        "score",
+        "std",
+        "probability",
+        "prediction",
+    ]
+    np.testing.assert_array_equal(
+        predicted["score"].to_numpy(), model.score(pairs["user"], pairs["item"])
+    )
     with pytest.raises(RequestError, match="the pairs have no column 'item'"):
         model.transform(pairs.drop_columns(["item"]))
     assert model.recommend("u03", 2)["rank"].to_pylist() == [1, 2]
@@ -143,11 +180,14 @@ def test_it_predicts_recommends_and_saves(likes, tmp_path):
 
 
 def test_its_own_ratings_certify_nothing(likes, tmp_path):
-    held_out, fitted = likes.slice(0, 100), likes.slice(100)
+    held_out = likes.slice(0, 100)
+    fitted = likes.slice(100)
     model = fit_table(fitted, QUICK)
     model.save(tmp_path / "model")
     columns = [fitted[name] for name in ("user", "item", "label")]
-    with pytest.raises(RequestError, match=r"100.0% of them are of cells that the model was fitted on"):
+    with pytest.raises(
+        RequestError, match=r"100.0% of them are of cells that the model was fitted on"
+    ):
         onebit_spark.load(tmp_path / "model").certify(*columns)
     seen = set(zip(fitted["user"].to_pylist(), fitted["item"].to_pylist(), strict=True))
     fresh = [row for row in held_out.to_pylist() if (row["user"], row["item"]) not in seen]
@@ -161,35 +201,58 @@ def test_its_own_ratings_certify_nothing(likes, tmp_path):
     certified = model.with_certificates([limit, *others])
     assert model.headline != certified.headline
     assert certified.headline.startswith(limit.statement)
-    assert certified.with_certificates([limit], instead_of=["selective"]).certificates == [limit, limit]
+    assert certified.with_certificates([limit], instead_of=["selective"]).certificates == [
+        limit,
+        limit,
+    ]
     table = certified.transform(held_out)
-    assert table["answered"].to_pylist() == certified.answered(held_out["user"], held_out["item"]).tolist()
+    assert (
+        table["answered"].to_pylist()
+        == certified.answered(held_out["user"], held_out["item"]).tolist()
+    )
 
 
 @pytest.fixture(scope="module")
 def strangers(likes):
-    """A model, ratings of cells that it was not fitted on, and ratings of items that it does not know."""
+    """A model, ratings of cells that it was not fitted on, and ratings of items that it does not
+    know.
+    """
     model = fit_table(likes.slice(0, 300), QUICK)
     fitted = set(zip(*(likes[name].to_pylist()[:300] for name in ("user", "item")), strict=True))
     rows = [row for row in likes.slice(300).to_pylist() if (row["user"], row["item"]) not in fitted]
     known = {name: [row[name] for row in rows] for name in likes.column_names}
-    others = {"user": ["u03"] * 200, "item": [f"new{k}" for k in range(200)], "label": [1] * 150 + [-1] * 50}
+    others = {
+        "user": ["u03"] * 200,
+        "item": [f"new{k}" for k in range(200)],
+        "label": [1] * 150 + [-1] * 50,
+    }
     return model, known, others
 
 
 @pytest.mark.parametrize("rule", ["drop", "nan"])
 def test_what_is_not_predicted_is_not_certified(strangers, rule):
-    """Unknown pairs count as not answered, and as not found; the sentences name them. No threshold depends on them."""
+    """Unknown pairs count as not answered, and as not found;
+
+    the sentences name them. No threshold depends on them.
+    """
     model, known, others = strangers
     both = {name: known[name] + others[name] for name in known}
-    n, total = len(known["user"]), len(both["user"])
+    n = len(known["user"])
+    total = len(both["user"])
     asked = {"max_error": [0.45], "min_precision": [0.3], "groups": ["known"] * n + ["new"] * 200}
     certificates = replace(model, cold_start=rule).certify(both, **asked)
     holdout, selective, precision = (item for item in certificates if not item.inputs.get("group"))
     alone = model.certify(known, max_error=[0.45], min_precision=[0.3])
-    assert (holdout.n, holdout.bound, holdout.inputs["errors"]) == (n, alone[0].bound, alone[0].inputs["errors"])
+    assert (holdout.n, holdout.bound, holdout.inputs["errors"]) == (
+        n,
+        alone[0].bound,
+        alone[0].inputs["errors"],
+    )
     assert holdout.over == KNOWN
-    assert "of ratings like those that were kept out, of users and items that the model knows; " in holdout.statement
+    assert (
+        "of ratings like those that were kept out, of users and items that the model knows; "
+        in holdout.statement
+    )
     for item, before in zip((selective, precision), alone[1:], strict=True):
         assert item.inputs["threshold"] == before.inputs["threshold"] is not None
         assert item.inputs["errors"] == before.inputs["errors"]
@@ -199,28 +262,41 @@ def test_what_is_not_predicted_is_not_certified(strangers, rule):
     assert precision.inputs["found_share"] < alone[2].inputs["found_share"]
     hows = "", " and count as not answered", " and count as not called"
     for item, how in zip((holdout, selective, precision), hows, strict=True):
-        note = f"Pairs with a user or an item that the model does not know are not predicted{how}: 200 of the {total}"
+        note = (
+            "Pairs with a user or an item that the model does not know are not "
+            f"predicted{how}: 200 of the {total}"
+        )
         assert note in item.statement
         assert item.inputs["unknown_left_out"] == 200
         assert "not predicted" not in alone[0].statement
-    groups = {item.inputs["group"]["value"]: item for item in certificates if item.inputs.get("group")}
+    groups = {
+        item.inputs["group"]["value"]: item for item in certificates if item.inputs.get("group")
+    }
     assert "0 held-out ratings are too few" in groups["new"].statement
     assert groups["known"].inputs["unknown_left_out"] == 0
     everything = model.certify(both)[0]
     assert (everything.n, "unknown_left_out" in everything.inputs) == (total, False)
-    with pytest.raises(RequestError, match="certify nothing: each is of a user or an item that the model does"):
+    with pytest.raises(
+        RequestError, match="certify nothing: each is of a user or an item that the model does"
+    ):
         replace(model, cold_start=rule).certify(others)
 
 
 def test_calls_are_those_that_were_certified(strangers):
-    """Pairs that did not take part in the certificate are not called, also where they are predicted later."""
+    """Pairs that did not take part in the certificate are not called, also where they are predicted
+    later.
+    """
     model, known, others = strangers
     asked = {"max_error": [0.45], "min_precision": [0.3]}
     for rule, called in (("prior", True), ("drop", False)):
         certificates = replace(model, cold_start=rule).certify(known, **asked)
         found = model.with_certificates(certificates).predictions("u03", others["item"])
         assert not found["prediction"].null_count
-        calls = [model.answered("u03", others["item"], certificates[1]), found["answered"], found["positive"]]
+        calls = [
+            model.answered("u03", others["item"], certificates[1]),
+            found["answered"],
+            found["positive"],
+        ]
         assert [bool(np.any(np.asarray(each))) for each in calls] == [called] * 3
 
 
@@ -229,13 +305,17 @@ def test_the_jobs_certify_what_the_saved_model_predicts(strangers, tmp_path, cap
     both = pa.table({name: known[name] + others[name] for name in known})
     model = replace(model, cold_start="drop")
     certified = model.with_certificates(model.certify(both, max_error=[0.45]))
-    paths = {name: str(tmp_path / name) for name in ("model", "both.parquet", "found.json", "predicted")}
+    paths = {
+        name: str(tmp_path / name) for name in ("model", "both.parquet", "found.json", "predicted")
+    }
     certified.save(paths["model"])
     pq.write_table(both, paths["both.parquet"])
     evaluated = ["--ratings", paths["both.parquet"], "--certify", "--output", paths["found.json"]]
     assert main(["evaluate", "--model", paths["model"], *evaluated, "--max-error", "0.45"]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
-    assert [item["statement"] for item in found["certificates"]] == [item.statement for item in certified.certificates]
+    assert [item["statement"] for item in found["certificates"]] == [
+        item.statement for item in certified.certificates
+    ]
     assert "200 of the" in capsys.readouterr().out
     given = ["--pairs", paths["both.parquet"], "--output", paths["predicted"]]
     assert main(["predict", "--model", paths["model"], *given]) == 0
@@ -251,41 +331,54 @@ def test_side_features(likes, caplog):
     """Ids without ratings are known by their features; other ids can be folded in by theirs."""
     ages = pa.table({"user": names("u", range(40)), "age": [float(n % 7) for n in range(40)]})
     model = fit_table(likes, QUICK, user_features=ages)
-    assert list(model.feature_weights().to_pylist()[0].values()) == list(feature_effects(model.info, "user")[0])
+    assert list(model.feature_weights().to_pylist()[0].values()) == list(
+        feature_effects(model.info, "user")[0]
+    )
     assert model.feature_weights()["feature"].to_pylist() == ["age"]
     with pytest.raises(RequestError, match="without item features"):
         model.feature_weights("item")
     assert model.info.n_users == 40
     assert model.info.side_features["user"]["newcomers"] == 40 - len(set(likes["user"].to_pylist()))
     more = model.fold_in_features(pa.table({"User": ["new", "u01"], "AGE": [3.0, None]}))
-    assert caplog.messages == ["user features: age: 1 of 2 values are null, NaN or infinite and count as the mean"]
+    assert caplog.messages == [
+        "user features: age: 1 of 2 values are null, NaN or infinite and count as the mean"
+    ]
     assert (more.info.n_users, more.info.side_features["user"]["newcomers"]) == (41, 13)
     same_age = "u38"  # without ratings, of the age 3
     np.testing.assert_allclose(more.score("new", "i01"), model.score(same_age, "i01"), rtol=1e-6)
     assert more.score("u01", "i01") == model.score("u01", "i01")
     with pytest.raises(RequestError, match="the model was fitted with age, which is not there"):
         model.fold_in_features(pa.table({"user": ["new"]}))
-    with pytest.raises(RequestError, match="user features: 1 id with several lines, such as new: keep one each"):
+    with pytest.raises(
+        RequestError, match="user features: 1 id with several lines, such as new: keep one each"
+    ):
         model.fold_in_features(pa.table({"user": ["new", "new"], "age": [1.0, 2.0]}))
     with pytest.raises(RequestError, match="the model was fitted without item features"):
         model.fold_in_features(ages, "item")
     with pytest.raises(RequestError, match="2 ids with several lines, such as u00, u01"):
         fit_table(likes, QUICK, user_features=pa.concat_tables([ages, ages.slice(0, 2)]))
-    with pytest.raises(RequestError, match="column 'user' is of type bigint, but user ids are of type string"):
+    with pytest.raises(
+        RequestError, match="column 'user' is of type bigint, but user ids are of type string"
+    ):
         fit_table(likes, QUICK, user_features=pa.table({"user": [1], "age": [1]}))
 
 
-def test_features_of_known_ids_keep_the_certificates_and_new_ids_drop_them_in_one_line(likes, tmp_path, caplog):
+def test_features_of_known_ids_keep_the_certificates_and_new_ids_drop_them_in_one_line(
+    likes, tmp_path, caplog
+):
     ages = pa.table({"user": names("u", range(30)), "age": [float(n % 7) for n in range(30)]})
     model = fit_table(likes, QUICK, user_features=ages)
     given = {"user": ["u01"] * 60, "item": ["i99"] * 60, "label": [1] * 59 + [-1]}
     model = model.with_certificates(model.certify(given, max_error=[0.3], min_precision=[0.6]))
     assert model.fold_in_features(ages) is model
-    new, n_said = pa.table({"user": ["new", "u01", "newer"], "age": [3.0, 1.0, 2.0]}), len(caplog.messages)
+    new = pa.table({"user": ["new", "u01", "newer"], "age": [3.0, 1.0, 2.0]})
+    n_said = len(caplog.messages)
     grown = model.fold_in_features(new)
     dropped = (
-        "the model predicts 2 more users from features. Its certificates were about predictions without these "
-        "features, so it drops them (holdout, selective, precision) and the columns answered, positive: certify it on "
+        "the model predicts 2 more users from features. Its certificates were about predictions "
+        "without these "
+        "features, so it drops them (holdout, selective, precision) and the columns answered, "
+        "positive: certify it on "
         "fresh ratings"
     )
     assert caplog.messages[n_said:] == [dropped]
@@ -294,11 +387,19 @@ def test_features_of_known_ids_keep_the_certificates_and_new_ids_drop_them_in_on
     assert caplog.messages[n_said:] == [dropped]
 
     model.save(tmp_path / "model")
-    for name, table in {"pairs": likes.select(["user", "item"]).slice(0, 5), "known": ages, "new": new}.items():
+    for name, table in {
+        "pairs": likes.select(["user", "item"]).slice(0, 5),
+        "known": ages,
+        "new": new,
+    }.items():
         pq.write_table(table, tmp_path / f"{name}.parquet")
     for name, calls, said in (("known", ["answered", "positive"], 1), ("new", [], 2)):
-        flags = f"--model {{0}}/model --pairs {{0}}/pairs.parquet --user-features {{0}}/{name}.parquet"
-        assert main(f"predict {flags} --output {{0}}/{name}.csv --quiet".format(tmp_path).split()) == 0
+        flags = (
+            f"--model {{0}}/model --pairs {{0}}/pairs.parquet --user-features {{0}}/{name}.parquet"
+        )
+        assert (
+            main(f"predict {flags} --output {{0}}/{name}.csv --quiet".format(tmp_path).split()) == 0
+        )
         assert pacsv.read_csv(tmp_path / f"{name}.csv").column_names[6:] == calls
         assert caplog.messages.count(dropped) == said
 
@@ -319,7 +420,7 @@ def test_bad_requests(likes, arguments, message):
         fit_table("nowhere.csv")
 
 
-# ---- checkpoints -----------------------------------------------------------------------------------------------------
+# ---- checkpoints -------------------------------------------------------------------------------
 
 
 def fitted(likes, execution, terms=None, on_iteration=None, **settings):
@@ -367,18 +468,27 @@ def test_a_file_with_another_separator(tmp_path):
     (tmp_path / "likes.txt").write_text(
         "user;item;label\n" + "".join(f"u{k % 5};i{k % 7};{k % 2}\n" for k in range(40))
     )
-    with pytest.raises(RequestError, match=r"fields look separated by ';', set options=\{'sep': ';'\}"):
+    with pytest.raises(
+        RequestError, match=r"fields look separated by ';', set options=\{'sep': ';'\}"
+    ):
         fit_table(tmp_path / "likes.txt", options={"format": "csv"})
-    assert fit_table(tmp_path / "likes.txt", QUICK, options={"format": "csv", "sep": ";"}).info.n_users == 5
+    assert (
+        fit_table(tmp_path / "likes.txt", QUICK, options={"format": "csv", "sep": ";"}).info.n_users
+        == 5
+    )
 
 
 def test_two_fits_do_not_share_a_folder_of_checkpoints(likes, tmp_path):
     """The second is refused, unless it resumes. Then the first ends with a line that says so."""
-    keep, second = Execution(checkpoint_dir=str(tmp_path), checkpoint_interval=2), []
+    keep = Execution(checkpoint_dir=str(tmp_path), checkpoint_interval=2)
+    second = []
 
     def start_another(step):
         if step.number == 1:
-            with pytest.raises(RequestError, match=r"another fit writes its checkpoints to .*: choose another folder"):
+            with pytest.raises(
+                RequestError,
+                match=r"another fit writes its checkpoints to .*: choose another folder",
+            ):
                 fitted(likes, keep)
         if step.number == 3:
             second.append(fitted(likes, replace(keep, resume=True), max_iter=3))
@@ -399,13 +509,18 @@ def test_a_resumed_fit_pays_for_ranks_only_if_they_were_tried(likes, tmp_path):
     auto = {"rank": "auto", "likelihood_weight": None, "implicit_features": False}
     fitted(likes, keep, max_iter=3, terms=Terms(), **auto)
     resumed = fitted(likes, replace(keep, resume=True), max_iter=5, terms=Terms(), **auto)
-    whole = fitted(likes, Execution(checkpoint_dir=str(tmp_path / "whole"), checkpoint_interval=2), max_iter=5,
-                   terms=Terms(), **auto)  # fmt: skip
+    whole = fitted(
+        likes,
+        Execution(checkpoint_dir=str(tmp_path / "whole"), checkpoint_interval=2),
+        max_iter=5,
+        terms=Terms(),
+        **auto,
+    )
     assert resumed.certificate == whole.certificate
     assert whole.certificate["certificates"]
 
 
-# ---- tables in and out -----------------------------------------------------------------------------------------------
+# ---- tables in and out -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -417,9 +532,18 @@ def test_seen_pairs_may_be_a_table(model, likes):
     pandas = pytest.importorskip("pandas")
     everything = model.recommend("u03", 20)["item"].to_pylist()
     pair = {"user": ["u03"], "item": everything[:1]}
-    for seen in (pair, pandas.DataFrame(pair), pa.table(pair), (pair["user"], pair["item"]), list(pair.values())):
+    for seen in (
+        pair,
+        pandas.DataFrame(pair),
+        pa.table(pair),
+        (pair["user"], pair["item"]),
+        list(pair.values()),
+    ):
         assert model.recommend("u03", 20, seen=seen)["item"].to_pylist() == everything[1:]
-    for wrong, reason in ((["u03"], "must be an Arrow table"), (pa.table({"user": ["u03"]}), "no column 'item'")):
+    for wrong, reason in (
+        (["u03"], "must be an Arrow table"),
+        (pa.table({"user": ["u03"]}), "no column 'item'"),
+    ):
         with pytest.raises(RequestError, match=f"the seen pairs .*{reason}"):
             model.recommend("u03", 20, seen=wrong)
 
@@ -430,7 +554,9 @@ def test_ratings_may_be_a_table(model):
     expected = model.fold_in(*given.values())
     for table in (given, pa.table(given), pandas.DataFrame(given)):
         found = model.fold_in(table)
-        np.testing.assert_array_equal(found.score("new", found.items.ids), expected.score("new", found.items.ids))
+        np.testing.assert_array_equal(
+            found.score("new", found.items.ids), expected.score("new", found.items.ids)
+        )
         assert model.certify(table)[0].n == 4
     with pytest.raises(RequestError, match="must be users, items and labels, or one table"):
         model.certify(given["user"], given["item"])
@@ -442,8 +568,14 @@ def test_ratings_may_be_a_table(model):
     "grown", [FittedModel.fold_in, partial(FittedModel.fold_in, only_new=True), FittedModel.update]
 )
 def test_ratings_that_a_model_has_taken_in_do_not_certify_it(model, grown):
-    new = [f"n{i}" for i in range(10) for _ in range(18)], [f"i{j:02}" for j in range(18)] * 10, [1, -1] * 90
-    with pytest.raises(RequestError, match=r"100.0% of them are of cells that the model was fitted on"):
+    new = (
+        [f"n{i}" for i in range(10) for _ in range(18)],
+        [f"i{j:02}" for j in range(18)] * 10,
+        [1, -1] * 90,
+    )
+    with pytest.raises(
+        RequestError, match=r"100.0% of them are of cells that the model was fitted on"
+    ):
         grown(model, *new).certify(*new)
     assert model.certify(*new)[0].inputs["freshness"]["checked"]
 
@@ -453,11 +585,16 @@ def test_transform_gives_the_kind_of_table_that_it_got(model, library):
     package = importlib.import_module(library)
     make = package.table if library == "pyarrow" else package.DataFrame
     pairs = {"user": ["u03", "nobody"], "item": ["i01", "i02"], "more": [1.5, 2.5]}
-    found, expected = model.transform(make(pairs)), model.predictions(pairs["user"], pairs["item"])
+    found = model.transform(make(pairs))
+    expected = model.predictions(pairs["user"], pairs["item"])
     assert type(found) is type(make(pairs))
-    assert list(found["score"]) == list(expected["score"] if library == "pyarrow" else expected["score"].to_pylist())
+    assert list(found["score"]) == list(
+        expected["score"] if library == "pyarrow" else expected["score"].to_pylist()
+    )
     assert len(replace(model, cold_start="drop").transform(make(pairs))) == 1
-    with pytest.raises(RequestError, match="output column 'std' is already there: drop or rename it"):
+    with pytest.raises(
+        RequestError, match="output column 'std' is already there: drop or rename it"
+    ):
         model.transform(make({**pairs, "std": [1, 2]}))
 
 
@@ -480,7 +617,10 @@ def test_ratings_that_are_held_out_certify(likes):
     assert (limit.delta, model.certificate["headline"]) == (0.1, "holdout")
     assert limit.inputs["freshness"]["checked"]
     assert limit.over == KEPT_CELLS
-    assert "Cells are rated repeatedly here: this is about the cells that were kept out" in limit.statement
+    assert (
+        "Cells are rated repeatedly here: this is about the cells that were kept out"
+        in limit.statement
+    )
     cells = np.unique(cell_hashes(likes["user"], likes["item"]), return_index=True)[1]
     (once,) = fit_table(likes.take(pa.array(cells)), QUICK, holdout=0.2).certificates
     assert once.over == KEPT_CELLS
@@ -490,12 +630,19 @@ def test_ratings_that_are_held_out_certify(likes):
 
 
 def test_later_certificates_replace_earlier_ones(likes):
-    """As on Spark: those of the predictions. The certificates of draws are about the fit, and remain."""
+    """As on Spark:
+
+    those of the predictions. The certificates of draws are about the fit, and remain.
+    """
     config = replace(QUICK, implicit_features=False)
     model = fit_table(likes.slice(100), config, holdout=0.2, certify=Terms(delta=0.1))
     of_fit = [item.name for item in model.certificates if item.name != "holdout"]
     assert "seeger" in of_fit
-    fresh = {"user": ["new"] * 60, "item": names("i", range(18)).to_pylist() * 3 + ["i00"] * 6, "label": [1] * 60}
+    fresh = {
+        "user": ["new"] * 60,
+        "item": names("i", range(18)).to_pylist() * 3 + ["i00"] * 6,
+        "label": [1] * 60,
+    }
     given = model.certify(fresh, max_error=[0.3])
     first = model.with_certificates(given)
     assert [item.name for item in first.certificates] == [*of_fit, "holdout", "selective"]
@@ -517,7 +664,10 @@ def test_one_error_rate_may_be_a_number_and_groups_have_one_value_per_rating(mod
         assert model.certify(fresh, max_error=rate, min_precision=0.9) == expected
     json.dumps(model.certify(fresh, max_error=np.float32(0.2))[1].as_dict())
     for given, message in (
-        ({"max_error": "0.2"}, r"max_error must hold error rates strictly between 0 and 0.5, not '0.2'"),
+        (
+            {"max_error": "0.2"},
+            r"max_error must hold error rates strictly between 0 and 0.5, not '0.2'",
+        ),
         ({"max_error": None}, r"max_error must hold error rates .*, not None"),
         ({"groups": ["a"]}, r"groups must be 60 values, one per rating, not of shape \(1,\)"),
         ({"groups": "a"}, r"groups must be 60 values, one per rating, not of shape \(\)"),
@@ -530,30 +680,46 @@ def test_one_error_rate_may_be_a_number_and_groups_have_one_value_per_rating(mod
 def test_the_job_says_where_the_certificates_of_further_groups_are(model, tmp_path, capsys):
     model.save(tmp_path / "model")
     pq.write_table(
-        pa.table({"user": ["new"] * 45, "item": names("x", range(45)), "label": [1] * 45}), tmp_path / "r.parquet"
+        pa.table({"user": ["new"] * 45, "item": names("x", range(45)), "label": [1] * 45}),
+        tmp_path / "r.parquet",
     )
-    job = f"evaluate --model {tmp_path}/model --ratings {tmp_path}/r.parquet --certify --certify-by item".split()
+    job = (
+        f"evaluate --model {tmp_path}/model --ratings {tmp_path}/r.parquet --certify "
+        "--certify-by item"
+    ).split()
     assert main(job) == 0
-    assert "5 more certificates of groups, which --output metrics.json writes to a file" in capsys.readouterr().out
+    assert (
+        "5 more certificates of groups, which --output metrics.json writes to a file"
+        in capsys.readouterr().out
+    )
     assert main([*job, "--output", str(tmp_path / "metrics.json")]) == 0
     assert "5 more certificates of groups, in the file of --output" in capsys.readouterr().out
 
 
 def test_what_was_not_certified_is_named_by_the_words_of_python(model):
     for ask, message in (
-        (lambda: model.recommend("u03", answered_only=True), r"certify\(…, max_error=0.1\) to with_certificates first"),
-        (lambda: model.called("positive", "u03", "i01"), r"certify\(…, min_precision=0.9\) to with_certificates first"),
+        (
+            lambda: model.recommend("u03", answered_only=True),
+            r"certify\(…, max_error=0.1\) to with_certificates first",
+        ),
+        (
+            lambda: model.called("positive", "u03", "i01"),
+            r"certify\(…, min_precision=0.9\) to with_certificates first",
+        ),
     ):
         with pytest.raises(RequestError, match=message):
             ask()
 
 
 def test_a_share_that_leaves_nothing_to_fit(likes):
-    with pytest.raises(RequestError, match=r"^holdout=0.9999 holds all 500 ratings out: choose a smaller share$"):
+    with pytest.raises(
+        RequestError, match=r"^holdout=0.9999 holds all 500 ratings out: choose a smaller share$"
+    ):
         fit_table(likes, QUICK, holdout=0.9999)
     labels = pa.array([1, *[-1] * 499])
     with pytest.raises(
-        RequestError, match=r"^holdout=0.9 leaves \d+ negative ratings to fit, and both classes are need"
+        RequestError,
+        match=r"^holdout=0.9 leaves \d+ negative ratings to fit, and both classes are need",
     ):
         fit_table(likes.set_column(2, "label", labels), QUICK, holdout=0.9)
 
@@ -561,7 +727,10 @@ def test_a_share_that_leaves_nothing_to_fit(likes):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"config": {"rank": 3}}, r"config must be a FitConfig, such as FitConfig\(rank=3\), not {'rank': 3}"),
+        (
+            {"config": {"rank": 3}},
+            r"config must be a FitConfig, such as FitConfig\(rank=3\), not {'rank': 3}",
+        ),
         ({"certify": 0.1}, r"certify must be Terms, such as Terms\(delta=0.1\), not 0.1"),
     ],
 )
@@ -584,7 +753,9 @@ def test_weights_that_no_sum_can_hold(likes, ratings, weight, message):
 
 
 def test_the_largest_weight_can_be_fitted(likes):
-    model = fit_table(likes.append_column("w", pa.array(np.full(len(likes), 1e30))), QUICK, weight_col="w")
+    model = fit_table(
+        likes.append_column("w", pa.array(np.full(len(likes), 1e30))), QUICK, weight_col="w"
+    )
     assert np.isfinite(model.probability("u03", model.items.ids)).all()
 
 
@@ -608,11 +779,17 @@ def test_ids_of_unsigned_integers_may_be_those_of_python(likes, large):
     assert model.recommend(plain[-1], 3).equals(model.recommend(ids[-1:], 3))
     new = {"user": [large + 8] * 2, "item": ["i01", "i02"], "label": [1, -1]}
     np.testing.assert_array_equal(
-        model.fold_in(new).score(large + 8, "i01"), model.fold_in(*new.values()).score([large + 8], "i01")
+        model.fold_in(new).score(large + 8, "i01"),
+        model.fold_in(*new.values()).score([large + 8], "i01"),
     )
-    with pytest.raises(RequestError, match="user ids cannot be read: the integers have no common type of 64 bits"):
+    with pytest.raises(
+        RequestError, match="user ids cannot be read: the integers have no common type of 64 bits"
+    ):
         model.score(2**64, "i01")
-    with pytest.raises(RequestError, match="the ratings cannot be read: the integers have no common type of 64 bits"):
+    with pytest.raises(
+        RequestError,
+        match="the ratings cannot be read: the integers have no common type of 64 bits",
+    ):
         model.fold_in({**new, "user": [-1, 2**63]})
 
 
@@ -624,11 +801,14 @@ def test_a_calibrated_model(model, likes):
     np.testing.assert_array_equal(calibrated.score(*ids), model.score(*ids))
 
 
-# ---- a fitted model goes on ------------------------------------------------------------------------------------------
+# ---- a fitted model goes on --------------------------------------------------------------------
 
 
 def test_a_fit_starts_from_a_model(model, likes):
-    """It goes on where the model ended, also with an id that is new to it; it keeps what both were fitted on."""
+    """It goes on where the model ended, also with an id that is new to it;
+
+    it keeps what both were fitted on.
+    """
     later = pa.concat_tables(
         [likes, pa.table({"user": ["new"] * 3, "item": ["i01", "i02", "i03"], "label": [1, -1, 1]})]
     )
@@ -655,29 +835,43 @@ def test_what_the_initial_model_was_fitted_on_certifies_nothing(likes, caplog):
     assert 0 < new.sum() < coin.sum()
     assert (limit.name, limit.n) == ("holdout", new.sum())
     held_out = likes.filter(pa.array(new))
-    assert limit.inputs["errors"] == np.sum(model.predict(held_out["user"], held_out["item"]) != held_out["label"])
+    assert limit.inputs["errors"] == np.sum(
+        model.predict(held_out["user"], held_out["item"]) != held_out["label"]
+    )
     assert model.info.diagnostics["n"] == limit.n
     assert limit.inputs["freshness"]["left_out"] == left_out
     assert limit.over == NEW_CELLS
     assert f"Of the ratings that the coin kept out, {left_out} did not count" in limit.statement
     assert f"{left_out} of {coin.sum()} held-out ratings are left out" in caplog.text
-    same = fit_table(likes, QUICK, initial_model=fit_table(likes, QUICK, holdout=0.3), **certified).certificates[-1]
+    same = fit_table(
+        likes, QUICK, initial_model=fit_table(likes, QUICK, holdout=0.3), **certified
+    ).certificates[-1]
     assert (same.n, same.over) == (coin.sum(), KEPT_CELLS)
     assert "did not count" not in same.statement
 
 
 def test_a_holdout_that_the_initial_model_leaves_nothing_of(ratings, likes, model, monkeypatch):
-    """It was fitted on all of the held-out ratings, or on some, and does not know which. Nothing is fitted then."""
+    """It was fitted on all of the held-out ratings, or on some, and does not know which.
+
+    Nothing is fitted then.
+    """
     part = CellSketch.of(cell_hashes(likes["user"], likes["item"]), 0)
     initial = {
         "of all": (model, "the cells of all [0-9]+ held-out"),
-        "of some": (replace(model, fitted=part), "the cells of at least [0-9]+ of the [0-9]+ held-out"),
-        "unknown": (replace(model, fitted=None), "does not record the ratings that it was fitted on"),
+        "of some": (
+            replace(model, fitted=part),
+            "the cells of at least [0-9]+ of the [0-9]+ held-out",
+        ),
+        "unknown": (
+            replace(model, fitted=None),
+            "does not record the ratings that it was fitted on",
+        ),
     }
     monkeypatch.setattr(in_process, "fit_model", None)
     for given, what in initial.values():
         message = (
-            f"holdout does not go with this initial_model, which .*{what}.*: fit it with the same holdout and seed"
+            f"holdout does not go with this initial_model, which .*{what}.*: fit it with "
+            "the same holdout and seed"
         )
         with pytest.raises(RequestError, match=message):
             fit_table(likes, QUICK, holdout=0.3, initial_model=given)
@@ -689,9 +883,14 @@ def test_a_holdout_that_the_initial_model_leaves_nothing_of(ratings, likes, mode
 
 
 def test_a_fit_of_arrays_starts_from_a_model(ratings):
-    first, one = fit_arrays(*ratings, QUICK), replace(QUICK, max_iter=1)
+    first = fit_arrays(*ratings, QUICK)
+    one = replace(QUICK, max_iter=1)
     warm = fit_arrays(*ratings, one, initial_model=first)
-    assert warm.objective_history[0] <= first.objective_history[-1] < fit_arrays(*ratings, one).objective_history[0]
+    assert (
+        warm.objective_history[0]
+        <= first.objective_history[-1]
+        < fit_arrays(*ratings, one).objective_history[0]
+    )
     auto = fit_arrays(*ratings, FitConfig(max_rank=4, max_iter=1, tol=0.0), initial_model=first)
     assert (auto.config.rank, auto.config.likelihood_weight) == (2, 1.0)
 
@@ -701,7 +900,11 @@ def test_a_fit_of_arrays_starts_from_a_model(ratings):
     [
         (replace(QUICK, rank=3), {}, "rank is 2 there and 3 here"),
         (FitConfig(max_rank=1), {}, "it has 2 factors, and max_rank is 1 here"),
-        (QUICK, {"initial_model": "folder"}, "initial_model must be a FittedModel, not str: see onebit_spark.load"),
+        (
+            QUICK,
+            {"initial_model": "folder"},
+            "initial_model must be a FittedModel, not str: see onebit_spark.load",
+        ),
     ],
 )
 def test_initial_models_that_are_refused(model, likes, config, more, message):
@@ -710,7 +913,9 @@ def test_initial_models_that_are_refused(model, likes, config, more, message):
 
 
 def test_ids_of_another_type_are_not_those_of_the_model(model, ratings):
-    with pytest.raises(RequestError, match="the initial model's ids are of type string, those of the ratings int64"):
+    with pytest.raises(
+        RequestError, match="the initial model's ids are of type string, those of the ratings int64"
+    ):
         fit_arrays(*ratings, QUICK, initial_model=model)
 
 
@@ -718,9 +923,12 @@ def test_an_update_moves_the_rated_ids_and_no_others(model):
     given = {"user": ["u03", "new", "new"], "item": ["i01", "i02", "fresh"], "label": [1, -1, 1]}
     updated = model.update(given)
     for who in ("user", "item"):
-        before, after = model.factors.side(who), updated.factors.side(who)
+        before = model.factors.side(who)
+        after = updated.factors.side(who)
         moved = after.at(after.positions(before.ids)).location != before.known.location
-        assert set(before.ids.filter(pa.array(moved.any(axis=1))).to_pylist()) == set(given[who]) - {"new", "fresh"}
+        assert set(before.ids.filter(pa.array(moved.any(axis=1))).to_pylist()) == set(
+            given[who]
+        ) - {"new", "fresh"}
         assert len(after.ids) == updated.info.count(who) == len(before.ids) + 1
     assert updated.score("new", "fresh") > 0
     assert updated.certificates == []
@@ -731,7 +939,9 @@ def test_an_update_moves_the_rated_ids_and_no_others(model):
 
 @pytest.mark.parametrize("method", ["update", "fold_in"])
 def test_the_weights_of_a_table_count(likes, method):
-    model = fit_table(likes.append_column("w", pa.array(np.ones(len(likes)))), QUICK, weight_col="w")
+    model = fit_table(
+        likes.append_column("w", pa.array(np.ones(len(likes)))), QUICK, weight_col="w"
+    )
     given = {"user": ["new"] * 3, "item": ["i01", "i02", "i03"], "label": [1, -1, 1]}
     scores = [
         getattr(model, method)({**given, **more}).score("new", ["i01", "i02"])
@@ -754,7 +964,9 @@ def test_ratings_of_unknown_partners_alone_change_nothing(model, who, caplog):
     for ratings in ((users, items, labels), ([], [], [])):
         nobody = model.fold_in(*ratings, who, only_new=True)
         assert len(nobody.factors.side(who).ids) == 0
-        np.testing.assert_array_equal(nobody.score(*pairs), model.score(*pairs))  # the prior remains
+        np.testing.assert_array_equal(
+            nobody.score(*pairs), model.score(*pairs)
+        )  # the prior remains
 
 
 def test_features_of_new_ids(likes):
@@ -762,18 +974,26 @@ def test_features_of_new_ids(likes):
     users = sorted(set(likes["user"].to_pylist()))
     features = pa.table({"user": users, "age": np.arange(len(users), dtype=np.float64)})
     model = fit_table(likes, QUICK, user_features=features)
-    given, old = {"user": ["new"], "item": ["i01"], "label": [1]}, pa.table({"user": ["new"], "age": [50.0]})
+    given = {"user": ["new"], "item": ["i01"], "label": [1]}
+    old = pa.table({"user": ["new"], "age": [50.0]})
     for found, plain in (
         (model.update(given, user_features=old), model.update(given)),
         (model.fold_in(given, features=old), model.fold_in(given)),
     ):
-        assert np.abs(found.score("new", model.items.ids) - plain.score("new", model.items.ids)).max() > 1e-3
+        assert (
+            np.abs(found.score("new", model.items.ids) - plain.score("new", model.items.ids)).max()
+            > 1e-3
+        )
 
 
 def test_the_report_of_a_model(model, likes, tmp_path):
     pytest.importorskip("matplotlib")
     held_out = fit_table(likes, QUICK, holdout=0.2)
-    for each, name in ((held_out, "a.html"), (model, "b.html"), (model.diagnose(likes, fitted=True), "c.html")):
+    for each, name in (
+        (held_out, "a.html"),
+        (model, "b.html"),
+        (model.diagnose(likes, fitted=True), "c.html"),
+    ):
         each.report(tmp_path / name)
     whole, plain, fitted = ((tmp_path / f"{name}.html").read_text("utf-8") for name in "abc")
     assert "of held-out ratings predicted wrongly" in whole
@@ -796,7 +1016,9 @@ def test_numbers_of_threads(likes, ratings, threads):
 
 def polars_categories(values):
     """As polars hands its Categorical and Enum columns to Arrow."""
-    return pa.DictionaryArray.from_arrays(pa.array(values, pa.uint32()), pa.array(list("abcdefgh"), pa.string_view()))
+    return pa.DictionaryArray.from_arrays(
+        pa.array(values, pa.uint32()), pa.array(list("abcdefgh"), pa.string_view())
+    )
 
 
 SMALL = [k % 8 for k in range(40)]
@@ -827,7 +1049,9 @@ def test_a_table_that_was_fitted_can_be_predicted(name):
 def test_the_guide_says_which_ids_a_table_may_have(ids, cell, tmp_path):
     ratings = idtypes.ratings_of(ids)
     if cell == "no":
-        with pytest.raises(RequestError, match=r"column 'user' is of type .*, which cannot be an id: cast it"):
+        with pytest.raises(
+            RequestError, match=r"column 'user' is of type .*, which cannot be an id: cast it"
+        ):
             fit_table(ratings, QUICK)
         return
     model = fit_table(ratings, QUICK)
@@ -836,7 +1060,9 @@ def test_the_guide_says_which_ids_a_table_may_have(ids, cell, tmp_path):
     assert model.info.id_types["user"] == idtypes.named(ids, cell)
     assert (loaded.users.positions(asked_ids(ids, loaded.users.ids.type, "the ids")) >= 0).all()
     for asked in (ratings, ratings.to_pandas(), pl.from_arrow(ratings)):
-        np.testing.assert_array_equal(loaded.transform(asked)["score"], model.transform(ratings)["score"])
+        np.testing.assert_array_equal(
+            loaded.transform(asked)["score"], model.transform(ratings)["score"]
+        )
 
 
 def test_ids_that_no_column_can_hold():
@@ -844,20 +1070,31 @@ def test_ids_that_no_column_can_hold():
     labels = {"item": [1, 2], "label": [0, 1]}
     for users, words in (
         ([2**70, 1], "a column 'user' with a value of type int that Arrow cannot hold"),
-        ([1, "a"], "a column 'user' with values of types int, str that Arrow cannot hold; convert it, to text"),
+        (
+            [1, "a"],
+            "a column 'user' with values of types int, str that Arrow cannot hold; convert it, "
+            "to text",
+        ),
     ):
         with pytest.raises(RequestError, match=words):
             fit_table(pandas.DataFrame({"user": users, **labels}), QUICK)
     times = pa.array([1, 1001], pa.timestamp("ns"))
-    with pytest.raises(RequestError, match="column 'user' cannot be of Spark's type timestamp_ntz: round it to micro"):
+    with pytest.raises(
+        RequestError,
+        match="column 'user' cannot be of Spark's type timestamp_ntz: round it to micro",
+    ):
         fit_table(pa.table({"user": times, **labels}), QUICK)
 
 
-@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(list("abcdefgh"))], ids=["Categorical", "Enum"])
+@pytest.mark.parametrize(
+    "kind", [pl.Categorical, pl.Enum(list("abcdefgh"))], ids=["Categorical", "Enum"]
+)
 def test_frames_of_polars(kind):
     """A LazyFrame is collected."""
     users = pl.Series(["abcdefgh"[k] for k in SMALL], dtype=kind)
-    frame = pl.DataFrame({"user": users, "item": [k % 7 for k in range(40)], "label": [k % 2 for k in range(40)]})
+    frame = pl.DataFrame(
+        {"user": users, "item": [k % 7 for k in range(40)], "label": [k % 2 for k in range(40)]}
+    )
     model = fit_table(frame.lazy(), QUICK)
     found = model.transform(frame)
     assert found["user"].dtype == users.dtype

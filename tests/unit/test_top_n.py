@@ -39,13 +39,17 @@ def key_of(ranking, score, variance):
     n=st.integers(1, 12),
     kind=st.sampled_from(["spread", "covariance"]),
     intercept=st.booleans(),
-    ranking=st.sampled_from([Ranking(8 / np.pi), Ranking(0.0), Ranking(0.3), Ranking(0.0, 0.0), Ranking(0.0, 2.0)]),
+    ranking=st.sampled_from(
+        [Ranking(8 / np.pi), Ranking(0.0), Ranking(0.3), Ranking(0.0, 0.0), Ranking(0.0, 2.0)]
+    ),
     shift=st.sampled_from([0.0, -6.0, 4.0]),
     share_seen=st.sampled_from([0.0, 0.4, 1.0]),
     many=st.sampled_from([0.0, 2.0]),  # every variance by the product, or none
     few=st.sampled_from([0, 9]),  # or all of them first
 )
-def test_equals_sorting_all_pairs(seed, shape, rank, n, kind, intercept, ranking, shift, share_seen, many, few):
+def test_equals_sorting_all_pairs(
+    seed, shape, rank, n, kind, intercept, ranking, shift, share_seen, many, few
+):
     rng = np.random.default_rng(seed)
     rows, partners = (posterior(rng, size, rank, kind, intercept, shift) for size in shape)
     seen = rng.random(shape) < share_seen
@@ -64,15 +68,25 @@ def test_equals_sorting_all_pairs(seed, shape, rank, n, kind, intercept, ranking
         assert len(found) == len(set(found)) == min(n, np.count_nonzero(~seen[i]))
         assert not seen[i, found].any()
         # In float32 neighbours may change places: what counts is the key at each place.
-        np.testing.assert_allclose(key[i, found], np.sort(key[i])[::-1][: len(found)], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            key[i, found], np.sort(key[i])[::-1][: len(found)], rtol=1e-4, atol=1e-5
+        )
         np.testing.assert_allclose(best.key[i][: len(found)], key[i, found], rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(best.score[i][: len(found)], score[i, found], rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(best.variance[i][: len(found)], variance[i, found], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(
+            best.score[i][: len(found)], score[i, found], rtol=1e-4, atol=1e-5
+        )
+        np.testing.assert_allclose(
+            best.variance[i][: len(found)], variance[i, found], rtol=1e-4, atol=1e-6
+        )
 
 
 def test_one_row_needs_no_terms_of_all_partners(monkeypatch):
-    rng, roles, terms = np.random.default_rng(0), [], top_n._variance_terms
-    monkeypatch.setattr(top_n, "_variance_terms", lambda side, role: roles.append(role) or terms(side, role))
+    rng = np.random.default_rng(0)
+    roles = []
+    terms = top_n._variance_terms
+    monkeypatch.setattr(
+        top_n, "_variance_terms", lambda side, role: roles.append(role) or terms(side, role)
+    )
     best_partners(*(posterior(rng, n, 2, "covariance", True) for n in (1, 30)), 3, Ranking(0.0))
     assert roles == ["row"]
 
@@ -81,7 +95,8 @@ def test_one_row_needs_no_terms_of_all_partners(monkeypatch):
 @pytest.mark.parametrize("intercept", [True, False])
 def test_a_variance_is_a_product_within_its_limits(kind, intercept):
     rng = np.random.default_rng(1)
-    rows, partners = posterior(rng, 12, 3, kind, intercept), posterior(rng, 17, 3, kind, intercept)
+    rows = posterior(rng, 12, 3, kind, intercept)
+    partners = posterior(rng, 17, 3, kind, intercept)
     terms = top_n._variance_terms(rows, "row"), top_n._variance_terms(partners, "partner")
     _, variance = all_pairs(rows, partners)
     np.testing.assert_allclose(terms[0] @ terms[1].T, variance, rtol=1e-5)

@@ -1,4 +1,7 @@
-"""MLflow, with a tracking store in a folder: what is logged of a model, and its predictions without Spark."""
+"""MLflow, with a tracking store in a folder:
+
+what is logged of a model, and its predictions without Spark.
+"""
 
 from dataclasses import replace
 
@@ -37,18 +40,27 @@ def logged(mlflow, folder):
         for number in (1, 2, 3):
             tracking.log_iteration(Iteration(number, 100.0 / number, 1.0, 0.1, 0.01 / number, 0.5))
         tracking.log_model(folder, registered_model_name="films")
-    return mlflow.tracking.MlflowClient(), run.info.run_id, mlflow.pyfunc.load_model("models:/films/1")
+    return (
+        mlflow.tracking.MlflowClient(),
+        run.info.run_id,
+        mlflow.pyfunc.load_model("models:/films/1"),
+    )
 
 
 def test_the_curve_is_logged(logged):
     client, run, _ = logged
     history = client.get_metric_history(run, "objective")
-    assert [(point.step, point.value) for point in history] == [(1, 100.0), (2, 50.0), (3, pytest.approx(100 / 3))]
+    assert [(point.step, point.value) for point in history] == [
+        (1, 100.0),
+        (2, 50.0),
+        (3, pytest.approx(100 / 3)),
+    ]
 
 
 def test_settings_figures_and_files(logged, folder):
     client, run, _ = logged
-    found, model = client.get_run(run).data, onebit_spark.load(folder)
+    found = client.get_run(run).data
+    model = onebit_spark.load(folder)
     assert found.params["rank"] == str(model.config.rank)
     assert found.metrics["effective_rank"] == model.effective_rank
     holdout, selective = model.certificates
@@ -67,28 +79,37 @@ def test_the_model_predicts_without_spark(logged, folder):
     expected = served.predictions(users, items).to_pandas()
     pairs = pd.DataFrame({columns["user"]: users, columns["item"]: items})
     pd.testing.assert_frame_equal(model.predict(pairs), expected)
-    with pytest.raises(Exception, match=f"missing inputs .*{columns['item']}"):  # MLflow's, by the signature
+    with pytest.raises(
+        Exception, match=f"missing inputs .*{columns['item']}"
+    ):  # MLflow's, by the signature
         model.predict(pairs[[columns["user"]]])
-    with pytest.raises(RequestError, match=f"no column '{columns['item']}'"):  # of a model that has none
+    with pytest.raises(
+        RequestError, match=f"no column '{columns['item']}'"
+    ):  # of a model that has none
         tracking.ServedPairs(served).predict(pd.DataFrame({columns["user"]: users}))
 
 
 def test_the_signature_and_the_example(logged, folder):
     """A registry such as Unity Catalog takes no model without a signature."""
     _, _, model = logged
-    columns, signature = onebit_spark.load(folder).info.columns, model.metadata.signature
+    columns = onebit_spark.load(folder).info.columns
+    signature = model.metadata.signature
     assert [(each.name, each.type.name) for each in signature.inputs] == [
         (columns["user"], "string"),
         (columns["item"], "long"),
     ]
-    example, answer = model.input_example, model.predict(model.input_example)
+    example = model.input_example
+    answer = model.predict(model.input_example)
     assert list(example.columns) == signature.inputs.input_names()
     assert list(answer.columns) == signature.outputs.input_names()
     assert len(answer) == len(example) == 3
 
 
 def test_every_pair_has_a_line(folder):
-    """Also where the model leaves out unknown ids: a UDF of Spark returns as many lines as it is given."""
+    """Also where the model leaves out unknown ids:
+
+    a UDF of Spark returns as many lines as it is given.
+    """
     pytest.importorskip("mlflow")
     from onebit_spark import mlflow as tracking
 
@@ -100,7 +121,7 @@ def test_every_pair_has_a_line(folder):
     assert found["probability"].isna().tolist() == [False, True]
 
 
-# ---- types of ids ----------------------------------------------------------------------------------------------------
+# ---- types of ids ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -127,12 +148,17 @@ def test_the_guide_says_which_ids_a_logged_model_takes(fitted_and_served, ids, c
             fitted_and_served(ratings)
         return
     model, served = fitted_and_served(ratings)
-    example, n = served.input_example, len(served.input_example)
+    example = served.input_example
+    n = len(served.input_example)
     known = model.users.ids.slice(0, n)
     answer = served.predict(example)
     assert answer["score"].tolist() == model.score(known, model.items.ids.slice(0, n)).tolist()
-    assert answer["user"].tolist() == (known.cast(pa.string()) if cell == "text" else known).to_pylist()
-    pairs, scores = ratings.select(["user", "item"]).to_pandas(), model.score(ratings["user"], ratings["item"])
+    assert (
+        answer["user"].tolist()
+        == (known.cast(pa.string()) if cell == "text" else known).to_pylist()
+    )
+    pairs = ratings.select(["user", "item"]).to_pandas()
+    scores = model.score(ratings["user"], ratings["item"])
     if not pa.types.is_dictionary(ids.type):  # MLflow takes no categories of pandas
         assert served.predict(pairs)["score"].tolist() == scores.tolist()
     if cell == "text":
@@ -141,10 +167,14 @@ def test_the_guide_says_which_ids_a_logged_model_takes(fitted_and_served, ids, c
 
 @pytest.mark.filterwarnings("ignore::onebit_spark.NotConverged")
 def test_text_that_is_no_id_is_refused(fitted_and_served):
-    times, dates = (idtypes.ratings_of(idtypes.IDS[name][0])["user"] for name in ("times with a zone", "dates"))
+    times, dates = (
+        idtypes.ratings_of(idtypes.IDS[name][0])["user"] for name in ("times with a zone", "dates")
+    )
     labels = [place % 2 for place in range(len(times))]
     _, served = fitted_and_served(pa.table({"user": times, "item": dates, "label": labels}))
-    with pytest.raises(RequestError, match=r"the user ids are no text of type timestamp: .* zone offset"):
+    with pytest.raises(
+        RequestError, match=r"the user ids are no text of type timestamp: .* zone offset"
+    ):
         served.predict(pd.DataFrame({"user": ["2024-02-29 01:02:03"], "item": ["2024-02-29"]}))
     with pytest.raises(RequestError, match=r"the item ids are no text of type date: .*'tomorrow'"):
         served.predict(pd.DataFrame({"user": ["2024-02-29 01:02:03Z"], "item": ["tomorrow"]}))

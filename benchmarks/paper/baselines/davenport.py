@@ -1,9 +1,10 @@
-"""1-bit matrix completion by maximum likelihood under a nuclear norm (Davenport, Plan, van den Berg, Wootters, 2014).
+"""1-bit matrix completion by maximum likelihood under a nuclear norm (Davenport, Plan, van den
+Berg, Wootters, 2014).
 
     minimise  f(X) = Σ_l log(1 + exp(−y_l X_{i_l j_l}))   over   ‖X‖_* ≤ τ
 
-This is the paper's "freq. Logit". f is convex, so a stationary point is a solution. X is dense, so the code is meant
-for matrices of up to some thousand rows and columns.
+This is the paper's "freq. Logit". f is convex, so a stationary point is a solution. X is dense, so
+the code is meant for matrices of up to some thousand rows and columns.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from onebit_spark.core.posterior import DoubleArray
 
 MEMORY = 10  # objective values that a step is compared with: the search is not monotone
 SUFFICIENT = 1e-4  # share of the predicted decrease that a step must reach
-SHORTEST, LONGEST = 1e-3, 1e6  # spectral steps are kept between these
+SHORTEST = 1e-3
+LONGEST = 1e6  # spectral steps are kept between these
 DENSE_SIDE = 400  # below, a whole SVD is as fast as a truncated one
 
 
@@ -37,8 +39,8 @@ class DavenportFit:
     objective : float
         f(X).
     stationarity : float
-        Upper limit of ‖P(X − ∇f) − X‖_F / max(1, ‖X‖_F), where P is the projection onto the constraints. It is 0 at a
-        solution.
+        Upper limit of ‖P(X − ∇f) − X‖_F / max(1, ‖X‖_F), where P is the projection onto the
+        constraints. It is 0 at a solution.
     iterations : int
         Number of iterations.
     converged : bool
@@ -70,8 +72,8 @@ def fit_davenport(
 ) -> DavenportFit:
     """Spectral projected gradient (Birgin, Martínez, Raydan, 2000) from 0.
 
-    ``radius`` is τ; labels are ±1. Davenport's own choice for a matrix of rank r with entries below a is
-    τ = a·√(r m1 m2). Stops where the stationarity is below ``tol``.
+    ``radius`` is τ; labels are ±1. Davenport's own choice for a matrix of rank r with entries below
+    a is τ = a·√(r m1 m2). Stops where the stationarity is below ``tol``.
     """
     if not radius > 0:
         raise ValueError(f"radius must be positive, not {radius}")
@@ -80,25 +82,40 @@ def fit_davenport(
     x = np.zeros(shape)
     value, gradient = likelihood(x)
     recent = deque([value], MEMORY)
-    step, stationarity, iterations = 4.0, np.inf, 0  # the curvature of the logistic loss is at most ¼
+    step = 4.0
+    stationarity = np.inf
+    iterations = 0  # the curvature of the logistic loss is at most ¼
     while iterations < max_iter:
         iterations += 1
         direction = projection(x - step * gradient) - x
-        # ‖P(x − t∇) − x‖ grows with t and ‖P(x − t∇) − x‖/t falls: so this is above its value at t = 1.
+        # ‖P(x − t∇) − x‖ grows with t and ‖P(x − t∇) − x‖/t falls: so this is above its value at t
+        # = 1.
         size = float(np.linalg.norm(direction))
         stationarity = size * max(1.0, 1.0 / step) / max(1.0, float(np.linalg.norm(x)))
-        slope, share = float(np.vdot(gradient, direction)), 1.0
-        if stationarity <= tol or slope >= 0:  # the projection's rounding error is all that is left of a slope ≥ 0
+        slope = float(np.vdot(gradient, direction))
+        share = 1.0
+        if (
+            stationarity <= tol or slope >= 0
+        ):  # the projection's rounding error is all that is left of a slope ≥ 0
             break
-        at_x, along = likelihood.observed(x), likelihood.observed(direction)
-        while (trial := likelihood.value(at_x + share * along)) > max(recent) + SUFFICIENT * share * slope:
-            quadratic = -0.5 * share**2 * slope / (trial - value - share * slope)  # where the parabola is lowest
+        at_x = likelihood.observed(x)
+        along = likelihood.observed(direction)
+        while (trial := likelihood.value(at_x + share * along)) > max(
+            recent
+        ) + SUFFICIENT * share * slope:
+            quadratic = (
+                -0.5 * share**2 * slope / (trial - value - share * slope)
+            )  # where the parabola is lowest
             share = quadratic if 0.1 * share <= quadratic <= 0.9 * share else 0.5 * share
         x = x + share * direction
         value, new_gradient = likelihood(x)
         recent.append(value)
         curvature = float(np.vdot(direction, new_gradient - gradient))
-        step = float(np.clip(share * size**2 / curvature, SHORTEST, LONGEST)) if curvature > 0 else LONGEST
+        step = (
+            float(np.clip(share * size**2 / curvature, SHORTEST, LONGEST))
+            if curvature > 0
+            else LONGEST
+        )
         gradient = new_gradient
     return DavenportFit(x, value, stationarity, iterations, stationarity <= tol)
 
@@ -106,8 +123,12 @@ def fit_davenport(
 class _Likelihood:
     """f and its gradient, a matrix that is 0 outside the observed cells."""
 
-    def __init__(self, rows: NDArray, cols: NDArray, labels: NDArray, shape: tuple[int, int]) -> None:
-        self.cells, self.labels, self.shape = (rows, cols), labels.astype(np.float64), shape
+    def __init__(
+        self, rows: NDArray, cols: NDArray, labels: NDArray, shape: tuple[int, int]
+    ) -> None:
+        self.cells = (rows, cols)
+        self.labels = labels.astype(np.float64)
+        self.shape = shape
 
     def __call__(self, x: DoubleArray) -> tuple[float, DoubleArray]:
         scores = self.observed(x)
@@ -129,12 +150,18 @@ class _Projection:
         self.rank = 10  # of the last projection: how many singular values the next one will need
 
     def __call__(self, x: DoubleArray) -> DoubleArray:
-        """Singular values less θ, where those above θ then add up to the radius; the smaller ones are not computed."""
-        smaller, wanted = min(x.shape), self.rank + 5
+        """Singular values less θ, where those above θ then add up to the radius;
+
+        the smaller ones are not computed.
+        """
+        smaller = min(x.shape)
+        wanted = self.rank + 5
         while True:
             whole = smaller <= DENSE_SIDE or 4 * wanted > smaller
             # A fixed start, so that the same input gives exactly the same result.
-            u, s, vt = svd(x, full_matrices=False) if whole else svds(x, wanted, v0=np.ones(smaller))
+            u, s, vt = (
+                svd(x, full_matrices=False) if whole else svds(x, wanted, v0=np.ones(smaller))
+            )
             if whole and s.sum() <= self.radius:
                 return x
             kept = shrink_to_sum(s, self.radius)
@@ -147,7 +174,9 @@ class _Projection:
 
 
 def shrink_to_sum(values: DoubleArray, total: float) -> DoubleArray:
-    """(v − θ)_+ with θ ≥ 0 such that they add up to ``total``: the projection of v ≥ 0 onto the simplex of that size.
+    """(v − θ)_+ with θ ≥ 0 such that they add up to ``total``:
+
+    the projection of v ≥ 0 onto the simplex of that size.
 
     Unchanged if they add up to no more.
 

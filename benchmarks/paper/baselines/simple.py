@@ -1,4 +1,7 @@
-"""Simple baselines: the majority class, row + column intercepts, and a logistic factorisation with a ridge penalty."""
+"""Simple baselines:
+
+the majority class, row + column intercepts, and a logistic factorisation with a ridge penalty.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +52,13 @@ class LogisticFit:
 def fit_majority(labels: ArrayLike, shape: tuple[int, int]) -> LogisticFit:
     """One logit for all cells, that of the share of positives; in a tie, slightly above 0."""
     y = np.asarray(labels)
-    positive, negative = np.count_nonzero(y > 0) + 0.5, np.count_nonzero(y <= 0) + 0.5
+    positive = np.count_nonzero(y > 0) + 0.5
+    negative = np.count_nonzero(y <= 0) + 0.5
     logit = float(np.log(positive / negative)) or np.finfo(float).tiny
     (m1, m2), loss = shape, _loss(y, np.full(len(y), logit))
-    return LogisticFit(logit, np.zeros(m1), np.zeros(m2), np.zeros((m1, 0)), np.zeros((m2, 0)), loss, True)
+    return LogisticFit(
+        logit, np.zeros(m1), np.zeros(m2), np.zeros((m1, 0)), np.zeros((m2, 0)), loss, True
+    )
 
 
 def fit_logistic(
@@ -66,16 +72,21 @@ def fit_logistic(
     max_iter: int = 500,
     seed: int = 0,
 ) -> LogisticFit:
-    """Minimise Σ_l log(1 + exp(−y_l u_l)) + ½ ridge·(‖b‖² + ‖d‖² + ‖L‖² + ‖R‖²), u = c + b_i + d_j + L_i·R_j.
+    """Minimise Σ_l log(1 + exp(−y_l u_l)) + ½ ridge·(‖b‖² + ‖d‖² + ‖L‖² + ‖R‖²), u = c + b_i + d_j
+    + L_i·R_j.
 
-    By L-BFGS over all parameters at once, labels ±1. ``rank=0`` leaves the intercepts, and the problem is convex;
-    otherwise the factors start at small noise.
+    By L-BFGS over all parameters at once, labels ±1. ``rank=0`` leaves the intercepts, and the
+    problem is convex; otherwise the factors start at small noise.
     """
-    i, j, y = np.asarray(rows), np.asarray(cols), np.asarray(labels, dtype=np.float64)
+    i = np.asarray(rows)
+    j = np.asarray(cols)
+    y = np.asarray(labels, dtype=np.float64)
     m1, m2 = shape
     edges = np.cumsum([1, m1, m2, m1 * rank])
 
-    def parts(theta: DoubleArray) -> tuple[DoubleArray, DoubleArray, DoubleArray, DoubleArray, DoubleArray]:
+    def parts(
+        theta: DoubleArray,
+    ) -> tuple[DoubleArray, DoubleArray, DoubleArray, DoubleArray, DoubleArray]:
         c, b, d, left, right = np.split(theta, edges)
         return c, b, d, left.reshape(m1, rank), right.reshape(m2, rank)
 
@@ -87,13 +98,20 @@ def fit_logistic(
         gradient = ridge * theta
         gradient[0] = slope.sum()
         gradient[1:] += np.concatenate(
-            [slopes.sum(axis=1), slopes.sum(axis=0), (slopes @ right).ravel(), (slopes.T @ left).ravel()]
+            [
+                slopes.sum(axis=1),
+                slopes.sum(axis=0),
+                (slopes @ right).ravel(),
+                (slopes.T @ left).ravel(),
+            ]
         )
         return _loss(y, u) + 0.5 * ridge * float(theta[1:] @ theta[1:]), gradient
 
     start = np.zeros(edges[-1] + m2 * rank)
     start[edges[2] :] = 0.1 * np.random.default_rng(seed).standard_normal(len(start) - edges[2])
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": max_iter, "maxcor": 20})
+    found = minimize(
+        objective, start, jac=True, method="L-BFGS-B", options={"maxiter": max_iter, "maxcor": 20}
+    )
     c, b, d, left, right = parts(found.x)
     return LogisticFit(float(c[0]), b, d, left, right, float(found.fun), bool(found.success))
 

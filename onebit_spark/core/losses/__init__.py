@@ -17,4 +17,15 @@ from onebit_spark.registry import Registry
 
 LOSSES: Registry[Loss] = Registry("core/losses", Loss)
 
-__all__ = ["LOSSES", "OTHER", "SIDES", "HalfStep", "Loss", "Move", "RowPrior", "RowSums", "Side", "Symmetry"]
+__all__ = [
+    "LOSSES",
+    "OTHER",
+    "SIDES",
+    "HalfStep",
+    "Loss",
+    "Move",
+    "RowPrior",
+    "RowSums",
+    "Side",
+    "Symmetry",
+]

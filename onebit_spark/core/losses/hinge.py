@@ -1,7 +1,10 @@
-"""The hinge loss: Definition 1 of the paper and Algorithm 1, with a better solver for the means (docs/MATH.md, §3).
+"""The hinge loss:
 
-The objective is F = λ·AVB. Given the other side it separates over rows, and within a row into two convex problems, for
-the spreads and for the mean. With weights, κ w_l stands in the place of κ in every sum over ratings (§16).
+Definition 1 of the paper and Algorithm 1, with a better solver for the means (docs/MATH.md, §3).
+
+The objective is F = λ·AVB. Given the other side it separates over rows, and within a row into two
+convex problems, for the spreads and for the mean. With weights, κ w_l stands in the place of κ in
+every sum over ratings (§16).
 """
 # mypy: disallow-untyped-defs=False
 
@@ -58,12 +61,17 @@ HALVINGS = 3
 
 @dataclass(frozen=True)
 class Hinge(Loss):
-    """``solver="mm"`` majorises the means' problem (default); ``"gradient"`` is Algorithm 1 as printed."""
+    """``solver="mm"`` majorises the means' problem (default);
+
+    ``"gradient"`` is Algorithm 1 as printed.
+    """
 
     solver: Literal["mm", "gradient"] = "mm"
 
     default_kappa: ClassVar[float] = 2.0
-    start_std: ClassVar[float] = 0.2  # much smaller, and columns of noise survive in a worse optimum
+    start_std: ClassVar[float] = (
+        0.2  # much smaller, and columns of noise survive in a worse optimum
+    )
     start_shrinkage: ClassVar[float] = 0.7
     score_noise: ClassVar[float] = 0.0
 
@@ -73,14 +81,17 @@ class Hinge(Loss):
 
     @staticmethod
     def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
-        """Φ(score/std), the posterior probability that the *score* is positive, under a normal approximation.
+        """Φ(score/std), the posterior probability that the *score* is positive, under a normal
+        approximation.
 
         It is the model's certainty about the sign, not the frequency of positive labels.
         """
         return np.asarray(ndtr(scores / np.sqrt(np.maximum(variances, 1e-300))))
 
     @staticmethod
-    def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> NDArray[np.float64]:
+    def held_out(
+        scores: FloatArray, variances: FloatArray, signs: FloatArray
+    ) -> NDArray[np.float64]:
         return np.asarray(np.maximum(1.0 - signs * scores, 0.0))
 
     @property
@@ -106,14 +117,22 @@ class Hinge(Loss):
         return side_by_side(other_location(posterior), other_std(posterior))
 
     def update_rows(
-        self, block: RatingBlock, lo: int, hi: int, others: OtherLines, rows: RowPosterior, step: HalfStep
+        self,
+        block: RatingBlock,
+        lo: int,
+        hi: int,
+        others: OtherLines,
+        rows: RowPosterior,
+        step: HalfStep,
     ) -> RowSums:
         ratings, updated, prior = kernel_arguments(block, rows, step)
-        t, kappa = step.iteration, step.kappa
+        t = step.iteration
+        kappa = step.kappa
         if self.solver == "mm":
             majoriser = (kappa, step.relaxation, *floors(t), step.want_data)
             return RowSums(*update_rows_mm(ratings, (lo, hi), others, updated, prior, majoriser))
-        # The step sizes of Algorithm 1 are 1/√(1+t), in units of λ over the weight of an average row.
+        # The step sizes of Algorithm 1 are 1/√(1+t), in units of λ over the weight of an average
+        # row.
         rate = 1.0 / math.sqrt(1.0 + t) / (kappa * step.ratings_per_row)
         gradient = (kappa, rate, step.move_means, step.move_covariances, step.want_data)
         return RowSums(*update_rows_gradient(ratings, (lo, hi), others, updated, prior, gradient))
@@ -124,19 +143,24 @@ def floors(t: int) -> tuple[float, float]:
     return max(1e-2, 0.5 * 0.9**t), max(1e-3, 0.1 * 0.85**t)
 
 
-# ---- kernels ---------------------------------------------------------------------------------------------------------
+# ---- kernels -----------------------------------------------------------------------------------
 #
-# Both kernels use the same sums over a row's ratings. ``others`` holds the gathered coordinates of a row's chunk, so a
-# row with one chunk is gathered once.
+# Both kernels use the same sums over a row's ratings. ``others`` holds the gathered coordinates of
+# a row's chunk, so a row with one chunk is gathered once.
 
 
 @jit
 def _majorise(codes, weights, lo, n, u, floor, gram_weights, signed_weights):
-    """Weights of (1−yu)_+ ≤ ½(1−yu) + (1−yu)²/(4ω) + ω/4 at ω = max(|1−yu|, floor); returns Σ w(1−yu)_+."""
+    """Weights of (1−yu)_+ ≤ ½(1−yu) + (1−yu)²/(4ω) + ω/4 at ω = max(|1−yu|, floor);
+
+    returns Σ w(1−yu)_+.
+    """
     total = 0.0
-    codes, weights = chunk_of(codes, lo, n), chunk_of(weights, lo, n)
+    codes = chunk_of(codes, lo, n)
+    weights = chunk_of(weights, lo, n)
     for l in range(n):
-        y, w = signed_weight(codes, None, l), weight_of(weights, l)
+        y = signed_weight(codes, None, l)
+        w = weight_of(weights, l)
         margin = 1.0 - y * u[l]
         total += w * max(margin, 0.0)
         h = 0.5 / max(abs(margin), floor)
@@ -149,9 +173,11 @@ def _majorise(codes, weights, lo, n, u, floor, gram_weights, signed_weights):
 def _subgradient(codes, weights, lo, n, u, signed_weights):
     """−∂/∂u of Σ w(1−yu)_+: w y where yu < 1; returns Σ w(1−yu)_+."""
     total = 0.0
-    codes, weights = chunk_of(codes, lo, n), chunk_of(weights, lo, n)
+    codes = chunk_of(codes, lo, n)
+    weights = chunk_of(weights, lo, n)
     for l in range(n):
-        y, w = signed_weight(codes, None, l), weight_of(weights, l)
+        y = signed_weight(codes, None, l)
+        w = weight_of(weights, l)
         margin = 1.0 - y * u[l]
         total += w * max(margin, 0.0)
         signed_weights[l] = w * y if margin > 0.0 else 0.0
@@ -163,7 +189,9 @@ def _hinge_sum(codes, weights, lo, n, u):
     """Σ w(1−yu)_+."""
     total = 0.0
     for l in range(n):
-        total += weight_of(weights, lo + l) * max(1.0 - signed_weight(codes, None, lo + l) * u[l], 0.0)
+        total += weight_of(weights, lo + l) * max(
+            1.0 - signed_weight(codes, None, lo + l) * u[l], 0.0
+        )
     return total
 
 
@@ -183,29 +211,40 @@ def update_rows_mm(ratings, span, other_lines, rows, prior, numbers):
 
     Returns Σ_i Σ_k log s_ik and the data term.
     """
-    (first, last), (location, spread, fixed) = span, rows
+    (first, last) = span
+    (location, spread, fixed) = rows
     pointers, codes, weights = ratings
     prior_mean, precision, _ = prior
     kappa, relaxation, margin_floor, mean_floor, want_data = numbers
     size = other_lines.shape[1] // 2
     free = size - fixed
     others = np.empty((LANES, size, CHUNK_STRIDE))
-    u, gram_weights, signed_weights, scratch = np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK)
+    u = np.empty(CHUNK)
+    gram_weights = np.empty(CHUNK)
+    signed_weights = np.empty(CHUNK)
+    scratch = np.empty(CHUNK)
     gram = np.empty(size * (size + 1) // 2)
-    linear, absolute, deviations = np.empty(size), np.empty(size), np.empty(size)
-    hinge, old, candidate = np.empty(LANES), np.ones((LANES, size)), np.ones(size)
-    a, w = np.empty((LANES, size)), np.empty((LANES, size))
+    linear = np.empty(size)
+    absolute = np.empty(size)
+    deviations = np.empty(size)
+    hinge = np.empty(LANES)
+    old = np.ones((LANES, size))
+    candidate = np.ones(size)
+    a = np.empty((LANES, size))
+    w = np.empty((LANES, size))
     system, solution = solve_arrays(free)
     members = np.empty(LANES, np.int64)
     rounded = np.empty(1, location.dtype)
     c = SPREAD_FACTOR
-    log_volume, data = 0.0, 0.0
+    log_volume = 0.0
+    data = 0.0
     while first < last:
         count, first = next_batch(pointers, first, last, members)
         if count == 0:
             break
         for b in range(count):
-            i, x = members[b], old[b]
+            i = members[b]
+            x = old[b]
             p = prior_mean[i if len(prior_mean) > 1 else 0]
             g = precision[i if len(precision) > 1 else 0]
             gram[:] = 0.0
@@ -220,15 +259,21 @@ def update_rows_mm(ratings, span, other_lines, rows, prior, numbers):
                 n = hi - lo
                 gather_and_add(other_lines, codes, weights, lo, hi, others[b], deviations)
                 scores(others[b], n, x, u)
-                hinge[b] += _majorise(codes, weights, lo, n, u, margin_floor, gram_weights, signed_weights)
+                hinge[b] += _majorise(
+                    codes, weights, lo, n, u, margin_floor, gram_weights, signed_weights
+                )
                 add_gram(others[b], n, gram_weights, scratch, gram)
-                add_projection_and_absolute(others[b], n, signed_weights, weights, lo, linear, absolute)
+                add_projection_and_absolute(
+                    others[b], n, signed_weights, weights, lo, linear, absolute
+                )
             for k in range(size):  # the slopes of F in s_k and in |x_k|
                 a[b, k] = kappa * c * (absolute[k] + c * deviations[k])
                 w[b, k] = kappa * c * deviations[k]
-            # A = κ Σ h R Rᵀ + diag(g + w/ξ),  b = κ Σ y(½+h) R − A_Ff + g∘p,  at ξ = max(|x|, floor)
+            # A = κ Σ h R Rᵀ + diag(g + w/ξ), at ξ = max(|x|, floor);
+            # b = κ Σ y(½+h) R − A_Ff + g∘p
             for k in range(free):
-                row, shifted = k * (k + 1) // 2, (k + fixed) * (k + fixed + 1) // 2 + fixed
+                row = k * (k + 1) // 2
+                shifted = (k + fixed) * (k + fixed + 1) // 2 + fixed
                 for m in range(k + 1):
                     system[row + m, b] = kappa * gram[shifted + m]
                 system[row + k, b] += g[k] + w[b, fixed + k] / max(abs(x[fixed + k]), mean_floor)
@@ -239,7 +284,8 @@ def update_rows_mm(ratings, span, other_lines, rows, prior, numbers):
         cholesky(system, free)
         cholesky_solve(system, solution, free)
         for b in range(count):
-            i, x = members[b], old[b]
+            i = members[b]
+            x = old[b]
             p = prior_mean[i if len(prior_mean) > 1 else 0]
             g = precision[i if len(precision) > 1 else 0]
             old_value = kappa * hinge[b] + _penalty(x, fixed, w[b], p, g)
@@ -277,18 +323,27 @@ def update_rows_mm(ratings, span, other_lines, rows, prior, numbers):
 
 @jit
 def update_rows_gradient(ratings, span, other_lines, rows, prior, numbers):
-    """Rows span[0] … span[1] − 1 by Algorithm 1: a gradient step of the means (§3.4), or the exact spreads, or both."""
-    (first, last), (location, spread, fixed) = span, rows
+    """Rows span[0] … span[1] − 1 by Algorithm 1:
+
+    a gradient step of the means (§3.4), or the exact spreads, or both.
+    """
+    (first, last) = span
+    (location, spread, fixed) = rows
     pointers, codes, weights = ratings
     prior_mean, precision, _ = prior
     kappa, rate, move_means, move_covariances, want_data = numbers
     size = other_lines.shape[1] // 2
     free = size - fixed
     others = np.empty((size, CHUNK_STRIDE))
-    u, signed_weights = np.empty(CHUNK), np.empty(CHUNK)
-    linear, absolute, deviations = np.empty(size), np.empty(size), np.empty(size)
-    x, c = np.ones(size), SPREAD_FACTOR
-    log_volume, data = 0.0, 0.0
+    u = np.empty(CHUNK)
+    signed_weights = np.empty(CHUNK)
+    linear = np.empty(size)
+    absolute = np.empty(size)
+    deviations = np.empty(size)
+    x = np.ones(size)
+    c = SPREAD_FACTOR
+    log_volume = 0.0
+    data = 0.0
     for i in range(first, last):
         if pointers[i] == pointers[i + 1]:
             continue
@@ -305,11 +360,17 @@ def update_rows_gradient(ratings, span, other_lines, rows, prior, numbers):
             gather_and_add(other_lines, codes, weights, lo, hi, others, deviations)
             scores(others, hi - lo, x, u)
             hinge += _subgradient(codes, weights, lo, hi - lo, u, signed_weights)
-            add_projection_and_absolute(others, hi - lo, signed_weights, weights, lo, linear, absolute)
+            add_projection_and_absolute(
+                others, hi - lo, signed_weights, weights, lo, linear, absolute
+            )
         if move_means:
             for k in range(free):
                 w_k = kappa * c * deviations[fixed + k]
-                slope = -kappa * linear[fixed + k] + w_k * np.sign(x[fixed + k]) + g[k] * (x[fixed + k] - p[k])
+                slope = (
+                    -kappa * linear[fixed + k]
+                    + w_k * np.sign(x[fixed + k])
+                    + g[k] * (x[fixed + k] - p[k])
+                )
                 x[fixed + k] -= rate * slope
                 location[i, k] = x[fixed + k]
             if want_data:

@@ -1,12 +1,14 @@
-"""The logistic loss (Section 5 of the paper), by Jaakkola & Jordan's quadratic bound at ξ_l² = E[u_l²] (MATH.md, §4).
+"""The logistic loss (Section 5 of the paper), by Jaakkola & Jordan's quadratic bound at ξ_l² =
+E[u_l²] (MATH.md, §4).
 
-The update of a row is exact: x ~ N(A⁻¹b, A⁻¹). ``covariance="diagonal"`` keeps only variances, V_kk = 1/A_kk, for large
-K. ξ is not stored: it is computed from the moments of both sides just before the row moves. With weights, κ w_l stands
-in the place of κ in every sum over ratings (§16).
+The update of a row is exact: x ~ N(A⁻¹b, A⁻¹). ``covariance="diagonal"`` keeps only variances, V_kk
+= 1/A_kk, for large K. ξ is not stored: it is computed from the moments of both sides just before
+the row moves. With weights, κ w_l stands in the place of κ in every sum over ratings (§16).
 
-With full covariances a line of the other side is [E[R Rᵀ] packed, E[R], 1, 0 …]. With z = [R, 1] that is the lower
-triangle of E[z zᵀ], whose last row is E[z]. So a rating reads one line, and its first entries are in the same order as
-the row's covariance. With intercepts R begins with d; the row then has its 1 first and its b last.
+With full covariances a line of the other side is [E[R Rᵀ] packed, E[R], 1, 0 …]. With z = [R, 1]
+that is the lower triangle of E[z zᵀ], whose last row is E[z]. So a rating reads one line, and its
+first entries are in the same order as the row's covariance. With intercepts R begins with d; the
+row then has its 1 first and its b last.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -64,12 +66,15 @@ NO_MORE = 40.0  # beyond this ξ, 1 + e^{−ξ} rounds to 1
 
 @dataclass(frozen=True)
 class Logistic(Loss):
-    """``covariance="full"`` keeps a D×D covariance per row, as the paper does; ``"diagonal"`` D variances."""
+    """``covariance="full"`` keeps a D×D covariance per row, as the paper does;
+
+    ``"diagonal"`` D variances.
+    """
 
     structure: Literal["full", "diagonal"] = "full"
 
-    # 1 is the paper's posterior. Share of correct signs at 1 and 1.2: Senate .9105, .9127; MovieLens-1M .7520, .7516;
-    # MovieLens-100K .7354, .7317.
+    # 1 is the paper's posterior. Share of correct signs at 1 and 1.2: Senate .9105, .9127;
+    # MovieLens-1M .7520, .7516; MovieLens-100K .7354, .7317.
     default_kappa: ClassVar[float] = 1.0
     chooses_kappa: ClassVar[bool] = True
     start_std: ClassVar[float] = math.sqrt(0.1)
@@ -83,13 +88,19 @@ class Logistic(Loss):
 
     @staticmethod
     def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
-        """The moderated sigmoid σ(score / √(1 + π·var/8)) (MacKay, 1992), the probability of a positive label."""
+        """The moderated sigmoid σ(score / √(1 + π·var/8)) (MacKay, 1992), the probability of a
+        positive label.
+        """
         return np.asarray(expit(scores / np.sqrt(1.0 + np.pi * variances / 8.0)))
 
     @staticmethod
-    def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> NDArray[np.float64]:
+    def held_out(
+        scores: FloatArray, variances: FloatArray, signs: FloatArray
+    ) -> NDArray[np.float64]:
         """−log P(y), P the probability above."""
-        return np.asarray(np.logaddexp(0.0, -signs * scores / np.sqrt(1.0 + np.pi * variances / 8.0)))
+        return np.asarray(
+            np.logaddexp(0.0, -signs * scores / np.sqrt(1.0 + np.pi * variances / 8.0))
+        )
 
     @property
     def kind(self) -> Kind:
@@ -104,7 +115,13 @@ class Logistic(Loss):
         return table
 
     def update_rows(
-        self, block: RatingBlock, lo: int, hi: int, others: OtherLines, rows: RowPosterior, step: HalfStep
+        self,
+        block: RatingBlock,
+        lo: int,
+        hi: int,
+        others: OtherLines,
+        rows: RowPosterior,
+        step: HalfStep,
     ) -> RowSums:
         ratings, updated, prior = kernel_arguments(block, rows, step)
         numbers = (step.kappa, step.relaxation, step.want_data, step.curvature)
@@ -112,15 +129,17 @@ class Logistic(Loss):
         return RowSums(*kernel(ratings, (lo, hi), others, updated, prior, numbers))
 
 
-# ---- kernels ---------------------------------------------------------------------------------------------------------
+# ---- kernels -----------------------------------------------------------------------------------
 
 
 @inner
 def _decay(xi):
-    """e^{−ξ} − 1 to 1e−15 for ξ ≤ 40, by arithmetic alone: unlike ``math.expm1`` it compiles to vector instructions.
+    """e^{−ξ} − 1 to 1e−15 for ξ ≤ 40, by arithmetic alone:
 
-    It evaluates the series of e^t − 1 at t = −ξ/128, then applies e^{2t} − 1 = (e^t − 1)(e^t − 1 + 2) seven times. Both
-    preserve the relative precision for small ξ.
+    unlike ``math.expm1`` it compiles to vector instructions.
+
+    It evaluates the series of e^t − 1 at t = −ξ/128, then applies e^{2t} − 1 = (e^t − 1)(e^t − 1 +
+    2) seven times. Both preserve the relative precision for small ξ.
     """
     t = xi * (-1.0 / 128.0)
     q = 1.0 / 720.0 + t * (1.0 / 5040.0)
@@ -149,7 +168,9 @@ def tau_weights(xi_squared, n, scale, weights, lo):
 
 @jit
 def curvature_weights(squares, u, n, scale, weights, lo):
-    """Overwrite E[u²] with scale·w_l·E σ'(u) for normal u with the mean ``u``, by the derivative of ``probability``."""
+    """Overwrite E[u²] with scale·w_l·E σ'(u) for normal u with the mean ``u``, by the derivative of
+    ``probability``.
+    """
     weights = chunk_of(weights, lo, n)
     for l in range(n):
         narrow = 1.0 / math.sqrt(1.0 + math.pi / 8.0 * max(squares[l] - u[l] * u[l], 0.0))
@@ -165,7 +186,8 @@ def softplus_sum(xi_squared, n, weights, lo):
     """
     if weights is not None:
         return _weighted_softplus_sum(xi_squared, n, chunk_of(weights, lo, n))
-    total, product = 0.0, 1.0
+    total = 0.0
+    product = 1.0
     for l in range(n):
         xi = math.sqrt(max(xi_squared[l], 0.0))
         product *= 2.0 + _decay(min(xi, NO_MORE))
@@ -184,10 +206,15 @@ def _weighted_softplus_sum(xi_squared, n, weights):
 
 @inner
 def _fill_moments(x, covariance, scale, out):
-    """out = x xᵀ + V, packed, times ``scale`` off the diagonal. Slices avoid negative indices (``chunk_of``)."""
+    """out = x xᵀ + V, packed, times ``scale`` off the diagonal.
+
+    Slices avoid negative indices (``chunk_of``).
+    """
     q = 0
     for a in range(len(x)):
-        v, line, x_a = covariance[q : q + a + 1], out[q : q + a + 1], x[a]
+        v = covariance[q : q + a + 1]
+        line = out[q : q + a + 1]
+        x_a = x[a]
         for b in range(a):
             line[b] = scale * (x_a * x[b] + v[b])
         line[a] = x_a * x_a + v[a]
@@ -205,7 +232,8 @@ def fill_other_moments(location, covariance, out):
         for a in range(size):
             x[a] = location[j, a]
         _fill_moments(x, covariance[j], 1.0, line)
-        mean, rest = line[packed : packed + size], line[packed + size :]
+        mean = line[packed : packed + size]
+        rest = line[packed + size :]
         for a in range(size):
             mean[a] = x[a]
         rest[:] = 0.0
@@ -214,7 +242,10 @@ def fill_other_moments(location, covariance, out):
 
 @inner
 def _row_moments(x, covariance, fixed, out):
-    """E[x xᵀ] of the row [1, L, b] (or [L, 0]), packed, off-diagonal entries doubled: ⟨out, E[z zᵀ]⟩ = E[(x·z)²]."""
+    """E[x xᵀ] of the row [1, L, b] (or [L, 0]), packed, off-diagonal entries doubled:
+
+    ⟨out, E[z zᵀ]⟩ = E[(x·z)²].
+    """
     size = len(x)
     packed = size * (size + 1) // 2
     _fill_moments(x, covariance, 2.0, out)
@@ -241,7 +272,8 @@ def _place_coupling(coupling, fixed, out):
 
 @inner
 def _fill_system(sums, signed, g, coupling, p, fixed, lane, system, solution):
-    """A = Σ 2κτ E[z zᵀ] + G and b = κ/2 Σ y E[z] − A_Ff + Gp of one row, in its order [b, L] (or L).
+    """A = Σ 2κτ E[z zᵀ] + G and b = κ/2 Σ y E[z] − A_Ff + Gp of one row, in its order [b, L] (or
+    L).
 
     G is diag g plus the coupling, which ``sums`` already includes.
     """
@@ -260,7 +292,8 @@ def _fill_system(sums, signed, g, coupling, p, fixed, lane, system, solution):
             solution[a, lane] -= sums[q]
     for a in range(size):
         system[a * (a + 3) // 2, lane] += g[a]
-        pull, line = 0.0, coupling[a]
+        pull = 0.0
+        line = coupling[a]
         for b in range(size):
             pull += line[b] * p[b]
         solution[a, lane] += pull
@@ -268,24 +301,32 @@ def _fill_system(sums, signed, g, coupling, p, fixed, lane, system, solution):
 
 @jit
 def update_rows_full(ratings, span, other_lines, rows, prior, numbers):
-    """Rows span[0] … span[1] − 1: x ~ N(A⁻¹ b, A⁻¹). Returns ½ Σ_i log det V_i and the data term."""
-    (first, last), (location, covariance, fixed) = span, rows
+    """Rows span[0] … span[1] − 1:
+
+    x ~ N(A⁻¹ b, A⁻¹). Returns ½ Σ_i log det V_i and the data term.
+    """
+    (first, last) = span
+    (location, covariance, fixed) = rows
     pointers, codes, weights = ratings
     prior_mean, precision, coupling = prior
     kappa, relaxation, want_data, curvature = numbers
     size = location.shape[1]
     packed = size * (size + 1) // 2
-    xi_squared, u = np.empty(CHUNK, other_lines.dtype), np.empty(CHUNK, other_lines.dtype)
+    xi_squared = np.empty(CHUNK, other_lines.dtype)
+    u = np.empty(CHUNK, other_lines.dtype)
     mean = np.zeros(size + 1, other_lines.dtype)
     row_moments = np.zeros(other_lines.shape[1], other_lines.dtype)
-    blank, sums, x = np.zeros(other_lines.shape[1]), np.empty(other_lines.shape[1]), np.empty(size)
+    blank = np.zeros(other_lines.shape[1])
+    sums = np.empty(other_lines.shape[1])
+    x = np.empty(size)
     part = np.empty(other_lines.shape[1], other_lines.dtype)
     _place_coupling(coupling, fixed, blank)
     signed = np.empty((LANES, size + 1))
     system, pivots, scratch = sweep_arrays(size)
     solution = system[packed : packed + size]
     members = np.empty(LANES, np.int64)
-    log_volume, data = 0.0, 0.0
+    log_volume = 0.0
+    data = 0.0
     while first < last:
         count, first = next_batch(pointers, first, last, members)
         if count == 0:
@@ -299,7 +340,9 @@ def update_rows_full(ratings, span, other_lines, rows, prior, numbers):
                 mean[k] = x[k]
             if fixed:
                 mean[0], mean[size] = 1.0, x[0]
-            for q in range(len(blank)):  # a copy by slices would compile words for shapes that differ: three seconds
+            for q in range(
+                len(blank)
+            ):  # a copy by slices would compile words for shapes that differ: three seconds
                 sums[q] = blank[q]
             signed[b] = 0.0
             for lo in range(pointers[i], pointers[i + 1], CHUNK):
@@ -348,7 +391,8 @@ def _add_squares(others, n, x, v, u, out):
     for l in range(n):
         out[l] += u[l] * u[l]
     for k in range(len(x)):
-        z, v_k = others[k], v[k]
+        z = others[k]
+        v_k = v[k]
         for l in range(n):
             out[l] += v_k * z[l] * z[l]
 
@@ -365,21 +409,32 @@ def _set_row(location, spread, i, fixed, x, v, both):
 
 @jit
 def update_rows_diagonal(ratings, span, other_lines, rows, prior, numbers):
-    """Rows span[0] … span[1] − 1: means A⁻¹ b, variances 1/A_kk. Returns Σ_i Σ_k log s_ik and the data term."""
-    (first, last), (location, spread, fixed) = span, rows
+    """Rows span[0] … span[1] − 1:
+
+    means A⁻¹ b, variances 1/A_kk. Returns Σ_i Σ_k log s_ik and the data term.
+    """
+    (first, last) = span
+    (location, spread, fixed) = rows
     pointers, codes, weights = ratings
     prior_mean, precision, _ = prior
     kappa, relaxation, want_data, curvature = numbers
     size = other_lines.shape[1] // 2
     free = size - fixed
     others = np.empty((LANES, size, CHUNK_STRIDE))
-    xi_squared, u, scratch = np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK)
-    gram, variances, part = np.empty(size * (size + 1) // 2), np.empty(size), np.empty(size, other_lines.dtype)
-    x, v, both = np.ones(size), np.zeros(size), np.empty(size, other_lines.dtype)
+    xi_squared = np.empty(CHUNK)
+    u = np.empty(CHUNK)
+    scratch = np.empty(CHUNK)
+    gram = np.empty(size * (size + 1) // 2)
+    variances = np.empty(size)
+    part = np.empty(size, other_lines.dtype)
+    x = np.ones(size)
+    v = np.zeros(size)
+    both = np.empty(size, other_lines.dtype)
     linear = np.empty((LANES, size))
     system, solution = solve_arrays(free)
     members = np.empty(LANES, np.int64)
-    log_volume, data = 0.0, 0.0
+    log_volume = 0.0
+    data = 0.0
     while first < last:
         count, first = next_batch(pointers, first, last, members)
         if count == 0:
@@ -403,12 +458,15 @@ def update_rows_diagonal(ratings, span, other_lines, rows, prior, numbers):
                 else:
                     tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
                 add_gram(others[b], hi - lo, xi_squared, scratch, gram)
-                add_weighted_rows(other_lines, codes, lo, hi, size, xi_squared, part, variances, False)
+                add_weighted_rows(
+                    other_lines, codes, lo, hi, size, xi_squared, part, variances, False
+                )
                 add_signed_rows(other_lines, codes, weights, lo, hi, linear[b])
             for k in range(size):
                 linear[b, k] *= 0.5 * kappa
             for k in range(free):
-                row, shifted = k * (k + 1) // 2, (k + fixed) * (k + fixed + 1) // 2 + fixed
+                row = k * (k + 1) // 2
+                shifted = (k + fixed) * (k + fixed + 1) // 2 + fixed
                 for m in range(k + 1):
                     system[row + m, b] = gram[shifted + m]
                 system[row + k, b] += variances[fixed + k] + g[k]

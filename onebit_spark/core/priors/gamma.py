@@ -14,7 +14,8 @@ from onebit_spark.core.prior import ScalePrior
 
 @dataclass(frozen=True)
 class Gamma(ScalePrior):
-    """γ ~ Gamma(α, rate β):  ρ = GIG(a = 2β, b = S, η = α − m/2), density ∝ γ^{η−1} e^{−(aγ + b/γ)/2} (§5.2).
+    """γ ~ Gamma(α, rate β):  ρ = GIG(a = 2β, b = S, η = α − m/2) (§5.2),
+    whose density is ∝ γ^{η−1} e^{−(aγ + b/γ)/2}.
 
     The paper has b = S/2. For the density that it states, b must be S (§12, number 2).
     """
@@ -25,10 +26,15 @@ class Gamma(ScalePrior):
 
     @property
     def smallest_second_moment(self) -> float:
-        """The S with √(ab) = 1e−100, where ``log_bessel_k`` is still accurate. At S = 0 and η ≤ 0 log Z is infinite."""
+        """The S with √(ab) = 1e−100, where ``log_bessel_k`` is still accurate.
+
+        At S = 0 and η ≤ 0 log Z is infinite.
+        """
         return 1e-200 / (2.0 * self.beta)
 
-    def _parameters(self, s: DoubleArray, m: DoubleArray) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
+    def _parameters(
+        self, s: DoubleArray, m: DoubleArray
+    ) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
         """η, √(ab) and √(b/a): order, concentration and scale of the GIG."""
         a = 2.0 * self.beta
         return self.alpha - 0.5 * m, np.sqrt(a * s), np.sqrt(s / a)
@@ -45,5 +51,7 @@ class Gamma(ScalePrior):
 
     def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
         order, z, scale = self._parameters(s, m)
-        columns = [gig_quantile(*one, u[..., k]) for k, one in enumerate(zip(order, z, scale, strict=True))]
+        columns = [
+            gig_quantile(*one, u[..., k]) for k, one in enumerate(zip(order, z, scale, strict=True))
+        ]
         return np.stack(columns, axis=-1)

@@ -1,7 +1,8 @@
 """The GPU of this machine: its memory, its compiled kernels, and transfers of arrays.
 
-The device reads and writes pinned memory only. A copy of other memory goes through a buffer of the driver, at 1 or
-2 GB/s. Here several threads copy pieces into pinned buffers of their own while other pieces are being transferred.
+The device reads and writes pinned memory only. A copy of other memory goes through a buffer of the
+driver, at 1 or 2 GB/s. Here several threads copy pieces into pinned buffers of their own while
+other pieces are being transferred.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Kernel = Callable[..., None]
 
 INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
 OPTIONS = ("-std=c++17",)
-COMPILERS = ThreadPoolExecutor(8)  # threads suffice: the compiler does not hold the interpreter lock
+COMPILERS = ThreadPoolExecutor(
+    8
+)  # threads suffice: the compiler does not hold the interpreter lock
 SPARE = 0.9  # share of the free memory that a fit may use
 
 
@@ -46,29 +49,38 @@ def cupy() -> Any:
 def bytes_needed(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -> int:
     """GPU memory at the peak of a fit.
 
-    A rating takes 4 bytes in each orientation, and the same again in the nine tenths on which the settings are chosen;
-    weights double both. While the nine tenths are sorted, before any row exists, a rating takes 46 bytes, with weights
-    80. A row takes its posterior three times (the choice may return to a saved state), its lines and its sums. The
-    start takes four tables of double precision.
-    """
+    A rating takes 4 bytes in each orientation, and the same again in the nine tenths on which the
+    settings are chosen; weights double both. While the nine tenths are sorted, before any row
+    exists, a rating takes 46 bytes, with weights 80. A row takes its posterior three times (the
+    choice may return to a saved state), its lines and its sums. The start takes four tables of
+    double precision."""
     shape = Shape.of(form)
     row = 4 * (3 * form.width + shape.row_width + shape.line.sums + shape.line.width)
     start = 8 * 4 * (form.rank + 6)
-    return max(n * (80 if weighted else 46), n * (32 if weighted else 16) + (n_rows + n_cols) * max(row, start))
+    return max(
+        n * (80 if weighted else 46),
+        n * (32 if weighted else 16) + (n_rows + n_cols) * max(row, start),
+    )
 
 
 def usable_bytes() -> int:
-    """GPU memory that a fit may use: what is free, and what CuPy's pool already holds in this process."""
+    """GPU memory that a fit may use:
+
+    what is free, and what CuPy's pool already holds in this process.
+    """
     free, _ = cupy().cuda.runtime.memGetInfo()
     return int(SPARE * (free + cupy().get_default_memory_pool().total_bytes()))
 
 
 def check_memory(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -> None:
-    needed, there = bytes_needed(n, n_rows, n_cols, form, weighted), usable_bytes()
+    needed = bytes_needed(n, n_rows, n_cols, form, weighted)
+    there = usable_bytes()
     if needed > there:
         raise RequestError(
-            f"device='cuda' cannot work: {n:,} ratings of {n_rows:,} rows and {n_cols:,} columns take about "
-            f"{needed / 1e9:.1f} GB of GPU memory, and {there / 1e9:.1f} GB are free: choose device='cpu', a lower "
+            f"device='cuda' cannot work: {n:,} ratings of {n_rows:,} rows and {n_cols:,} columns "
+            "take about "
+            f"{needed / 1e9:.1f} GB of GPU memory, and {there / 1e9:.1f} GB are free: choose "
+            "device='cpu', a lower "
             "rank (or max_rank), or covariance='diagonal'"
         )
 
@@ -79,12 +91,17 @@ def cache_bytes() -> int:
 
 
 def kernel(source: str, name: str, macros: Mapping[str, int], shared_bytes: int = 0) -> Kernel:
-    """A kernel of a .cu file of this folder, compiled with these macros. CuPy caches what it has compiled on disk."""
+    """A kernel of a .cu file of this folder, compiled with these macros.
+
+    CuPy caches what it has compiled on disk.
+    """
     return _function(source, name, tuple(sorted(macros.items())), shared_bytes)
 
 
 @cache
-def _function(source: str, name: str, macros: tuple[tuple[str, int], ...], shared_bytes: int) -> Kernel:
+def _function(
+    source: str, name: str, macros: tuple[tuple[str, int], ...], shared_bytes: int
+) -> Kernel:
     function = _compiling(source, macros).result().get_function(name)
     if shared_bytes > 48 * 1024:
         function.max_dynamic_shared_size_bytes = shared_bytes
@@ -110,7 +127,8 @@ def _compiled(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
 def plain_text(source: str, macros: Iterable[tuple[str, int]]) -> str:
     """A .cu file after its macros, without the Greek letters of its comments.
 
-    The macros are part of the text and not options: CuPy queries the compiler's version for every set of options.
+    The macros are part of the text and not options: CuPy queries the compiler's version for every
+    set of options.
     """
     defined = "".join(f"#define {name} {value}\n" for name, value in macros)
     return (defined + text_of(source)).encode("ascii", "ignore").decode()
@@ -140,7 +158,7 @@ def launch(function: Kernel, n: int, *arguments: object) -> None:
     function((max(1, -(-n // THREADS)),), (THREADS,), arguments)
 
 
-# ---- transfers -------------------------------------------------------------------------------------------------------
+# ---- transfers ---------------------------------------------------------------------------------
 
 PIECE = 16 * 2**20  # bytes
 MOST_THREADS = 8
@@ -152,7 +170,8 @@ def upload(array: NDArray[Any]) -> Array:
     array = np.ascontiguousarray(array)
     out = cupy().empty(array.shape, array.dtype)
     _wait()  # a queued kernel may still read this memory, if it was freed a moment ago
-    source, target = array.reshape(-1), out.reshape(-1)
+    source = array.reshape(-1)
+    target = out.reshape(-1)
 
     def work(part: slice, buffer: NDArray[Any], stream: Any) -> None:
         np.copyto(buffer, source[part])
@@ -167,7 +186,8 @@ def download(array: Array) -> NDArray[Any]:
     array = cupy().ascontiguousarray(array)
     _wait()
     out = np.empty(array.shape, array.dtype)
-    source, target = array.reshape(-1), out.reshape(-1)
+    source = array.reshape(-1)
+    target = out.reshape(-1)
 
     def work(part: slice, buffer: NDArray[Any], stream: Any) -> None:
         source[part].get(stream=stream, out=buffer)
@@ -186,7 +206,9 @@ def _wait() -> None:
 def with_arrays(posterior: RowPosterior, move: Callable[[Array], Array]) -> RowPosterior:
     """The posterior with all its arrays moved, to the device or from it."""
     implicit = None if posterior.implicit is None else move(posterior.implicit)
-    return replace(posterior, location=move(posterior.location), scale=move(posterior.scale), implicit=implicit)
+    return replace(
+        posterior, location=move(posterior.location), scale=move(posterior.scale), implicit=implicit
+    )
 
 
 def _in_pieces(array: NDArray[Any], work: Callable[[slice, NDArray[Any], Any], None]) -> None:
@@ -198,7 +220,8 @@ def _in_pieces(array: NDArray[Any], work: Callable[[slice, NDArray[Any], Any], N
         if not hasattr(_local, "buffer"):
             import cupyx
 
-            _local.buffer, _local.stream = cupyx.empty_pinned(PIECE, np.uint8), cupy().cuda.Stream(non_blocking=True)
+            _local.buffer = cupyx.empty_pinned(PIECE, np.uint8)
+            _local.stream = cupy().cuda.Stream(non_blocking=True)
         size = (part.stop - part.start) * array.itemsize
         work(part, _local.buffer[:size].view(array.dtype), _local.stream)
 

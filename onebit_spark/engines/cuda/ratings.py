@@ -39,7 +39,8 @@ class Cuts(NamedTuple):
     """The ratings in tasks of equal length, whatever rows they are of."""
 
     first_rows: Array  # the row of the first rating of each task
-    many: Array  # rows with more than MANY_TASKS tasks of ratings: a block of threads joins their parts
+    # rows with more than MANY_TASKS tasks of ratings: a block of threads joins their parts
+    many: Array
 
 
 class RowWeights(NamedTuple):
@@ -53,7 +54,10 @@ class RowWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceRatings:
-    """A ``RatingBlock`` on the device. The upper bit of a code marks a rating of the same cell as the one before."""
+    """A ``RatingBlock`` on the device.
+
+    The upper bit of a code marks a rating of the same cell as the one before.
+    """
 
     pointers: Array  # int64
     codes: Array  # uint32: repeated << 31 | column << 1 | positive
@@ -62,17 +66,30 @@ class DeviceRatings:
 
     @classmethod
     def of_keys(cls, keys: Array, shape: tuple[int, int], weights: Array) -> DeviceRatings:
-        """From ratings in any order: row << 32 | column << 1 | positive. The keys are sorted in place."""
-        n, cp = len(keys), cupy()
+        """From ratings in any order:
+
+        row << 32 | column << 1 | positive. The keys are sorted in place.
+        """
+        n = len(keys)
+        cp = cupy()
         if weights is None:
             keys.sort()
         else:  # the weights of equal codes ascend
             order = cp.argsort(weights)
             order = order[cp.argsort(keys[order])]
-            keys, weights = keys[order], weights[order]
-        codes, pointers = cp.empty(n, np.uint32), cp.empty(shape[0] + 1, np.int64)
+            keys = keys[order]
+            weights = weights[order]
+        codes = cp.empty(n, np.uint32)
+        pointers = cp.empty(shape[0] + 1, np.int64)
         launch(_rating_kernel("fill_codes"), n, keys, codes, np.int64(n))
-        launch(_rating_kernel("fill_pointers"), shape[0] + 1, keys, pointers, np.int64(shape[0]), np.int64(n))
+        launch(
+            _rating_kernel("fill_pointers"),
+            shape[0] + 1,
+            keys,
+            pointers,
+            np.int64(shape[0]),
+            np.int64(n),
+        )
         return cls(pointers, codes, shape[1], weights)
 
     @property
@@ -88,7 +105,14 @@ class DeviceRatings:
         n_tasks = -(-self.n // TASK)
         first_rows = cupy().empty(n_tasks, np.int32)
         rows = np.int64(self.n_rows)
-        launch(_rating_kernel("fill_first_rows"), n_tasks, self.pointers, rows, first_rows, np.int32(n_tasks))
+        launch(
+            _rating_kernel("fill_first_rows"),
+            n_tasks,
+            self.pointers,
+            rows,
+            first_rows,
+            np.int32(n_tasks),
+        )
         many = np.flatnonzero(self.counts > MANY_TASKS * TASK).astype(np.int32)
         return Cuts(first_rows, upload(many))
 
@@ -99,11 +123,14 @@ class DeviceRatings:
         return self.pointers, first_rows, np.int32(len(first_rows)), np.int64(self.n_rows)
 
     def transposed(self) -> DeviceRatings:
-        keys, n = cupy().empty(self.n, np.uint64), self.n
-        launch(_rating_kernel("fill_transposed_keys"), n, *self.places, self.codes, keys, np.int64(n))
+        keys = cupy().empty(self.n, np.uint64)
+        n = self.n
+        launch(
+            _rating_kernel("fill_transposed_keys"), n, *self.places, self.codes, keys, np.int64(n)
+        )
         return DeviceRatings.of_keys(keys, (self.n_columns, self.n_rows), self.weights)
 
-    # ---- numbers of the rows -----------------------------------------------------------------------------------------
+    # ---- numbers of the rows --------------------------------------------------------------------
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -132,7 +159,8 @@ class DeviceRatings:
         """The rows with the sums of their weights, on the host."""
         total, positive = (download(self.row_weights[k]) for k in range(2))
         if self.weights is None:
-            total, positive = total.astype(np.int64), positive.astype(np.int64)
+            total = total.astype(np.int64)
+            positive = positive.astype(np.int64)
         return CountedRows(np.arange(self.n_rows), total, positive)
 
     @property
@@ -144,9 +172,18 @@ class DeviceRatings:
         return self.row_weights if self.weights is None else self._summed(None)
 
     def _summed(self, weights: Array) -> RowWeights:
-        m, cp = self.n_rows, cupy()
+        m = self.n_rows
+        cp = cupy()
         sums = RowWeights(cp.empty(m), cp.empty(m), cp.empty(m), cp.empty(m, np.int32))
-        launch(_rating_kernel("count_rows"), 32 * m, self.pointers, self.codes, or_null(weights), *sums, np.int64(m))
+        launch(
+            _rating_kernel("count_rows"),
+            32 * m,
+            self.pointers,
+            self.codes,
+            or_null(weights),
+            *sums,
+            np.int64(m),
+        )
         return sums
 
     @cached_property
@@ -155,21 +192,45 @@ class DeviceRatings:
         launch(_rating_kernel("count_repeats"), self.n, self.codes, counts, np.int64(self.n))
         return Repeats(*map(int, counts.get()))
 
-    # ---- a part of the ratings ---------------------------------------------------------------------------------------
+    # ---- a part of the ratings ------------------------------------------------------------------
 
     def part_of(self, split: Split, those: bool = True) -> DeviceRatings:
-        """The ratings that a split chooses (``those``), or the others. The ratings must be those by rows."""
-        m, counts, cp = np.int64(self.n_rows), cupy().empty(self.n_rows, np.int64), cupy()
+        """The ratings that a split chooses (``those``), or the others.
+
+        The ratings must be those by rows.
+        """
+        m = np.int64(self.n_rows)
+        counts = cupy().empty(self.n_rows, np.int64)
+        cp = cupy()
         coin = np.uint64(split.seed), np.float64(split.fraction), np.int32(UNITS.index(split.by))
-        launch(_rating_kernel("count_split"), 32 * self.n_rows, self.pointers, self.codes, *coin, counts, m)
+        launch(
+            _rating_kernel("count_split"),
+            32 * self.n_rows,
+            self.pointers,
+            self.codes,
+            *coin,
+            counts,
+            m,
+        )
         chosen = download(counts)
         kept = np.append(0, np.cumsum(chosen if those else self.counts - chosen))
-        n, pointers = int(kept[-1]), upload(kept)
-        codes, weights = cp.empty(n, np.uint32), None if self.weights is None else cp.empty(n, np.float32)
+        n = int(kept[-1])
+        pointers = upload(kept)
+        codes = cp.empty(n, np.uint32)
+        weights = None if self.weights is None else cp.empty(n, np.float32)
         launch(
-            _rating_kernel("write_split"), 32 * self.n_rows, self.pointers, self.codes, or_null(self.weights), *coin,
-            np.int32(those), pointers, codes, or_null(weights), np.int64(self.n_rows),
-        )  # fmt: skip
+            _rating_kernel("write_split"),
+            32 * self.n_rows,
+            self.pointers,
+            self.codes,
+            or_null(self.weights),
+            *coin,
+            np.int32(those),
+            pointers,
+            codes,
+            or_null(weights),
+            np.int64(self.n_rows),
+        )
         return DeviceRatings(pointers, codes, self.n_columns, weights)
 
 
@@ -186,7 +247,8 @@ def count_marked(marked: Array) -> int:
 
 def count_distinct(ratings: DeviceRatings) -> int:
     """The number of different pairs (total weight, positive weight) of the rows."""
-    n, counts = ratings.n_rows, cupy().zeros(1, np.uint64)
+    n = ratings.n_rows
+    counts = cupy().zeros(1, np.uint64)
     keys = cupy().empty(n, np.uint64)
     launch(_rating_kernel("hash_rows"), n, *ratings.row_weights[:2], keys, np.int64(n))
     keys.sort()
@@ -194,13 +256,26 @@ def count_distinct(ratings: DeviceRatings) -> int:
     return int(counts.get()[0])
 
 
-def keyed_normals(ratings: DeviceRatings, width: int, seed: int, deviation: float, numbered: bool) -> Array:
-    """Normals of every row, from a hash of its weights or of its number; 0 without ratings (``core.spectral``)."""
-    out, keys = cupy().empty((ratings.n_rows, width)), (NULL, NULL) if numbered else ratings.row_weights[:2]
+def keyed_normals(
+    ratings: DeviceRatings, width: int, seed: int, deviation: float, numbered: bool
+) -> Array:
+    """Normals of every row, from a hash of its weights or of its number;
+
+    0 without ratings (``core.spectral``).
+    """
+    out = cupy().empty((ratings.n_rows, width))
+    keys = (NULL, NULL) if numbered else ratings.row_weights[:2]
     launch(
-        _rating_kernel("keyed_normals"), out.size, ratings.pointers, *keys, np.uint64(seed % 2**64), np.int32(width),
-        np.float64(deviation), out, np.int64(ratings.n_rows),
-    )  # fmt: skip
+        _rating_kernel("keyed_normals"),
+        out.size,
+        ratings.pointers,
+        *keys,
+        np.uint64(seed % 2**64),
+        np.int32(width),
+        np.float64(deviation),
+        out,
+        np.int64(ratings.n_rows),
+    )
     return out
 
 
@@ -208,23 +283,36 @@ Orientations = dict[Side, DeviceRatings]
 
 
 def orientations(
-    rows: Array, columns: Array, positive: Array, shape: tuple[int, int], weights: Array | None = None
+    rows: Array,
+    columns: Array,
+    positive: Array,
+    shape: tuple[int, int],
+    weights: Array | None = None,
 ) -> Orientations:
-    """Both orientations of ratings in any order: int32, int32, uint8 and float32 arrays of the device."""
+    """Both orientations of ratings in any order:
+
+    int32, int32, uint8 and float32 arrays of the device.
+    """
     across, down = shape
 
     def sorted_by(first: Array, second: Array, extent: tuple[int, int]) -> DeviceRatings:
-        keys, n = cupy().empty(len(first), np.uint64), len(first)
+        keys = cupy().empty(len(first), np.uint64)
+        n = len(first)
         launch(_rating_kernel("fill_keys"), n, first, second, positive, keys, np.int64(n))
         return DeviceRatings.of_keys(keys, extent, weights)
 
-    return {"rows": sorted_by(rows, columns, (across, down)), "cols": sorted_by(columns, rows, (down, across))}
+    return {
+        "rows": sorted_by(rows, columns, (across, down)),
+        "cols": sorted_by(columns, rows, (down, across)),
+    }
 
 
 def orientations_of(block: RatingBlock) -> Orientations:
     """Both orientations of the ratings of a block."""
-    plain, pointers = upload(block.codes).view(np.uint32), upload(block.row_pointers)
-    codes, n_rows = cupy().empty(len(plain), np.uint32), block.n_rows
+    plain = upload(block.codes).view(np.uint32)
+    pointers = upload(block.row_pointers)
+    codes = cupy().empty(len(plain), np.uint32)
+    n_rows = block.n_rows
     launch(_rating_kernel("mark_repeated"), 32 * n_rows, pointers, plain, codes, np.int64(n_rows))
     weights = None if block.weights is None else upload(block.weights)
     rows = DeviceRatings(pointers, codes, block.n_columns, weights)
@@ -232,49 +320,71 @@ def orientations_of(block: RatingBlock) -> Orientations:
 
 
 def device_ratings(
-    rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
-    weights: ArrayLike | None, form: Form,
-) -> Orientations:  # fmt: skip
-    """Both orientations of ratings in arrays; the arguments are those of ``data.user_tables.checked_arrays``.
+    rows: ArrayLike,
+    cols: ArrayLike,
+    labels: ArrayLike,
+    shape: Sequence[int] | None,
+    settings: Sequence[object],
+    weights: ArrayLike | None,
+    form: Form,
+) -> Orientations:
+    """Both orientations of ratings in arrays;
 
-    Arrays of the right types are uploaded as they are, and the device checks their values: the host would take longer
-    to check a billion values than the whole fit takes. If a check fails, ``checked_arrays`` reports the problem.
+    the arguments are those of ``data.user_tables.checked_arrays``.
+
+    Arrays of the right types are uploaded as they are, and the device checks their values: the host
+    would take longer to check a billion values than the whole fit takes. If a check fails,
+    ``checked_arrays`` reports the problem.
     """
     given = np.asarray(rows), np.asarray(cols), np.asarray(labels)
     sent = None if settings or weights is not None else _sent(*given, shape, form)
     if sent is None:
         checked = checked_arrays(*given, shape, settings, weights)
-        size, extent, carried = len(checked.rows), checked.shape, checked.weights
+        size = len(checked.rows)
+        extent = checked.shape
+        carried = checked.weights
         check_memory(size, *extent, form, carried is not None)
         row, col = (upload(array.astype(np.int32)) for array in (checked.rows, checked.cols))
         positive = upload(checked.positive.view(np.uint8))
-        return orientations(row, col, positive, extent, None if carried is None else upload(carried))
+        return orientations(
+            row, col, positive, extent, None if carried is None else upload(carried)
+        )
     row, col, positive, extent = sent
     check_memory(len(row), *extent, form, False)
     return orientations(row, col, positive, extent)
 
 
 def _sent(
-    rows: NDArray[Any], cols: NDArray[Any], labels: NDArray[Any], shape: Sequence[int] | None, form: Form
+    rows: NDArray[Any],
+    cols: NDArray[Any],
+    labels: NDArray[Any],
+    shape: Sequence[int] | None,
+    form: Form,
 ) -> tuple[Array, Array, Array, tuple[int, int]] | None:
-    """Rows, columns, labels as bytes, and the shape; None if anything about them is wrong or unusual."""
+    """Rows, columns, labels as bytes, and the shape;
+
+    None if anything about them is wrong or unusual.
+    """
     kinds = rows.dtype.kind in "iu" and cols.dtype.kind in "iu" and labels.dtype.kind in "biu"
     if not kinds or not rows.shape == cols.shape == labels.shape or rows.ndim != 1 or not len(rows):
         return None
     if shape is not None and (np.shape(shape) != (2,) or np.asarray(shape).dtype.kind not in "iu"):
         return None
     check_memory(len(rows), 0, 0, form, False)
-    index, extent = [], []
+    index = []
+    extent = []
     for place, array in enumerate((rows, cols)):
         sent = upload(array)
-        low, high = int(sent.min()), int(sent.max())
+        low = int(sent.min())
+        high = int(sent.max())
         size = high + 1 if shape is None else shape[place]
         if low < 0 or high >= min(size, MAX_COLUMNS) or size > MAX_COLUMNS:
             return None
         index.append(sent.astype(np.int32, copy=False))
         extent.append(int(size))
     sent = upload(labels.view(np.uint8) if labels.dtype == bool else labels)
-    positive, least = (sent == 1).view(np.uint8), int(sent.min())
+    positive = (sent == 1).view(np.uint8)
+    least = int(sent.min())
     if least not in (0, -1):
         return None
     counts = count_marked(positive), count_marked((sent == least).view(np.uint8))

@@ -1,7 +1,7 @@
 """CudaEngine: the engine on a GPU. A table is a posterior with arrays on the device.
 
-A half step is: lines, sums over ratings, a system for every row, and the statistics of the side. The .cu files that a
-fit needs are compiled in parallel, before the first of them runs.
+A half step is: lines, sums over ratings, a system for every row, and the statistics of the side.
+The .cu files that a fit needs are compiled in parallel, before the first of them runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from onebit_spark.core.features import RIDGE, ImplicitMove
 from onebit_spark.core.holdout import BINS, WIDEST
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.logistic import Logistic
-from onebit_spark.core.posterior import FIT_VECTORS, FloatArray, Form, RowMap, RowPosterior, packed_size
+from onebit_spark.core.posterior import (
+    FIT_VECTORS,
+    FloatArray,
+    Form,
+    RowMap,
+    RowPosterior,
+    packed_size,
+)
 from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.core.scores import HIGHEST_OCTAVE
 from onebit_spark.core.setup import form_of
@@ -101,9 +108,16 @@ LANES = 8  # threads of a rating, as in pairs.cu
 MOST_BLOCKS = 2112  # sixteen for each multiprocessor of an H200
 LINES = 16  # rows whose lines one block of threads writes, as in lines.cu
 MAP_BLOCKS = 1056  # eight blocks for each multiprocessor of an H200
-TOTAL_BLOCKS = 264  # two blocks for each multiprocessor of an H200; each adds up a share of the rows
-MANY_THREADS, LEAST_ROWS = 1024, 64  # threads of a block of ``fold``, and rows that make a block worthwhile
-SCALES, T_T, W_W, D_D, Q_Q = 0, 5, 6, 11, 16  # numbers of jobs, as in totals.cu
+TOTAL_BLOCKS = (
+    264  # two blocks for each multiprocessor of an H200; each adds up a share of the rows
+)
+MANY_THREADS = 1024
+LEAST_ROWS = 64  # threads of a block of ``fold``, and rows that make a block worthwhile
+SCALES = 0
+T_T = 5
+W_W = 6
+D_D = 11
+Q_Q = 16  # numbers of jobs, as in totals.cu
 TOTAL_BITS = 62  # the weights of held-out ratings are added up as integers below 2^62
 
 
@@ -141,20 +155,26 @@ class CudaEngine:
         weights: ArrayLike | None,
         form: Form,
     ) -> Self:
-        """An engine on the ratings of ``fit_arrays``; ``settings`` are the problems of the settings."""
+        """An engine on the ratings of ``fit_arrays``;
+
+        ``settings`` are the problems of the settings.
+        """
         if not settings:
             prepare_ratings()
         return cls(device_ratings(rows, cols, labels, shape, settings, weights, form))
 
     @classmethod
     def of_block(cls, block: RatingBlock, form: Form) -> Self:
-        """An engine on the ratings of a block; ``form`` is that of the rows at the start of the fit."""
+        """An engine on the ratings of a block;
+
+        ``form`` is that of the rows at the start of the fit.
+        """
         prepare_ratings()
         weighted = block.weights is not None
         check_memory(block.n_ratings, block.n_rows, block.n_columns, form, weighted)
         return cls(orientations_of(block))
 
-    # ---- the ratings -----------------------------------------------------------------------------
+    # ---- the ratings ----------------------------------------------------------------------------
 
     @property
     def positives(self) -> int:
@@ -173,7 +193,7 @@ class CudaEngine:
     def counts(self, side: Side) -> Numbers:
         return self.ratings[side].counts
 
-    # ---- the length of a fit ---------------------------------------------------------------------
+    # ---- the length of a fit --------------------------------------------------------------------
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -197,14 +217,17 @@ class CudaEngine:
         there = usable_bytes()
         if needed <= there:
             return None
-        return f"it takes about {needed / 1e9:.1f} GB of GPU memory, and there are {there / 1e9:.1f}"
+        return (
+            f"it takes about {needed / 1e9:.1f} GB of GPU memory, and there are {there / 1e9:.1f}"
+        )
 
-    # ---- tables ----------------------------------------------------------------------------------
+    # ---- tables ---------------------------------------------------------------------------------
 
     def table(self, side: Side, rows: RowPosterior) -> RowPosterior:
         if rows.rank > CUDA_MOST_RANK:
             raise RequestError(
-                f"device='cuda' fits up to {CUDA_MOST_RANK} factors, and the model or checkpoint that "
+                f"device='cuda' fits up to {CUDA_MOST_RANK} factors, and the model or checkpoint "
+                "that "
                 f"this fit starts from has {rows.rank}: choose device='cpu'"
             )
         return with_arrays(rows, lambda array: upload(array.astype(np.float32, copy=False)))
@@ -224,13 +247,15 @@ class CudaEngine:
     ) -> RowPosterior:
         return self.table(side, rows.among(prior, self.n_rows(side), numbers))
 
-    # ---- the start -------------------------------------------------------------------------------
+    # ---- the start ------------------------------------------------------------------------------
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
         self._prepare(form_of(config))
         signs = DeviceSigns(self.ratings, self.ratings)
         tables: tuple[Array, Array] = STARTS[config.start](signs, config.factors, config.seed)
-        return {side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)}
+        return {
+            side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)
+        }
 
     def grow(
         self,
@@ -247,10 +272,11 @@ class CudaEngine:
         more = config.factors - tables["rows"].rank
         factors: tuple[Array, Array] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
         return {
-            side: _with_factors(tables[side], each, loss.start_std) for side, each in zip(SIDES, factors, strict=True)
+            side: _with_factors(tables[side], each, loss.start_std)
+            for side, each in zip(SIDES, factors, strict=True)
         }
 
-    # ---- half steps ------------------------------------------------------------------------------
+    # ---- half steps -----------------------------------------------------------------------------
 
     def half_step(
         self,
@@ -313,7 +339,7 @@ class CudaEngine:
             apply_map(table, by)
         return table
 
-    # ---- other work ------------------------------------------------------------------------------
+    # ---- other work -----------------------------------------------------------------------------
 
     def over_ratings(self, work: RatingWork[S], rows: RowPosterior, cols: RowPosterior) -> S:
         return work.result(self._sum_of(work, rows, cols))
@@ -386,73 +412,126 @@ def _is_engine(engine: CudaEngine) -> Engine[RowPosterior]:
     return engine  # mypy holds the class to the Protocol
 
 
-def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior, explained: Array) -> RowPosterior:
+def _with_prior(
+    posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior, explained: Array
+) -> RowPosterior:
     """The posterior with the prior in rows without ratings (``core.work.FillUnrated``)."""
-    filled, shape, deviation = posterior.copy(), Shape.of(posterior.form), prior.precision[0] ** -0.5
+    filled = posterior.copy()
+    shape = Shape.of(posterior.form)
+    deviation = prior.precision[0] ** -0.5
     line = deviation
     if not shape.spread:
         line = np.zeros(shape.packed)
         line[[packed_size(k + 1) - 1 for k in range(shape.size)]] = deviation**2
     mean, line = (cupy().asarray(numbers, np.float32) for numbers in (prior.mean[0], line))
     kernel("maps", "fill_unrated", shape.map_macros)(
-        (min(FILL_BLOCKS, filled.n_rows),), (WARP,),
+        (min(FILL_BLOCKS, filled.n_rows),),
+        (WARP,),
         (
-            ratings.pointers, mean, or_null(explained), line, filled.location, filled.scale, or_null(filled.implicit),
+            ratings.pointers,
+            mean,
+            or_null(explained),
+            line,
+            filled.location,
+            filled.scale,
+            or_null(filled.implicit),
             np.int64(filled.n_rows),
         ),
-    )  # fmt: skip
+    )
     return filled
 
 
-# ---- steps over all ratings ----------------------------------------------------------------------
+# ---- steps over all ratings --------------------------------------------------------------------
 
 
-def drawn_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, draws: Draws) -> Sums:
+def drawn_errors(
+    ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, draws: Draws
+) -> Sums:
     """The number of draws that err (``core.randomness``)."""
     shape = Shape.of(rows.form)
     factors = cupy().empty(rows.scale.shape)
     kernel("maps", "roots", shape.map_macros, shape.root_bytes)(
-        *shape.row_blocks(rows.n_rows), (rows.scale, factors, np.int64(rows.n_rows)), shared_mem=shape.root_bytes
+        *shape.row_blocks(rows.n_rows),
+        (rows.scale, factors, np.int64(rows.n_rows)),
+        shared_mem=shape.root_bytes,
     )
     errors = cupy().zeros(1, np.uint64)
     how = np.uint64(draws.seed), np.int32(draws.per_rating)
     launch(
-        kernel("draws", "count_errors", shape.pair_macros), ratings.n, *ratings.places, ratings.codes,
-        rows.location, factors, cols.location, cols.scale, *how, errors, np.int64(ratings.n),
-    )  # fmt: skip
+        kernel("draws", "count_errors", shape.pair_macros),
+        ratings.n,
+        *ratings.places,
+        ratings.codes,
+        rows.location,
+        factors,
+        cols.location,
+        cols.scale,
+        *how,
+        errors,
+        np.int64(ratings.n),
+    )
     return np.asarray(errors.get(), np.float64)
 
 
 def confidence_histogram(
     ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, noise: float, stride: int
 ) -> Sums:
-    """A histogram of the signed confidences of every ``stride``-th rating (``core.confidences``)."""
+    """A histogram of the signed confidences of every ``stride``-th rating
+    (``core.confidences``).
+    """
     counts = cupy().zeros(2 * HISTOGRAM_BINS, np.uint64)
     octaves = np.float64(LOWEST_OCTAVE), np.float64(HIGHEST_OCTAVE)
     launch(
-        kernel("pairs", "confidences", Shape.of(rows.form).pair_macros), LANES * ratings.n, *ratings.places,
-        ratings.codes, rows.location, rows.scale, cols.location, cols.scale, np.float64(noise), np.int64(stride),
-        *octaves, np.int32(PER_OCTAVE), counts, np.int64(ratings.n),
-    )  # fmt: skip
+        kernel("pairs", "confidences", Shape.of(rows.form).pair_macros),
+        LANES * ratings.n,
+        *ratings.places,
+        ratings.codes,
+        rows.location,
+        rows.scale,
+        cols.location,
+        cols.scale,
+        np.float64(noise),
+        np.int64(stride),
+        *octaves,
+        np.int32(PER_OCTAVE),
+        counts,
+        np.int64(ratings.n),
+    )
     return np.asarray(counts.get(), np.float64)
 
 
 def holdout_loss_sums(left: DeviceRatings, rows: RowPosterior, cols: RowPosterior) -> Sums:
     """``HoldoutLoss`` of these ratings under the logistic loss (``core.holdout``).
 
-    The histogram of margins counts weights in a unit that is a power of 2, so the order of the sums changes nothing.
+    The histogram of margins counts weights in a unit that is a power of 2, so the order of the sums
+    changes nothing.
     """
-    cp, blocks = cupy(), max(1, min(MOST_BLOCKS, -(-left.n * LANES // THREADS)))
+    cp = cupy()
+    blocks = max(1, min(MOST_BLOCKS, -(-left.n * LANES // THREADS)))
     unit = weight_unit(left.total_weight)
-    parts, margins, sums = cp.empty((4, blocks)), cp.zeros(BINS, np.uint64), cp.empty(4)
+    parts = cp.empty((4, blocks))
+    margins = cp.zeros(BINS, np.uint64)
+    sums = cp.empty(4)
     kernel("pairs", "holdout_loss", Shape.of(rows.form).pair_macros)(
-        (blocks,), (THREADS,),
+        (blocks,),
+        (THREADS,),
         (
-            *left.places, left.codes, or_null(left.weights), rows.location, rows.scale, cols.location, cols.scale,
-            np.float64(Logistic.score_noise), np.float64(WIDEST), np.int32(BINS), np.float64(1 / unit), parts, margins,
+            *left.places,
+            left.codes,
+            or_null(left.weights),
+            rows.location,
+            rows.scale,
+            cols.location,
+            cols.scale,
+            np.float64(Logistic.score_noise),
+            np.float64(WIDEST),
+            np.int32(BINS),
+            np.float64(1 / unit),
+            parts,
+            margins,
             np.int64(left.n),
         ),
-    )  # fmt: skip
+    )
     fold(parts, sums)
     return np.concatenate([np.insert(sums.get(), 4, left.n), margins.get() * unit])
 
@@ -461,7 +540,8 @@ def measured(
     ratings: DeviceRatings, step: MeasureSpreads, rows: RowPosterior, others: RowPosterior
 ) -> NDArray[np.float32]:
     """The table of ``MeasureSpreads``, on the host."""
-    half, rows = step.half_step, replace(rows, scale=rows.scale.copy(), implicit=None)
+    half = step.half_step
+    rows = replace(rows, scale=rows.scale.copy(), implicit=None)
     sums = RatingSums.of(ratings, rows, others, half.kappa, half.curvature)
     new, *_ = updated(ratings, half, sums, DevicePrior.of(half, None))
     del sums
@@ -469,29 +549,44 @@ def measured(
 
 
 def weight_unit(total: float) -> float:
-    """The smallest power of 2 such that weights with this sum stay below 2^62 units. No weight is less than a unit."""
+    """The smallest power of 2 such that weights with this sum stay below 2^62 units.
+
+    No weight is less than a unit.
+    """
     return 2.0 ** (int(np.frexp(total)[1]) - TOTAL_BITS)
 
 
 def residual_weights(ratings: DeviceRatings, rows: RowPosterior, others: RowPosterior) -> Array:
     """w_l σ(−y_l u_l) of every rating, u_l the mean of its score."""
-    shape, out = Shape.of(rows.form), cupy().empty(ratings.n, np.float32)
+    shape = Shape.of(rows.form)
+    out = cupy().empty(ratings.n, np.float32)
     launch(
-        kernel("pairs", "residuals", shape.pair_macros), ratings.n, *ratings.places, ratings.codes,
-        or_null(ratings.weights), rows.location, others.location, out, np.int64(ratings.n),
-    )  # fmt: skip
+        kernel("pairs", "residuals", shape.pair_macros),
+        ratings.n,
+        *ratings.places,
+        ratings.codes,
+        or_null(ratings.weights),
+        rows.location,
+        others.location,
+        out,
+        np.int64(ratings.n),
+    )
     return out
 
 
-# ---- the start of a fit, and of new factors ------------------------------------------------------
+# ---- the start of a fit, and of new factors ----------------------------------------------------
 
 
 def _with_factors(rows: RowPosterior, factors: Array, deviation: float) -> RowPosterior:
     """``RowPosterior.with_factors`` on the device."""
-    cp, old, new = cupy(), rows.dimension, rows.dimension + factors.shape[1]
+    cp = cupy()
+    old = rows.dimension
+    new = rows.dimension + factors.shape[1]
     width = new if rows.kind == "spread" else packed_size(new)
     scale = cp.zeros((rows.n_rows, width), np.float32)
-    scale[:, : rows.scale.shape[1]] = rows.scale  # the packed triangle of the first coordinates comes first
+    scale[:, : rows.scale.shape[1]] = (
+        rows.scale
+    )  # the packed triangle of the first coordinates comes first
     for k in range(old, new):
         if rows.kind == "spread":
             scale[:, k] = deviation
@@ -499,7 +594,8 @@ def _with_factors(rows: RowPosterior, factors: Array, deviation: float) -> RowPo
             scale[:, packed_size(k + 1) - 1] = deviation**2
     implicit = None
     if rows.implicit is not None:
-        rank, wider = rows.rank, rows.rank + factors.shape[1]
+        rank = rows.rank
+        wider = rows.rank + factors.shape[1]
         implicit = cp.zeros((rows.n_rows, rows.vectors * wider), np.float32)
         for n in range(rows.vectors):
             implicit[:, n * wider :][:, :rank] = rows.implicit[:, n * rank :][:, :rank]
@@ -509,7 +605,10 @@ def _with_factors(rows: RowPosterior, factors: Array, deviation: float) -> RowPo
 
 def _posterior(factors: Array, config: FitConfig, loss: Loss) -> RowPosterior:
     """A posterior with intercepts at 0 and the same standard deviation for all coordinates."""
-    cp, rows, size, fixed = cupy(), len(factors), config.dimension, int(config.intercepts)
+    cp = cupy()
+    rows = len(factors)
+    size = config.dimension
+    fixed = int(config.intercepts)
     location = cp.zeros((rows, size), np.float32)
     location[:, fixed:] = factors * loss.start_shrinkage if fixed else factors
     if loss.kind == "spread":
@@ -518,7 +617,11 @@ def _posterior(factors: Array, config: FitConfig, loss: Loss) -> RowPosterior:
         scale = cp.zeros((rows, packed_size(size)), np.float32)
         for k in range(size):
             scale[:, packed_size(k + 1) - 1] = np.float32(loss.start_std) ** 2
-    implicit = cp.zeros((rows, FIT_VECTORS * config.factors), np.float32) if config.implicit_features else None
+    implicit = (
+        cp.zeros((rows, FIT_VECTORS * config.factors), np.float32)
+        if config.implicit_features
+        else None
+    )
     return RowPosterior(location, scale, loss.kind, config.intercepts, implicit)
 
 
@@ -526,7 +629,8 @@ def _posterior(factors: Array, config: FitConfig, loss: Loss) -> RowPosterior:
 class DeviceSigns:
     """A ``SignMatrix`` (``core.spectral``) whose tables are arrays of the device.
 
-    Weighted by σ(−y_l u_l), where u_l = E[L_i]·E[R_j] plus the intercepts, the ratings are the residuals of a fit.
+    Weighted by σ(−y_l u_l), where u_l = E[L_i]·E[R_j] plus the intercepts, the ratings are the
+    residuals of a fit.
     """
 
     ratings: Orientations
@@ -579,7 +683,7 @@ def _scaled(ratings: DeviceRatings, table: Array, right: Table) -> Array:
     return ratings.row_weights.root[:, None] * (table @ cupy().asarray(right))
 
 
-# ---- compiling ahead -----------------------------------------------------------------------------
+# ---- compiling ahead ---------------------------------------------------------------------------
 
 
 def sum_macros(line: LineShape, ratings: DeviceRatings, mode: int) -> dict[str, int]:
@@ -608,7 +712,7 @@ def prepare_ratings() -> None:
     compile_soon("fold", {})
 
 
-# ---- the update ----------------------------------------------------------------------------------
+# ---- the update --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -638,7 +742,9 @@ class DevicePrior:
         return self.mean, self.precision, or_null(self.explained)
 
     def means(self, implicit_means: Array, fixed: int) -> Array:
-        """The prior means of all rows, with what side features and implicit features add to them."""
+        """The prior means of all rows, with what side features and implicit features add to
+        them.
+        """
         if implicit_means is None:
             return self.mean if self.explained is None else self.mean + self.explained
         if self.explained is None:
@@ -650,7 +756,9 @@ class DevicePrior:
 
 
 class RatingSums(NamedTuple):
-    """Sums over the ratings of every row of a side, as ``sums.cu`` leaves them, and the posteriors they belong to."""
+    """Sums over the ratings of every row of a side, as ``sums.cu`` leaves them, and the posteriors
+    they belong to.
+    """
 
     rows: RowPosterior
     others: RowPosterior
@@ -660,11 +768,20 @@ class RatingSums(NamedTuple):
 
     @classmethod
     def of(
-        cls, ratings: DeviceRatings, rows: RowPosterior, others: RowPosterior, kappa: float, curvature: bool = False
+        cls,
+        ratings: DeviceRatings,
+        rows: RowPosterior,
+        others: RowPosterior,
+        kappa: float,
+        curvature: bool = False,
     ) -> RatingSums:
-        """With ``curvature``, κ E σ'(u_l) is the weight of the moments, and there is no data term."""
-        shape, mode = Shape.of(rows.form), MODE_CURVATURE if curvature else MODE_LOGISTIC
-        of_rows, of_others = row_lines(shape, rows), other_lines(shape, others)
+        """With ``curvature``, κ E σ'(u_l) is the weight of the moments, and there is no
+        data term.
+        """
+        shape = Shape.of(rows.form)
+        mode = MODE_CURVATURE if curvature else MODE_LOGISTIC
+        of_rows = row_lines(shape, rows)
+        of_others = other_lines(shape, others)
         if curvature:
             of_rows = cupy().hstack([of_rows, mean_lines(shape, rows)])
         data = None if curvature else cupy().empty(len(ratings.cuts.first_rows))
@@ -672,14 +789,18 @@ class RatingSums(NamedTuple):
         return cls(rows, others, kappa, sums, data)
 
     def are_of(self, rows: RowPosterior, others: RowPosterior, kappa: float) -> bool:
-        """Whether these are the sums of these very objects. They must be dropped when rows change in place."""
+        """Whether these are the sums of these very objects.
+
+        They must be dropped when rows change in place.
+        """
         return self.rows is rows and self.others is others and self.kappa == kappa
 
 
 def updated(
     ratings: DeviceRatings, step: HalfStep, sums: RatingSums, prior: DevicePrior
 ) -> tuple[RowPosterior, Array, Array]:
-    """The rows after a half step, their prior means by implicit features, and two sums (``solve.cu``).
+    """The rows after a half step, their prior means by implicit features, and two sums
+    (``solve.cu``).
 
     ``scale`` and ``implicit`` of the old rows change in place; their ``location`` does not.
     """
@@ -690,23 +811,39 @@ def updated(
     kernel("solve", "solve", shape.row_macros)(
         *shape.row_blocks(new.n_rows),
         (
-            sums.sums, ratings.pointers, ratings.distinct if shape.implicit else NULL, *prior.arguments,
-            sums.rows.location, new.location, new.scale, or_null(new.implicit), or_null(implicit_means), scalars,
-            np.int64(new.n_rows), np.float64(step.relaxation), np.float64(RIDGE),
+            sums.sums,
+            ratings.pointers,
+            ratings.distinct if shape.implicit else NULL,
+            *prior.arguments,
+            sums.rows.location,
+            new.location,
+            new.scale,
+            or_null(new.implicit),
+            or_null(implicit_means),
+            scalars,
+            np.int64(new.n_rows),
+            np.float64(step.relaxation),
+            np.float64(RIDGE),
         ),
-    )  # fmt: skip
+    )
     return new, implicit_means, scalars
 
 
-# ---- lines and sums ------------------------------------------------------------------------------
+# ---- lines and sums ----------------------------------------------------------------------------
 
 
 def other_lines(shape: Shape, others: RowPosterior) -> Array:
     """What a rating reads of the other side's row, and one more line of zeros."""
-    n, width = others.n_rows, shape.line.width
+    n = others.n_rows
+    width = shape.line.width
     out = cupy().empty((n + 1, width), np.float32)
-    fill, implicit = kernel("lines", "fill_others", shape.row_macros), or_null(others.implicit)
-    fill((-(-(n + 1) // LINES),), (BLOCK,), (others.location, others.scale, implicit, out, np.int64(n)))
+    fill = kernel("lines", "fill_others", shape.row_macros)
+    implicit = or_null(others.implicit)
+    fill(
+        (-(-(n + 1) // LINES),),
+        (BLOCK,),
+        (others.location, others.scale, implicit, out, np.int64(n)),
+    )
     return out
 
 
@@ -714,100 +851,160 @@ def row_lines(shape: Shape, rows: RowPosterior) -> Array:
     """The factors of the other side's moments in E[u²]."""
     out = cupy().empty((rows.n_rows, shape.row_width), np.float32)
     fill = kernel("lines", "fill_rows", shape.row_macros)
-    fill((-(-rows.n_rows // LINES),), (BLOCK,), (rows.location, rows.scale, out, np.int64(rows.n_rows)))
+    fill(
+        (-(-rows.n_rows // LINES),),
+        (BLOCK,),
+        (rows.location, rows.scale, out, np.int64(rows.n_rows)),
+    )
     return out
 
 
 def mean_lines(shape: Shape, rows: RowPosterior) -> Array:
-    """E[x] of the row x = [1, L, b] (or [L, 0]), in the places of E[z] among the moments with signed sums."""
-    line, fixed = shape.line, shape.fixed
+    """E[x] of the row x = [1, L, b] (or [L, 0]), in the places of E[z] among the moments with
+    signed sums.
+    """
+    line = shape.line
+    fixed = shape.fixed
     first = shape.packed - (line.moments - line.signed) * line.group
     out = cupy().zeros((rows.n_rows, line.signed * line.group), np.float32)
     out[:, first + fixed : first + shape.size] = rows.mean
     if fixed:
-        out[:, first], out[:, first + shape.size] = 1.0, rows.intercept
+        out[:, first] = 1.0
+        out[:, first + shape.size] = rows.intercept
     return out
 
 
 def rating_sums(
-    ratings: DeviceRatings, line: LineShape, of_rows: Array, of_others: Array, kappa: float = 1.0,
-    mode: int = MODE_LOGISTIC, data: Array = None,
-) -> Array:  # fmt: skip
-    """Sums over the ratings of every row (``sums.cu``). In rows without ratings only products are set, to 0."""
-    cp, cuts = cupy(), ratings.cuts
+    ratings: DeviceRatings,
+    line: LineShape,
+    of_rows: Array,
+    of_others: Array,
+    kappa: float = 1.0,
+    mode: int = MODE_LOGISTIC,
+    data: Array = None,
+) -> Array:
+    """Sums over the ratings of every row (``sums.cu``).
+
+    In rows without ratings only products are set, to 0.
+    """
+    cp = cupy()
+    cuts = ratings.cuts
     macros = sum_macros(line, ratings, mode)
     n_tasks = len(cuts.first_rows)
     acc = (cp.zeros if mode == MODE_PRODUCT else cp.empty)((ratings.n_rows, line.sums), np.float32)
     partial = cp.empty((2 * n_tasks, line.sums), np.float32)
     kernel("sums", "sum_rows", macros)(
-        (-(-n_tasks // line.tasks_per_block),), (line.threads,),
+        (-(-n_tasks // line.tasks_per_block),),
+        (line.threads,),
         (
-            ratings.codes, or_null(ratings.weights), ratings.pointers, cuts.first_rows, or_null(of_rows), of_others,
-            acc, partial, or_null(data), np.int64(ratings.n), np.int32(n_tasks), np.uint32(ratings.n_columns),
+            ratings.codes,
+            or_null(ratings.weights),
+            ratings.pointers,
+            cuts.first_rows,
+            or_null(of_rows),
+            of_others,
+            acc,
+            partial,
+            or_null(data),
+            np.int64(ratings.n),
+            np.int32(n_tasks),
+            np.uint32(ratings.n_columns),
             np.float32(kappa),
         ),
-    )  # fmt: skip
+    )
     if n_tasks > 1:
         join = kernel("sums", "join_few", macros)
-        launch(join, 32 * (n_tasks - 1), cuts.first_rows, np.int32(n_tasks), ratings.pointers, partial, acc)
+        launch(
+            join,
+            32 * (n_tasks - 1),
+            cuts.first_rows,
+            np.int32(n_tasks),
+            ratings.pointers,
+            partial,
+            acc,
+        )
     if len(cuts.many):
         join = kernel("sums", "join_many", macros)
         join((len(cuts.many),), (256,), (cuts.many, ratings.pointers, partial, acc))
     return acc
 
 
-# ---- maps ----------------------------------------------------------------------------------------
+# ---- maps --------------------------------------------------------------------------------------
 
 
 def apply_map(posterior: RowPosterior, by: RowMap) -> None:
-    shape, n = Shape.of(posterior.form), posterior.n_rows
+    shape = Shape.of(posterior.form)
+    n = posterior.n_rows
     matrices = np.zeros((3, shape.size, shape.size))
-    matrices[0], matrices[1, 0] = by.matrix, by.shift
+    matrices[0] = by.matrix
+    matrices[1, 0] = by.shift
     if posterior.implicit is not None:
         assert by.other is not None
         matrices[2] = by.other
     matrix, shift, other = cupy().asarray(matrices)
     blocks = min(MAP_BLOCKS, -(-n // shape.map_rows))
     kernel("maps", "map_rows", shape.map_macros, shape.map_bytes)(
-        (blocks,), (shape.map_rows * shape.map_lanes,),
-        (posterior.location, posterior.scale, or_null(posterior.implicit), matrix, shift, other, np.int64(n)),
+        (blocks,),
+        (shape.map_rows * shape.map_lanes,),
+        (
+            posterior.location,
+            posterior.scale,
+            or_null(posterior.implicit),
+            matrix,
+            shift,
+            other,
+            np.int64(n),
+        ),
         shared_mem=shape.map_bytes,
-    )  # fmt: skip
+    )
 
 
 def move_implicit(posterior: RowPosterior, by: ImplicitMove) -> None:
-    shape, n = Shape.of(posterior.form), posterior.n_rows
+    shape = Shape.of(posterior.form)
+    n = posterior.n_rows
     blocks = min(MAP_BLOCKS, -(-n // shape.map_rows))
     matrix = cupy().asarray(np.ascontiguousarray(by.matrix))
     kernel("maps", "move_implicit", shape.map_macros)(
-        (blocks,), (shape.map_rows * shape.map_lanes,),
+        (blocks,),
+        (shape.map_rows * shape.map_lanes,),
         (posterior.implicit, matrix, np.int32(by.value), np.int32(by.directions), np.int64(n)),
-    )  # fmt: skip
+    )
 
 
-# ---- statistics ----------------------------------------------------------------------------------
+# ---- statistics --------------------------------------------------------------------------------
 
 
 def side_statistics(
-    ratings: DeviceRatings, old: Array, new: RowPosterior, prior: DevicePrior, implicit_means: Array, scalars: Array,
-    want_data: bool, features: Array,
-) -> SideStatistics:  # fmt: skip
+    ratings: DeviceRatings,
+    old: Array,
+    new: RowPosterior,
+    prior: DevicePrior,
+    implicit_means: Array,
+    scalars: Array,
+    want_data: bool,
+    features: Array,
+) -> SideStatistics:
     """``SideStatistics`` of updated rows, in one transfer.
 
-    ``old`` are the means before the update, ``implicit_means`` and ``scalars`` what ``updated`` returns beside the
-    rows. The first part of the data term comes with the sums of the next half step (``CudaEngine.data_term``).
+    ``old`` are the means before the update, ``implicit_means`` and ``scalars`` what ``updated``
+    returns beside the rows. The first part of the data term comes with the sums of the next half
+    step (``CudaEngine.data_term``).
     """
-    shape, cp = Shape.of(new.form), cupy()
+    shape = Shape.of(new.form)
+    cp = cupy()
     parts = _parts(ratings, shape, old, new, prior.explained, implicit_means, jobs(shape))
     results = cp.empty(len(parts) + len(scalars))
     fold(parts, results[: len(parts)])
     fold(scalars, results[len(parts) :])
-    numbers, cross = results.get(), np.zeros((0, shape.size + 2 * shape.rank * shape.implicit))
+    numbers = results.get()
+    cross = np.zeros((0, shape.size + 2 * shape.rank * shape.implicit))
     if features is not None:
         shift = new.location.astype(np.float64) - prior.means(implicit_means, shape.fixed)
         if shape.implicit:
             assert new.features is not None
-            directions = new.features.directions * cp.sqrt(ratings.distinct.astype(np.float64))[:, None]
+            directions = (
+                new.features.directions * cp.sqrt(ratings.distinct.astype(np.float64))[:, None]
+            )
             shift = cp.hstack([shift, directions])
         shift *= cp.diff(ratings.pointers)[:, None] > 0
         cross = (features.astype(np.float64).T @ shift).get()
@@ -815,12 +1012,15 @@ def side_statistics(
     split = np.split(numbers, np.cumsum(widths))
     covariance, gram, change_gram, change_cross, distance_gram, *implicit, two = split
     log_volume, linear = two
-    rank, square = shape.rank, (shape.size + shape.fixed,) * 2
-    coef_gram, direction_gram = np.zeros((0, 0)), np.zeros((0, square[0]))
+    rank = shape.rank
+    square = (shape.size + shape.fixed,) * 2
+    coef_gram = np.zeros((0, 0))
+    direction_gram = np.zeros((0, square[0]))
     implicit_gram = np.zeros((rank + 1, rank + 1))
     implicit_gram[0, 0] = ratings.n
     if shape.implicit:
-        implicit_gram, coef_gram = implicit[0].reshape(rank + 1, rank + 1), _coef_gram(implicit[1:7], rank)
+        implicit_gram = implicit[0].reshape(rank + 1, rank + 1)
+        coef_gram = _coef_gram(implicit[1:7], rank)
         direction_gram = _direction_gram([part.reshape(square)[-rank:] for part in implicit[7:]])
     return SideStatistics(
         count=ratings.n_rated,
@@ -854,7 +1054,10 @@ def _coef_gram(parts: list[Vector], rank: int) -> Vector:
 
 
 def _direction_gram(parts: list[Vector]) -> Vector:
-    """[YᵀX' YᵀY] with Y = [S Q], from SX', QX', SS, SQ and QQ; the last three have the columns of X'."""
+    """[YᵀX' YᵀY] with Y = [S Q], from SX', QX', SS, SQ and QQ;
+
+    the last three have the columns of X'.
+    """
     (se, qe), (ss, sq, qq) = parts[:2], (part[:, -len(part) :] for part in parts[2:])
     return np.block([[se, ss, sq], [qe, sq.T, qq]])
 
@@ -866,7 +1069,13 @@ def jobs(shape: Shape) -> range:
 def numbers_of(shape: Shape, job: int) -> int:
     if job == SCALES:
         return shape.size if shape.spread else shape.packed
-    width = shape.rank if W_W <= job <= D_D else shape.rank + 1 if job == T_T else shape.size + shape.fixed
+    width = (
+        shape.rank
+        if W_W <= job <= D_D
+        else shape.rank + 1
+        if job == T_T
+        else shape.size + shape.fixed
+    )
     return width * width
 
 
@@ -878,20 +1087,37 @@ def fold(table: Array, out: Array) -> None:
 
 
 def _parts(
-    ratings: DeviceRatings, shape: Shape, old: Array, rows: RowPosterior, explained: Array, implicit_means: Array,
+    ratings: DeviceRatings,
+    shape: Shape,
+    old: Array,
+    rows: RowPosterior,
+    explained: Array,
+    implicit_means: Array,
     chosen: range,
-) -> Array:  # fmt: skip
+) -> Array:
     """The sums of these jobs: a line for each sum, a column for each share of the rows."""
     blocks = min(TOTAL_BLOCKS, -(-ratings.n_rows // LEAST_ROWS))
     out = cupy().empty((sum(numbers_of(shape, job) for job in chosen), blocks))
-    explained, implicit_means, implicit = (or_null(array) for array in (explained, implicit_means, rows.implicit))
+    explained, implicit_means, implicit = (
+        or_null(array) for array in (explained, implicit_means, rows.implicit)
+    )
     kernel("totals", "statistics", shape.total_macros)(
-        (blocks, len(chosen)), (THREADS,),
+        (blocks, len(chosen)),
+        (THREADS,),
         (
-            ratings.pointers, ratings.distinct if shape.implicit else NULL, old, rows.location, rows.scale, explained,
-            implicit_means, implicit, np.int32(chosen[0]), out, np.int64(ratings.n_rows),
+            ratings.pointers,
+            ratings.distinct if shape.implicit else NULL,
+            old,
+            rows.location,
+            rows.scale,
+            explained,
+            implicit_means,
+            implicit,
+            np.int32(chosen[0]),
+            out,
+            np.int64(ratings.n_rows),
         ),
-    )  # fmt: skip
+    )
     return out
 
 

@@ -1,14 +1,16 @@
 """The sizes of the kernels for one form of a row, and the places of their numbers in memory.
 
-A line of the other side has the moments E[z zᵀ] of z = [R, 1], packed (``core.losses.logistic``), followed by the
-vectors of implicit features. A group of threads reads it together. With 4 threads that hold 20 moments each:
+A line of the other side has the moments E[z zᵀ] of z = [R, 1], packed (``core.losses.logistic``),
+followed by the vectors of implicit features. A group of threads reads it together. With 4 threads
+that hold 20 moments each:
 
     memory        0 1 2 3   4 5 6 7   8 9 10 11   12 13 14 15   16 17 18 19   …   76 77 78 79
     thread        0         1         2           3             0             …   3
     its register  0 1 2 3   0 1 2 3   0 1 2  3    0  1  2  3    4  5  6  7    …   16 17 18 19
 
-So every thread reads 16 bytes at a time, and its neighbours read the adjacent bytes. The groups of a warp sum
-different ratings of a row. In the end each group has a part of the sums and writes it in the order of the line.
+So every thread reads 16 bytes at a time, and its neighbours read the adjacent bytes. The groups of
+a warp sum different ratings of a row. In the end each group has a part of the sums and writes it in
+the order of the line.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ TASK = 512  # ratings of a task
 MANY_TASKS = 32  # a row with more tasks than that is joined by a whole block of threads
 RATING_MACROS = {"TASK": TASK}
 MODE_LOGISTIC, MODE_PRODUCT, MODE_READS, MODE_CURVATURE = range(4)  # what sums.cu sums
-WARP, BLOCK = 32, 128  # numbers of threads
+WARP = 32
+BLOCK = 128  # numbers of threads
 REGISTERS = 65536  # of a multiprocessor
 OTHER_REGISTERS = 28  # of a thread of sums.cu, for addresses, codes and the like
 
@@ -89,24 +92,32 @@ class LineShape:
     @property
     def macros(self) -> dict[str, int]:
         return {
-            "GROUP": self.group, "MOMENTS": self.moments, "IMPLICIT": self.implicit, "SIGNED": self.signed,
+            "GROUP": self.group,
+            "MOMENTS": self.moments,
+            "IMPLICIT": self.implicit,
+            "SIGNED": self.signed,
             "VALUES": self.values,
-        }  # fmt: skip
+        }
 
     def sum_macros(self, weighted: bool, mode: int, cached: bool = False) -> dict[str, int]:
         """The macros of ``sums.cu``. ``cached``: whether all lines fit the cache of the device.
 
-        A group reads two ratings at once. From the cache one is enough: that takes fewer registers, so more blocks run
-        at the same time. The order of the sums is the same.
+        A group reads two ratings at once. From the cache one is enough: that takes fewer registers,
+        so more blocks run at the same time. The order of the sums is the same.
         """
         ahead = 1 if cached else 2
         read = self.moments + self.implicit
         registers = ahead * read + self.moments + self._summed + OTHER_REGISTERS + 8 * ahead
         blocks = max(1, REGISTERS // (self.threads * registers))
         return {
-            **self.macros, **RATING_MACROS, "MANY_TASKS": MANY_TASKS, "AHEAD": ahead, "WEIGHTED": int(weighted),
-            "MODE": mode, "MIN_BLOCKS": blocks,
-        }  # fmt: skip
+            **self.macros,
+            **RATING_MACROS,
+            "MANY_TASKS": MANY_TASKS,
+            "AHEAD": ahead,
+            "WEIGHTED": int(weighted),
+            "MODE": mode,
+            "MIN_BLOCKS": blocks,
+        }
 
 
 @dataclass(frozen=True)
@@ -133,9 +144,15 @@ class Shape:
 
     @cached_property
     def line(self) -> LineShape:
-        """Rows of the moments of [R, 1], D + 1 coordinates, and of 4K numbers of implicit features."""
+        """Rows of the moments of [R, 1], D + 1 coordinates, and of 4K numbers of implicit
+        features.
+        """
         numbers = packed_size(self.size + 1)
-        group = next(threads for threads in GROUPS if MOST_MOMENTS * threads >= _rounded(numbers, 4 * threads))
+        group = next(
+            threads
+            for threads in GROUPS
+            if MOST_MOMENTS * threads >= _rounded(numbers, 4 * threads)
+        )
         moments = _rounded(numbers, 4 * group) // group
         implicit = _one_read(-(-SENT_VECTORS * self.rank * self.implicit // group))
         return LineShape(group, moments, implicit, moments - self.packed // (4 * group) * 4)
@@ -144,11 +161,13 @@ class Shape:
     def row_width(self) -> int:
         return self.line.moments * self.line.group
 
-    # ---- lines.cu, solve.cu, maps.cu ---------------------------------------------------------------------------------
+    # ---- lines.cu, solve.cu, maps.cu ------------------------------------------------------------
 
     @property
     def edge(self) -> int:
-        """1 if the last coordinate of a system is solved separately, since one more would take a larger grid."""
+        """1 if the last coordinate of a system is solved separately, since one more would take a
+        larger grid.
+        """
         return int(self.size - 1 in (32, 64))
 
     @property
@@ -202,7 +221,7 @@ class Shape:
         down, across = self.grid
         return {**self.total_macros, "DOWN": down, "ACROSS": across, "MAP_LANES": self.map_lanes}
 
-    # ---- pairs.cu, totals.cu -----------------------------------------------------------------------------------------
+    # ---- pairs.cu, totals.cu --------------------------------------------------------------------
 
     @cached_property
     def pair_macros(self) -> dict[str, int]:

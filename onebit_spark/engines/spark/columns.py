@@ -1,4 +1,7 @@
-"""The columns of a DataFrame of ratings: their names and types, ids and labels, what is held out of them."""
+"""The columns of a DataFrame of ratings:
+
+their names and types, ids and labels, what is held out of them.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
 
 
 def type_of(table: DataFrame, column: str) -> T.DataType:
-    """The type of a column, from the schema. Without a column "user", Spark takes ``col("user")`` for a function."""
+    """The type of a column, from the schema.
+
+    Without a column "user", Spark takes ``col("user")`` for a function.
+    """
     if problem := column_problem(table, column):
         raise RequestError(problem)
     return matching(table, column)[0].dataType
@@ -74,9 +80,12 @@ def type_of(table: DataFrame, column: str) -> T.DataType:
 
 def refuse_other_frames(table: DataFrame) -> None:
     if not hasattr(table, "sparkSession"):
-        kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}".removeprefix("builtins ")
+        kind = f"{type(table).__module__.partition('.')[0]} {type(table).__name__}".removeprefix(
+            "builtins "
+        )
         raise RequestError(
-            f"Spark takes a Spark DataFrame, not a {kind}: use spark.createDataFrame, or fit and predict without "
+            f"Spark takes a Spark DataFrame, not a {kind}: use spark.createDataFrame, or fit and "
+            "predict without "
             "Spark (onebit_spark.fit_table, onebit_spark.load)"
         )
 
@@ -85,13 +94,16 @@ def refuse_stream(table: DataFrame, what: str = "the ratings") -> None:
     refuse_other_frames(table)
     if table.isStreaming:
         raise RequestError(
-            f"{what} are a stream, which has no end: give a table, or the batches of the stream one by one, with "
+            f"{what} are a stream, which has no end: give a table, or the batches of the stream "
+            "one by one, with "
             "foreachBatch (docs/streaming.md)"
         )
 
 
 def checked_ids(table: DataFrame, columns: Sequence[str]) -> list[Column]:
-    """The columns, checked lazily: if an id is null or NaN, the first action fails with the number of such ids.
+    """The columns, checked lazily:
+
+    if an id is null or NaN, the first action fails with the number of such ids.
 
     The counts are one subquery for all columns. There is none if the schema excludes such ids.
     """
@@ -102,14 +114,23 @@ def checked_ids(table: DataFrame, columns: Sequence[str]) -> list[Column]:
     checked = []
     for place, (column, is_absent) in enumerate(zip(columns, absent, strict=True)):
         number = F.lit("some") if counts is None else F.format_number(counts[place], 0)
-        message = F.lit(f"column {column!r} holds "), number, F.lit(" null or NaN ids: drop or fill such rows")
-        checked.append(F.when(is_absent, F.raise_error(F.concat(*message))).otherwise(F.col(quoted(column))))
+        message = (
+            F.lit(f"column {column!r} holds "),
+            number,
+            F.lit(" null or NaN ids: drop or fill such rows"),
+        )
+        checked.append(
+            F.when(is_absent, F.raise_error(F.concat(*message))).otherwise(F.col(quoted(column)))
+        )
     return checked
 
 
 @dataclass(frozen=True)
 class DerivedRatings:
-    """What ratings were derived from: a table of which some are held out, or have the weight 0, by its columns."""
+    """What ratings were derived from:
+
+    a table of which some are held out, or have the weight 0, by its columns.
+    """
 
     table: DataFrame
     columns: Columns | None = None  # None: nothing is missing
@@ -122,7 +143,8 @@ _DERIVED: WeakKeyDictionary[DataFrame, DerivedRatings] = WeakKeyDictionary()
 def mark_as_derived(
     ratings: DataFrame, table: DataFrame, columns: Columns, holdout: Holdout | None = None
 ) -> DataFrame:
-    """Record that ratings are those of a table without the held-out ones and those of weight 0, and return them.
+    """Record that ratings are those of a table without the held-out ones and those of weight 0, and
+    return them.
 
     Their plan only shows a filter.
     """
@@ -142,7 +164,9 @@ def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
     if columns.weight is None:
         return df
     check_columns(df, columns)
-    is_there = F.coalesce(weight_number(columns.weight) != 0, F.lit(True))  # a bad weight is refused later
+    is_there = F.coalesce(
+        weight_number(columns.weight) != 0, F.lit(True)
+    )  # a bad weight is refused later
     return mark_as_derived(df.where(is_there), df, columns)
 
 
@@ -153,7 +177,9 @@ def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
 
 
 def cell_hash(df: DataFrame, columns: Columns) -> Column:
-    """A hash of the cell (user, item), the same for all integral widths, which interchange as ids."""
+    """A hash of the cell (user, item), the same for all integral widths, which interchange
+    as ids.
+    """
     ids = []
     for name in (columns.user, columns.item):
         integral = type_of(df, name).simpleString() in INTEGRAL
@@ -187,7 +213,10 @@ def check_columns(df: DataFrame, columns: Columns) -> None:
 
 def rating_lines(df: DataFrame, columns: Columns) -> DataFrame:
     """(user, item, positive), and the weights if there are any, of ratings that were checked."""
-    ids = (F.col(quoted(name)).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM)))
+    ids = (
+        F.col(quoted(name)).alias(alias)
+        for name, alias in ((columns.user, USER), (columns.item, ITEM))
+    )
     label = positive(df, columns.label, columns.threshold).alias(LABEL)
     weight = [] if columns.weight is None else [weight_number(columns.weight).alias(WEIGHT)]
     return df.select(*ids, label, *weight)
@@ -195,11 +224,16 @@ def rating_lines(df: DataFrame, columns: Columns) -> DataFrame:
 
 def given_ratings(df: DataFrame, columns: Columns) -> DataFrame:
     """The columns of ratings under the names of INSIDE, as they are: nothing is checked yet."""
-    return df.select(*(F.col(quoted(name)).alias(INSIDE[role]) for role, name in columns.roles.items()))
+    return df.select(
+        *(F.col(quoted(name)).alias(INSIDE[role]) for role, name in columns.roles.items())
+    )
 
 
 def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) -> pa.Table:
-    """The table of side features on the driver, by one Spark job; its ids must be of the type of the ratings' ids."""
+    """The table of side features on the driver, by one Spark job;
+
+    its ids must be of the type of the ratings' ids.
+    """
     try:
         refuse_stream(frame, "they")
         kind, *_ = [type_of(frame, name) for name in (column, *frame.columns)]
@@ -216,17 +250,21 @@ def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) 
     return checked_lines(frame.select(*plain).toArrow(), column, whose)
 
 
-def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
+def split_off(
+    df: DataFrame, columns: Columns, fraction: float, seed: int
+) -> tuple[DataFrame, DataFrame]:
     """The ratings to fit, and about ``fraction`` of them that are held out.
 
-    A hash of user and item decides. So the labels play no part, the same ratings are held out however the input is
-    partitioned or read again, and all ratings of one cell go the same way.
+    A hash of user and item decides. So the labels play no part, the same ratings are held out
+    however the input is partitioned or read again, and all ratings of one cell go the same way.
     """
     if problem := declared(FitConfig)["seed"].problem(seed):
         raise RequestError(str(problem))
     check_columns(df, columns)
     held_out = coin(columns, fraction, seed)
-    return mark_as_derived(df.where(~held_out), df, columns, Holdout(fraction, seed)), df.where(held_out)
+    return mark_as_derived(df.where(~held_out), df, columns, Holdout(fraction, seed)), df.where(
+        held_out
+    )
 
 
 def coin(columns: Columns, fraction: float, seed: int) -> Column:

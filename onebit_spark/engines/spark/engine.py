@@ -1,4 +1,7 @@
-"""From a DataFrame of ratings to the engine of its exchange, on the driver or on the executors; factors of models."""
+"""From a DataFrame of ratings to the engine of its exchange, on the driver or on the executors;
+
+factors of models.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,9 @@ PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
 OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
 
 
-Loaded = CollectedRatings | RatingSurvey  # what an engine starts from: ratings on the driver, or on the executors
+Loaded = (
+    CollectedRatings | RatingSurvey
+)  # what an engine starts from: ratings on the driver, or on the executors
 
 
 @contextmanager
@@ -100,11 +105,14 @@ def load_ratings(
 ) -> Iterator[tuple[Exchange, Loaded]]:
     """The exchange of the ratings, and the ratings checked, counted and loaded for it.
 
-    Their number decides whether they are collected on the driver. If they are not, or if the factors of their ids turn
-    out to be too large, an aggregation counts them by their ids. ``counted`` is their size, if it is known already.
+    Their number decides whether they are collected on the driver. If they are not, or if the
+    factors of their ids turn out to be too large, an aggregation counts them by their ids.
+    ``counted`` is their size, if it is known already.
     """
     spark = ratings.sparkSession
-    limits = ClusterLimits(driver_limits(spark), parallelism(spark), not is_connect(spark), most_ratings)
+    limits = ClusterLimits(
+        driver_limits(spark), parallelism(spark), not is_connect(spark), most_ratings
+    )
     if counted is None and (wanted == "driver" or (wanted == "auto" and most_ratings != 0)):
         with described(spark, "survey"):
             counted = estimate_size(ratings, columns)
@@ -119,12 +127,18 @@ def load_ratings(
             yield exchange, collected
             return
         del collected  # or it would stay here until the fit ends
-    with survey_ratings(ratings, columns, collect_ids=exchange.exchange not in ("shuffle", "mixed")) as survey:
+    with survey_ratings(
+        ratings, columns, collect_ids=exchange.exchange not in ("shuffle", "mixed")
+    ) as survey:
         yield decide(wanted, counted, (survey.n_users, survey.n_items), form, limits), survey
 
 
 def open_state(
-    spark: SparkSession, exchange: str, loaded: RatingSurvey, config: FitConfig, execution: Execution
+    spark: SparkSession,
+    exchange: str,
+    loaded: RatingSurvey,
+    config: FitConfig,
+    execution: Execution,
 ) -> AbstractContextManager[FitState[Table]]:
     """The state of a fit by an exchange on the executors."""
     folder = None
@@ -133,24 +147,34 @@ def open_state(
         folder = work_folder(spark, execution.work_dir or execution.checkpoint_dir)
         if folder is None:
             log.warning(
-                "the factors are stored on the executors, and a lost executor ends the fit: set checkpointDir, or "
+                "the factors are stored on the executors, and a lost executor ends the fit: set "
+                "checkpointDir, or "
                 "sparkContext.setCheckpointDir, to a folder that all executors can reach"
             )
     fewer: Side = "rows" if loaded.n_users < loaded.n_items else "cols"
     held: dict[str, frozenset[Side]] = {
-        "broadcast": frozenset(SIDES), "mixed": frozenset([fewer]), "shuffle": frozenset()
-    }  # fmt: skip
+        "broadcast": frozenset(SIDES),
+        "mixed": frozenset([fewer]),
+        "shuffle": frozenset(),
+    }
     blocks = execution.row_blocks, execution.col_blocks
     takes = partial(
-        takes_slice, loaded.weight is not None, form_of(config), driver_limits(spark), execution.driver_ratings
+        takes_slice,
+        loaded.weight is not None,
+        form_of(config),
+        driver_limits(spark),
+        execution.driver_ratings,
     )
-    return executor_state(spark, loaded, blocks, form_of(config), Storage(folder), held[exchange], takes)
+    return executor_state(
+        spark, loaded, blocks, form_of(config), Storage(folder), held[exchange], takes
+    )
 
 
 def work_folder(spark: SparkSession, given: str | None) -> Location | None:
     """A new folder for files that all executors can reach, or None if no such folder is known.
 
-    It is in ``given``, else in the application's checkpoint folder, else, on a single machine, in a temporary one.
+    It is in ``given``, else in the application's checkpoint folder, else, on a single machine, in a
+    temporary one.
     """
     name = f"onebit-{uuid.uuid4().hex[:12]}"
     base = given or checkpoint_folder(spark)
@@ -165,45 +189,57 @@ def work_folder(spark: SparkSession, given: str | None) -> Location | None:
 
 @contextmanager
 def executor_state(
-    spark: SparkSession, survey: RatingSurvey, blocks: tuple[int | None, int | None], form: Form, storage: Storage,
-    held: frozenset[Side], takes: Takes | None = None,
-) -> Iterator[FitState[Table]]:  # fmt: skip
+    spark: SparkSession,
+    survey: RatingSurvey,
+    blocks: tuple[int | None, int | None],
+    form: Form,
+    storage: Storage,
+    held: frozenset[Side],
+    takes: Takes | None = None,
+) -> Iterator[FitState[Table]]:
     """The state of a fit over packed ratings.
 
     All caches, broadcasts and files are released at the end, also after an error.
 
-    ``held`` are the sides whose tables the driver holds. If it holds both, it also knows all ids. ``takes`` decides
-    which slices of the ratings the driver searches.
+    ``held`` are the sides whose tables the driver holds. If it holds both, it also knows all ids.
+    ``takes`` decides which slices of the ratings the driver searches.
     """
     with ExitStack() as release:
         release.callback(storage.clear)
         broadcasts = Broadcasts(spark)
         release.callback(broadcasts.close)
-        session, cores = working_session(spark), parallelism(spark)
+        session = working_session(spark)
+        cores = parallelism(spark)
         with described(spark, "blocking"):
             if held == frozenset(SIDES):
                 ids, plans, chunks, wide = _with_collected_ids(survey, blocks, cores, broadcasts)
                 expect_long_lines(session, 1)
             else:
-                ids, plans, chunks, wide = _with_sorted_ids(survey, blocks, cores, form, held, release)
+                ids, plans, chunks, wide = _with_sorted_ids(
+                    survey, blocks, cores, form, held, release
+                )
                 expect_long_lines(session)
             blocking = Blocking(session, storage, release, plans, wide)
             sides = blocking.blocked(truncate_plan(chunks, session))
             for blocked in sides.values():
                 if blocked.n_ratings != survey.counts.n:
                     raise not_deterministic(
-                        f"{survey.counts.n:,} ratings were counted but {blocked.n_ratings:,} blocked"
+                        f"{survey.counts.n:,} ratings were counted but {blocked.n_ratings:,} "
+                        "blocked"
                     )
         engine = SparkEngine(blocking, sides, broadcasts, survey.weight is not None, takes)
-        counted, blocked_sum = survey.weight, engine.total_weight
+        counted = survey.weight
+        blocked_sum = engine.total_weight
         if counted is not None and not abs(blocked_sum - counted) <= 1e-6 * counted:
             raise not_deterministic(
-                f"the weights summed to {counted:.9g} when they were counted, and to {blocked_sum:.9g} later"
+                f"the weights summed to {counted:.9g} when they were counted, and to "
+                f"{blocked_sum:.9g} later"
             )
         yield FitState(engine, ids=ids)
 
 
-# The ids with their numbers, the division into blocks, the ratings in chunks for the blocks of rows, ``Blocking.wide``
+# The ids with their numbers, the division into blocks, the ratings in chunks for the blocks of
+# rows, ``Blocking.wide``
 _NumberedRatings = tuple[Mapping[Side, Ids], dict[Side, SidePlan], DataFrame, bool]
 
 
@@ -211,7 +247,9 @@ def _with_collected_ids(
     survey: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, broadcasts: Broadcasts
 ) -> _NumberedRatings:
     """The driver numbers all ids, and broadcasts them."""
-    all_ids, plans, sent = survey.ids(), dict[Side, SidePlan](), list[Broadcast[SideTable]]()
+    all_ids = survey.ids()
+    plans = dict[Side, SidePlan]()
+    sent = list[Broadcast[SideTable]]()
     for (side, ids), given in zip(all_ids.items(), blocks, strict=True):
         n = len(ids)
         n_blocks = given or min(n, multiple_of(cores, default_blocks(survey.counts.n, n, cores)))
@@ -220,18 +258,25 @@ def _with_collected_ids(
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
         counted = CountedRows(rows, ids.counts, ids.positives) if survey.weight is None else None
         sent.append(broadcasts.send(table))
-        plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent[-1], counted)
+        plans[side] = SidePlan(
+            placement, n, default_tasks(n_blocks, cores), True, sent[-1], counted
+        )
     users, items = sent
     number = partial(number_bundles, users, items)
     return all_ids, plans, survey.packed.bundles.select(*BUNDLES).mapInArrow(number, CHUNKS), False
 
 
 def _with_sorted_ids(
-    survey: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, form: Form, held: frozenset[Side],
+    survey: RatingSurvey,
+    blocks: tuple[int | None, int | None],
+    cores: int,
+    form: Form,
+    held: frozenset[Side],
     release: ExitStack,
-) -> _NumberedRatings:  # fmt: skip
+) -> _NumberedRatings:
     """A distributed sort numbers the ids. Nothing on the driver grows with them."""
-    n, ids = survey.counts.n, number_ids(survey, release)
+    n = survey.counts.n
+    ids = number_ids(survey, release)
     n_blocks: dict[Side, int] = {}
     for side, given in zip(SIDES, blocks, strict=True):
         sent = 0 if OTHER[side] in held else ids[OTHER[side]].n_rows
@@ -240,23 +285,29 @@ def _with_sorted_ids(
     wide = max(side.n_rows for side in ids.values()) >= WIDE
     plans: dict[Side, SidePlan] = {}
     for side, count in n_blocks.items():
-        # A few blocks per task, as many as have the ratings of one large block: lines travel between fewer tasks.
+        # A few blocks per task, as many as have the ratings of one large block: lines travel
+        # between fewer tasks.
         n_tasks = max(default_tasks(count, cores), min(count, -(-n // RATINGS_PER_BLOCK)))
         plans[side] = SidePlan(placed[side], ids[side].n_rows, n_tasks, side in held)
     return ids, plans, encoded(survey.packed, ids, placed["rows"], wide), wide
 
 
 def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: int) -> int:
-    """So many blocks that neither the rows of a block nor those of the other side that it needs take much memory.
+    """So many blocks that neither the rows of a block nor those of the other side that it needs
+    take much memory.
 
     ``n_sent`` is the number of rows of the other side that may be sent to a block.
     """
     few = n_sent * form.sent.row_bytes <= PARTNER_BYTES
-    ratings = RATINGS_PER_BLOCK if few else min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.sent.row_bytes)
-    return default_blocks(n_ratings, n_rows, max(cores, -(-n_rows * form.row_bytes // OWN_BYTES)), ratings)
+    ratings = (
+        RATINGS_PER_BLOCK if few else min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.sent.row_bytes)
+    )
+    return default_blocks(
+        n_ratings, n_rows, max(cores, -(-n_rows * form.row_bytes // OWN_BYTES)), ratings
+    )
 
 
-# ---- factors of models -----------------------------------------------------------------------------------------------
+# ---- factors of models -------------------------------------------------------------------------
 
 MOST_KEPT = 64 * 2**20  # bytes of a table that is also kept here
 PLAIN_IDS = {
@@ -271,27 +322,35 @@ TABLE = "_onebit_table"  # the attribute of a DataFrame that keeps the table it 
 
 
 def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
-    """A factor table of this process as a DataFrame. Spark sends it to the executors with every job that needs it.
+    """A factor table of this process as a DataFrame.
 
-    The batches have a bounded size in bytes: Spark bounds only the number of rows, and rows can be large.
+    Spark sends it to the executors with every job that needs it.
+
+    The batches have a bounded size in bytes: Spark bounds only the number of rows, and rows can be
+    large.
     """
     rows = max(1, BATCH_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
     batches = pa.Table.from_batches(table.to_batches(max_chunksize=rows), table.schema)
     frame = spark.createDataFrame(batches, schema=schema)
-    if table.nbytes <= MOST_KEPT and table["id"].type == PLAIN_IDS.get(schema["id"].dataType.simpleString()):
+    if table.nbytes <= MOST_KEPT and table["id"].type == PLAIN_IDS.get(
+        schema["id"].dataType.simpleString()
+    ):
         vars(frame)[TABLE] = plain_lists(table)
     return frame
 
 
 def collected_factors(frame: DataFrame) -> pa.Table:
-    """A factor table in this process: that which the DataFrame was made of, if it is in memory, else by a job."""
+    """A factor table in this process:
+
+    that which the DataFrame was made of, if it is in memory, else by a job.
+    """
     table = vars(frame).get(TABLE)
     return frame.toArrow() if table is None else table
 
 
 def factor_schema(info: ModelInfo, side: str, present: Collection[str] = ()) -> StructType:
-    """The schema of ``users`` or ``items``, for side "user" or "item", with the optional columns that are ``present``:
-    those of a checkpoint, and those of positions.
+    """The schema of ``users`` or ``items``, for side "user" or "item", with the optional columns
+    that are ``present``: those of a checkpoint, and those of positions.
     """
     columns = factor_columns(*info.table_form)
     if DIRECTIONS in present:
@@ -310,7 +369,9 @@ def factor_lines(numbers: NDArray[np.int64], own: Own) -> pa.Table:
     return plain_lists(table.rename_columns({"id": "number"}))
 
 
-def pack_rows(prior: RowPosterior, precision: str, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
+def pack_rows(
+    prior: RowPosterior, precision: str, batch: pa.RecordBatch
+) -> tuple[NDArray[np.int64], FloatArray]:
     rows = read_factors(batch.drop_columns(["id", "number"]).to_struct_array(), prior)
     return batch.column("number").to_numpy(), rows.packed().astype(precision)
 

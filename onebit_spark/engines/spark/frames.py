@@ -1,8 +1,11 @@
-"""DataFrames: rows between Spark and Python as Arrow batches, lines of binary cells, and plans. Much is Spark's own.
+"""DataFrames:
+
+rows between Spark and Python as Arrow batches, lines of binary cells, and plans. Much is Spark's
+own.
 
 lines of binary cells     a few long lines with large arrays, which are read without a copy
 rows as Arrow batches     batch by batch to the driver, and many short rows to the workers
-plans                     short ones, rows that the executors keep, known partitions, and the files that plans read
+plans                     short ones, rows that executors keep, known partitions, files of plans
 """
 
 from __future__ import annotations
@@ -31,12 +34,29 @@ from onebit_spark.data.locations import Location
 from onebit_spark.engines.spark.sessions import is_connect, one_ahead, own_session
 from onebit_spark.errors import FitFailed
 
-# ---- lines of binary cells -------------------------------------------------------------------------------------------
+# ---- lines of binary cells ----------------------------------------------------------------------
 
 NARROW = ("block", "key", "part", "place", "sender", "side")
 MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
-_JSON_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}  # others are the same
-_PLAIN = {"binary", "boolean", "byte", "date", "double", "float", "integer", "long", "short", "string", "timestamp"}
+_JSON_NAMES = {
+    "tinyint": "byte",
+    "smallint": "short",
+    "int": "integer",
+    "bigint": "long",
+}  # others are the same
+_PLAIN = {
+    "binary",
+    "boolean",
+    "byte",
+    "date",
+    "double",
+    "float",
+    "integer",
+    "long",
+    "short",
+    "string",
+    "timestamp",
+}
 
 
 def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
@@ -44,14 +64,22 @@ def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
 
 
 def binary_line(**cells: Any) -> pa.RecordBatch:
-    """One line. Arrays become binary cells, text stays text, integers are int64 (those of NARROW: int32)."""
+    """One line.
+
+    Arrays become binary cells, text stays text, integers are int64 (those of NARROW: int32).
+    """
     arrays = {}
     for name, value in cells.items():
         if isinstance(value, np.ndarray | pa.Buffer):
-            data = pa.py_buffer(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+            data = (
+                pa.py_buffer(np.ascontiguousarray(value))
+                if isinstance(value, np.ndarray)
+                else value
+            )
             if data.size > MOST_BYTES:
                 raise FitFailed(
-                    f"{name} of a block takes {data.size / 2**30:.1f} GiB, but a cell holds less than 2 GiB: set more "
+                    f"{name} of a block takes {data.size / 2**30:.1f} GiB, but a cell holds less "
+                    "than 2 GiB: set more "
                     "row and column blocks (a single row or column can have 5·10⁸ ratings)"
                 )
             offsets = pa.py_buffer(np.array([0, data.size], np.int32))
@@ -90,7 +118,10 @@ def schema_of(columns: str) -> StructType:
 
 
 def sql_type(kind: str) -> str | DataType:
-    """The type of this name in SQL, as ``StructType.add`` takes it. Spark parses those that are not plain."""
+    """The type of this name in SQL, as ``StructType.add`` takes it.
+
+    Spark parses those that are not plain.
+    """
     name = _JSON_NAMES.get(kind, kind)
     if name in _PLAIN:
         return name
@@ -99,7 +130,7 @@ def sql_type(kind: str) -> str | DataType:
     return DataType.fromDDL(kind)
 
 
-# ---- rows as Arrow batches -------------------------------------------------------------------------------------------
+# ---- rows as Arrow batches ---------------------------------------------------------------------
 
 UNEVEN = 2  # times as many jobs as partitions of average size would need
 ROWS_PER_BATCH = 65_536
@@ -111,8 +142,9 @@ T = TypeVar("T")
 def collect_in_parts(frame: DataFrame, parts: int, key: Column, read: Callable[[Batches], T]) -> T:
     """Apply ``read`` to all rows, collected in at least ``parts`` parts.
 
-    Several jobs collect some of the partitions each. If there are too few partitions, or a few of them hold most of the
-    rows, ``read`` starts again with a cached copy of the rows, divided by the integer ``key``.
+    Several jobs collect some of the partitions each. If there are too few partitions, or a few of
+    them hold most of the rows, ``read`` starts again with a cached copy of the rows, divided by the
+    integer ``key``.
     """
     if parts == 1:
         return read(arrow_batches(frame))
@@ -132,7 +164,10 @@ def collect_in_parts(frame: DataFrame, parts: int, key: Column, read: Callable[[
 
 
 def arrow_batches(frame: DataFrame) -> Batches:
-    """Collect the rows by one job, in batches as its tasks finish. ``toArrow`` would hold all rows first."""
+    """Collect the rows by one job, in batches as its tasks finish.
+
+    ``toArrow`` would hold all rows first.
+    """
     if is_connect(frame.sparkSession):
         yield from frame.toArrow().to_batches()
         return
@@ -146,7 +181,9 @@ def arrow_batches(frame: DataFrame) -> Batches:
 
 
 def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
-    """Collect the rows by several jobs, each over some of the partitions. None if there are fewer partitions.
+    """Collect the rows by several jobs, each over some of the partitions.
+
+    None if there are fewer partitions.
 
     The results of one job must fit ``spark.driver.maxResultSize``.
     """
@@ -167,7 +204,9 @@ def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
                 yield context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, partitions)
 
     def collected() -> Batches:
-        step = inheritable_thread_target(frame.sparkSession)(next)  # its jobs have the name of this thread's
+        step = inheritable_thread_target(frame.sparkSession)(
+            next
+        )  # its jobs have the name of this thread's
         for port, secret, *_ in one_ahead(served(), step):
             with _connected(port, secret) as stream:
                 for message in NoOpSerializer().load_stream(stream):
@@ -188,36 +227,49 @@ def _connected(port: Any, secret: str) -> Iterator[Any]:
 
 
 def cached_rows(frame: DataFrame) -> int | None:
-    """The number of rows of a frame that is wholly in Spark's cache; None if it is not, or on Spark Connect."""
+    """The number of rows of a frame that is wholly in Spark's cache;
+
+    None if it is not, or on Spark Connect.
+    """
     if is_connect(frame.sparkSession):
         return None
     jvm_frame: Any = frame._jdf
     plan = jvm_frame.queryExecution().optimizedPlan()
-    if plan.nodeName() != "InMemoryRelation" or not plan.cacheBuilder().isCachedColumnBuffersLoaded():
+    if (
+        plan.nodeName() != "InMemoryRelation"
+        or not plan.cacheBuilder().isCachedColumnBuffersLoaded()
+    ):
         return None
     rows = plan.stats().rowCount()
     return int(rows.get()) if rows.isDefined() else None
 
 
 def rows_session(spark: SparkSession) -> SparkSession:
-    """A session of our own for plans with many short rows: few large Arrow batches. Not on Spark Connect."""
+    """A session of our own for plans with many short rows:
+
+    few large Arrow batches. Not on Spark Connect.
+    """
     if is_connect(spark):
         return spark
-    parts, batch = "spark.sql.shuffle.partitions", "spark.sql.execution.arrow.maxRecordsPerBatch"
+    parts = "spark.sql.shuffle.partitions"
+    batch = "spark.sql.execution.arrow.maxRecordsPerBatch"
     return own_session(spark, {parts: str(spark.conf.get(parts)), batch: str(ROWS_PER_BATCH)})
 
 
 def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: StructType) -> DataFrame:
     """``frame.mapInArrow(work, schema)`` for many short rows in, and a few long lines out.
 
-    ``mapInArrow`` wraps every row into a structure and computes the size of the batch after each row, which takes
-    several times as long as reading the row. So the rows become Arrow batches as in ``toArrow``, and each batch travels
-    as bytes. This is the one RDD of the package. Spark Connect has no RDDs.
+    ``mapInArrow`` wraps every row into a structure and computes the size of the batch after each
+    row, which takes several times as long as reading the row. So the rows become Arrow batches as
+    in ``toArrow``, and each batch travels as bytes. This is the one RDD of the package. Spark
+    Connect has no RDDs.
     """
     if is_connect(frame.sparkSession):
         return frame.mapInArrow(work, schema)
     plan: Any = frame._jdf
-    batches: RDD[bytes] = RDD(plan.toArrowBatchRdd().toJavaRDD(), frame.sparkSession.sparkContext, NoOpSerializer())
+    batches: RDD[bytes] = RDD(
+        plan.toArrowBatchRdd().toJavaRDD(), frame.sparkSession.sparkContext, NoOpSerializer()
+    )
     columns = frame.limit(0).toArrow().schema
 
     def run(messages: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
@@ -226,18 +278,24 @@ def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: Struc
             yield from zip(*(column.to_pylist() for column in lines.columns), strict=True)
 
     with _workers_of_map_in_arrow(frame.sparkSession):
-        return frame.sparkSession.createDataFrame(batches.mapPartitions(run), schema, verifySchema=False)
+        return frame.sparkSession.createDataFrame(
+            batches.mapPartitions(run), schema, verifySchema=False
+        )
 
 
 @contextmanager
 def _workers_of_map_in_arrow(spark: SparkSession) -> Iterator[None]:
     """RDDs that are made in this block share their Python workers with ``mapInArrow``.
 
-    Spark keeps workers by their environment. SQL's have one variable more, so an RDD would start workers of its own,
-    and each of them would load its packages again.
+    Spark keeps workers by their environment. SQL's have one variable more, so an RDD would start
+    workers of its own, and each of them would load its packages again.
     """
-    simplified = spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "true") == "true"
-    environment, name = spark.sparkContext.environment, "SPARK_SIMPLIFIED_TRACEBACK"
+    simplified = (
+        spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "true")
+        == "true"
+    )
+    environment = spark.sparkContext.environment
+    name = "SPARK_SIMPLIFIED_TRACEBACK"
     with ExitStack() as restore:
         if simplified and name not in environment:
             environment[name] = "1"
@@ -245,8 +303,13 @@ def _workers_of_map_in_arrow(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-def arrow_udf(function: Callable[..., pa.Array], takes: Sequence[DataType], returns: DataType) -> Callable[..., Column]:
-    """A function of Arrow arrays as one of columns of the types ``takes``; by pandas on Spark 4.0."""
+def arrow_udf(
+    function: Callable[..., pa.Array], takes: Sequence[DataType], returns: DataType
+) -> Callable[..., Column]:
+    """A function of Arrow arrays as one of columns of the types ``takes``;
+
+    by pandas on Spark 4.0.
+    """
     if hasattr(F, "arrow_udf"):
         return F.arrow_udf(function, returnType=returns)  # type: ignore[call-overload]
     import pandas as pd  # takes time to import
@@ -259,12 +322,18 @@ def arrow_udf(function: Callable[..., pa.Array], takes: Sequence[DataType], retu
         result = function(*map(_from_pandas, columns, kinds))
         return (pa.Table.from_struct_array(result) if is_struct else result).to_pandas()
 
-    run.__annotations__ = {"columns": pd.Series, "return": pd.DataFrame if is_struct else pd.Series}  # Spark reads them
+    run.__annotations__ = {
+        "columns": pd.Series,
+        "return": pd.DataFrame if is_struct else pd.Series,
+    }  # Spark reads them
     return F.pandas_udf(run, returns)  # type: ignore[call-overload]
 
 
 def _from_pandas(column: Any, kind: pa.DataType) -> pa.Array:
-    """A column as an array of this type. A struct arrives as a DataFrame; where all its fields are null, so is it."""
+    """A column as an array of this type.
+
+    A struct arrives as a DataFrame; where all its fields are null, so is it.
+    """
     if pa.types.is_struct(kind):
         fields = [pa.array(column[field.name], field.type, from_pandas=True) for field in kind]
         absent = column.isna().all(axis=1).to_numpy()
@@ -272,7 +341,7 @@ def _from_pandas(column: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(column, kind, from_pandas=True)
 
 
-# ---- plans -----------------------------------------------------------------------------------------------------------
+# ---- plans -------------------------------------------------------------------------------------
 
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"  # of Spark 4.1
 LONG_LINES_BYTES = 16 * 2**20
@@ -283,9 +352,10 @@ ROWS_LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 def truncate_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
     """The same rows with a plan of one node, in this session. Cache and lineage stay the same.
 
-    Otherwise every half step would analyse the plan of the user's source again, which takes half the time of a small
-    step. A checkpoint of Spark would also cut the lineage, by which lost blocks are computed again. On Spark Connect a
-    frame belongs to its session, and ``cached`` keeps plans short.
+    Otherwise every half step would analyse the plan of the user's source again, which takes half
+    the time of a small step. A checkpoint of Spark would also cut the lineage, by which lost blocks
+    are computed again. On Spark Connect a frame belongs to its session, and ``cached`` keeps plans
+    short.
     """
     session = session or frame.sparkSession
     if is_connect(session):
@@ -296,11 +366,16 @@ def truncate_plan(frame: DataFrame, session: SparkSession | None = None) -> Data
     return DataFrame(jvm_session.internalCreateDataFrame(rows, plan.schema(), False), session)
 
 
-def cached(frame: DataFrame, release: ExitStack, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER) -> DataFrame:
-    """The frame in Spark's cache until ``release`` is closed. Lost rows are computed again from the frame's source.
+def cached(
+    frame: DataFrame, release: ExitStack, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER
+) -> DataFrame:
+    """The frame in Spark's cache until ``release`` is closed.
 
-    Spark finds a cached frame by its plan. On Spark Connect every query sends its whole plan, with all Python functions
-    pickled again. So the frame becomes a temporary view there: a plan of one node that is always the same.
+    Lost rows are computed again from the frame's source.
+
+    Spark finds a cached frame by its plan. On Spark Connect every query sends its whole plan, with
+    all Python functions pickled again. So the frame becomes a temporary view there: a plan of one
+    node that is always the same.
     """
     spark = frame.sparkSession
     if is_connect(spark):
@@ -314,15 +389,20 @@ def cached(frame: DataFrame, release: ExitStack, level: StorageLevel = StorageLe
 
 
 def on_executors(frame: DataFrame) -> DataFrame:
-    """The rows, computed now and kept on the executors' disks, with a plan of one node and without lineage.
+    """The rows, computed now and kept on the executors' disks, with a plan of one node and without
+    lineage.
 
-    Rows that are lost with an executor end the job that reads them, with the condition ``ROWS_LOST``.
+    Rows that are lost with an executor end the job that reads them, with the condition
+    ``ROWS_LOST``.
     """
     return frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
 
 
 def forget(kept: DataFrame) -> None:
-    """Delete rows of ``on_executors``. On Spark Connect the server does so when no plan reads them any more."""
+    """Delete rows of ``on_executors``.
+
+    On Spark Connect the server does so when no plan reads them any more.
+    """
     if not is_connect(kept.sparkSession):
         frame: Any = kept._jdf
         frame.queryExecution().analyzed().rdd().unpersist(False)
@@ -331,36 +411,48 @@ def forget(kept: DataFrame) -> None:
 def computed_once(frame: DataFrame) -> DataFrame:
     """The same rows, computed once. The executors keep them as long as a plan refers to them.
 
-    Lost rows are computed again from the frame's source. External rows are kept, one object for each row. Inside a plan
-    Spark uses one object again and again with new content, and a cache of that would repeat rows, even in serialised
-    form: Java writes an object that it has seen as a reference to the first.
+    Lost rows are computed again from the frame's source. External rows are kept, one object for
+    each row. Inside a plan Spark uses one object again and again with new content, and a cache of
+    that would repeat rows, even in serialised form: Java writes an object that it has seen as a
+    reference to the first.
     """
     session = frame.sparkSession
     if is_connect(session):
-        return frame.localCheckpoint(eager=False)  # the server forgets it with the frame; lost rows end the job
+        return frame.localCheckpoint(
+            eager=False
+        )  # the server forgets it with the frame; lost rows end the job
     plan: Any = frame._jdf
     jvm_session: Any = session._jsparkSession
-    rows = plan.javaRDD().persist(session.sparkContext._getJavaStorageLevel(StorageLevel.MEMORY_AND_DISK))
+    rows = plan.javaRDD().persist(
+        session.sparkContext._getJavaStorageLevel(StorageLevel.MEMORY_AND_DISK)
+    )
     return DataFrame(jvm_session.createDataFrame(rows, plan.schema()), session)
 
 
 def working_session(spark: SparkSession) -> SparkSession:
-    """A session of our own in the user's application, so that no setting of the user's session changes.
+    """A session of our own in the user's application, so that no setting of the user's session
+    changes.
 
-    Spark shuffles a cached table again unless it has at least ``spark.sql.shuffle.partitions`` partitions, and adaptive
-    execution would merge partitions of one block each. On Spark Connect it is the user's session.
+    Spark shuffles a cached table again unless it has at least ``spark.sql.shuffle.partitions``
+    partitions, and adaptive execution would merge partitions of one block each. On Spark Connect it
+    is the user's session.
     """
     if is_connect(spark):
         return spark
-    return own_session(spark, {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"})
+    return own_session(
+        spark, {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
+    )
 
 
 def expect_long_lines(session: SparkSession, most: int = 64) -> None:
-    """Let Arrow batches have few lines from now on. A line may have megabytes, and a batch must stay below 2 GiB.
+    """Let Arrow batches have few lines from now on.
 
-    Call it after the ratings are packed: Spark reads this setting when a task runs, not when the plan is made. If lost
-    ratings are packed again, short rows travel under it too. So batches are bounded by their bytes where Spark can do
-    that, and by ``most`` lines elsewhere. On Spark Connect the session is the user's, and nothing is set.
+    A line may have megabytes, and a batch must stay below 2 GiB.
+
+    Call it after the ratings are packed: Spark reads this setting when a task runs, not when the
+    plan is made. If lost ratings are packed again, short rows travel under it too. So batches are
+    bounded by their bytes where Spark can do that, and by ``most`` lines elsewhere. On Spark
+    Connect the session is the user's, and nothing is set.
     """
     if is_connect(session):
         return
@@ -373,26 +465,39 @@ def expect_long_lines(session: SparkSession, most: int = 64) -> None:
 
 
 def in_partitions(frame: DataFrame, n: int, part: Column) -> DataFrame:
-    """The rows in n partitions: row r in partition ``part(r)``. Spark 4.1 has this as ``repartitionById``.
+    """The rows in n partitions:
+
+    row r in partition ``part(r)``. Spark 4.1 has this as ``repartitionById``.
 
     For Spark 4.0, part p becomes an integer that hash partitioning sends to partition p.
     """
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(n, part)
-    return frame.repartition(n, F.element_at(F.lit(partition_keys(n).tolist()), part.cast("int") + 1))
+    return frame.repartition(
+        n, F.element_at(F.lit(partition_keys(n).tolist()), part.cast("int") + 1)
+    )
 
 
 def cogrouped(
-    left: DataFrame, right: DataFrame, key: str, work: Callable[[pa.Table, pa.Table], pa.Table], schema: StructType
+    left: DataFrame,
+    right: DataFrame,
+    key: str,
+    work: Callable[[pa.Table, pa.Table], pa.Table],
+    schema: StructType,
 ) -> DataFrame:
-    def call(one: pa.Table, other: pa.Table) -> pa.Table:  # Spark would count ``self`` of a callable as an argument
+    def call(
+        one: pa.Table, other: pa.Table
+    ) -> pa.Table:  # Spark would count ``self`` of a callable as an argument
         return work(one, other)
 
     return left.groupBy(key).cogroup(right.groupBy(key)).applyInArrow(call, schema)
 
 
 def partition_keys(n: int, each: int = 1) -> NDArray[np.int32]:
-    """Integers such that Spark's hash partitioning sends the b-th one to partition b mod n. There are n·each."""
+    """Integers such that Spark's hash partitioning sends the b-th one to partition b mod n.
+
+    There are n·each.
+    """
     tried = 16 * n * each
     while True:
         parts = spark_hash(np.arange(tried, dtype=np.uint32)).astype(np.int64) % n
@@ -404,7 +509,9 @@ def partition_keys(n: int, each: int = 1) -> NDArray[np.int32]:
 
 
 def spark_hash(keys: NDArray[np.uint32]) -> NDArray[np.int32]:
-    """Murmur3 of an int with seed 42 (Appleby's x86_32 variant), which is ``hash(key)`` of Spark SQL."""
+    """Murmur3 of an int with seed 42 (Appleby's x86_32 variant), which is ``hash(key)`` of Spark
+    SQL.
+    """
 
     def rotated(x: NDArray[np.uint32], bits: int) -> NDArray[np.uint32]:
         return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
@@ -430,8 +537,8 @@ LENIENT = (
 def parquet_files(frame: DataFrame) -> dict[str, int] | None:
     """The path of each file that is not empty, with its length; None if the frame is anything else.
 
-    That is so for frames in Spark's cache, tables of a catalog, readers with options, columns that stand in the names
-    of folders, and on Spark Connect, which does not show its plans.
+    That is so for frames in Spark's cache, tables of a catalog, readers with options, columns that
+    stand in the names of folders, and on Spark Connect, which does not show its plans.
     """
     spark = frame.sparkSession
     if is_connect(spark) or any(spark.conf.get(name, "false") == "true" for name in LENIENT):
@@ -439,17 +546,28 @@ def parquet_files(frame: DataFrame) -> dict[str, int] | None:
     own: Any = frame.select("*")  # with a plan of its own: Spark consults its cache once per plan
     plan = own._jdf.queryExecution().withCachedData()
     plain = {"AttributeReference"}
-    while _kind(plan) == "Project" and {_kind(column) for column in _each(plan.projectList())} == plain:
+    while (
+        _kind(plan) == "Project"
+        and {_kind(column) for column in _each(plan.projectList())} == plain
+    ):
         plan = plan.child()
     if _kind(plan) != "LogicalRelation" or plan.catalogTable().isDefined() or plan.isStreaming():
         return None
     relation = plan.relation()
     if _kind(relation) != "HadoopFsRelation" or _kind(relation.fileFormat()) != "ParquetFileFormat":
         return None
-    options, in_folders = _each(relation.options().keys().toSeq()), relation.partitionSchema().fieldNames()
-    if _kind(relation.location()) != "InMemoryFileIndex" or {*options} - {"path"} or {*in_folders} & {*frame.columns}:
+    options = _each(relation.options().keys().toSeq())
+    in_folders = relation.partitionSchema().fieldNames()
+    if (
+        _kind(relation.location()) != "InMemoryFileIndex"
+        or {*options} - {"path"}
+        or {*in_folders} & {*frame.columns}
+    ):
         return None
-    files = ((str(file.getPath().toString()), int(file.getLen())) for file in _each(relation.location().allFiles()))
+    files = (
+        (str(file.getPath().toString()), int(file.getLen()))
+        for file in _each(relation.location().allFiles())
+    )
     return {path: length for path, length in sorted(files) if length}
 
 
@@ -465,17 +583,22 @@ _MAKING = threading.Lock()
 
 
 class TemporaryFolders:
-    """Folders that models read their factors from. One is deleted when no plan reads it, at the latest at exit.
+    """Folders that models read their factors from.
 
-    A model may be garbage in Python while its predictions are not computed yet. So references to the model do not
-    count. All plans over the same files share one index of these files in Spark's driver; a folder is unread once the
-    JVM has collected that index as garbage. Spark Connect shows no plans, and there a folder remains until exit. The
-    folders of an application are an attribute of it.
+    One is deleted when no plan reads it, at the latest at exit.
+
+    A model may be garbage in Python while its predictions are not computed yet. So references to
+    the model do not count. All plans over the same files share one index of these files in Spark's
+    driver; a folder is unread once the JVM has collected that index as garbage. Spark Connect shows
+    no plans, and there a folder remains until exit. The folders of an application are an attribute
+    of it.
     """
 
     def __init__(self) -> None:
         self._folders: dict[str, Location] = {}  # by URI
-        self._readers: dict[str, list[Any]] = {}  # weak references of the JVM to the shared index of the files
+        self._readers: dict[
+            str, list[Any]
+        ] = {}  # weak references of the JVM to the shared index of the files
         self._jvm: Any = None  # of the readers
         atexit.register(self._delete_all)
 
@@ -499,7 +622,9 @@ class TemporaryFolders:
             shared = plan.relation().location()
         except Py4JError:  # the session reads Parquet through the newer interface
             shared = plan.table()
-        self._readers.setdefault(folder.uri, []).append(self._jvm.java.lang.ref.WeakReference(shared))
+        self._readers.setdefault(folder.uri, []).append(
+            self._jvm.java.lang.ref.WeakReference(shared)
+        )
 
     def delete_unread(self) -> None:
         if self._readers:

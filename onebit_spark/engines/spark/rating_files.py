@@ -1,12 +1,13 @@
 """Ratings that are plain Parquet files, which Python reads by Arrow instead of through the JVM.
 
-    executors     files of the plan ─► footers, by one small job ─► row groups ─► tasks of about as many ratings
-                  a task: row groups ─Arrow─► ratings without those held out ─► work ─► a few long lines
+    executors     files of the plan ─► footers, by one small job ─► row groups ─► even tasks
+                  a task: row groups ─Arrow─► ratings to fit ─► work ─► a few long lines
     the driver    files of the plan ─► footers ─► row groups ─Arrow─► ratings without those held out
 
-docs/SCALING.md has the time that this saves. Arrow opens the files on the machine's disks, or on an object store with
-the machine's credentials. If it cannot, or finds other files or types than Spark, then Spark reads them. Files on
-hdfs:// are left to Spark, because Arrow would start a JVM in every Python worker.
+docs/SCALING.md has the time that this saves. Arrow opens the files on the machine's disks, or on an
+object store with the machine's credentials. If it cannot, or finds other files or types than Spark,
+then Spark reads them. Files on hdfs:// are left to Spark, because Arrow would start a JVM in every
+Python worker.
 """
 
 from __future__ import annotations
@@ -38,13 +39,25 @@ from onebit_spark.data.ratings import (
 )
 from onebit_spark.data.user_tables import as_spark, in_spark_type, spark_name
 from onebit_spark.engines.spark.columns import derivation, given_ratings, matching, quoted
-from onebit_spark.engines.spark.frames import map_rows, parquet_files, rows_session, schema_of, truncate_plan
+from onebit_spark.engines.spark.frames import (
+    map_rows,
+    parquet_files,
+    rows_session,
+    schema_of,
+    truncate_plan,
+)
 from onebit_spark.engines.spark.sessions import parallelism
 
 RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
 MOST_HERE = 100  # files that one process reads
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
-TYPES = (*INTEGRAL, "float", "double", "boolean", "string")  # and decimals: those that no setting of Spark changes
+TYPES = (
+    *INTEGRAL,
+    "float",
+    "double",
+    "boolean",
+    "string",
+)  # and decimals: those that no setting of Spark changes
 FOOTER = schema_of("footer string")
 
 log = logging.getLogger("onebit_spark")
@@ -65,12 +78,15 @@ class RatingFiles:
     types: Mapping[str, str]  # column ─► its type as Spark names it
     holdout: Holdout | None = None  # ratings that are left out
 
-    def mapped(self, spark: SparkSession, work: Callable[[Batches], Batches], schema: T.StructType) -> DataFrame | None:
+    def mapped(
+        self, spark: SparkSession, work: Callable[[Batches], Batches], schema: T.StructType
+    ) -> DataFrame | None:
         """``work`` on the ratings of every task; None if the executors cannot read them.
 
         One small job opens all files on the executors and reads their footers.
         """
-        cores, n_files = parallelism(spark), len(self.files)
+        cores = parallelism(spark)
+        n_files = len(self.files)
         tasks = min(n_files, cores)
 
         def read_footers(batches: Batches) -> Batches:
@@ -86,12 +102,17 @@ class RatingFiles:
         log.debug("ratings: read by Arrow in %s tasks", f"{len(runs):,}")
 
         def read(batches: Batches) -> Batches:
-            return work(self._ratings(group for number in _numbers(batches) for group in runs[number]))
+            return work(
+                self._ratings(group for number in _numbers(batches) for group in runs[number])
+            )
 
         return spark.range(0, len(runs), 1, len(runs)).mapInArrow(read, schema)
 
     def batches(self) -> Batches | None:
-        """The ratings, read in this process; None if Arrow cannot read them, or if there are too many files."""
+        """The ratings, read in this process;
+
+        None if Arrow cannot read them, or if there are too many files.
+        """
         if len(self.files) > MOST_HERE:
             return None
         groups = _row_groups([self._footer(place) for place in range(len(self.files))])
@@ -114,9 +135,13 @@ class RatingFiles:
         if file.size != length:
             raise ValueError(f"it has {file.size or 0:,} bytes here, and {length:,} for Spark")
         part = pq.ParquetFile(file.open())
-        schema, footer = part.schema_arrow, part.metadata
+        schema = part.schema_arrow
+        footer = part.metadata
         for name, kind in self.types.items():
-            if schema.names.count(name) != 1 or spark_name(as_spark(schema.field(name).type)) != kind:
+            if (
+                schema.names.count(name) != 1
+                or spark_name(as_spark(schema.field(name).type)) != kind
+            ):
                 raise ValueError(f"it has no column {name} of type {kind}")
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         chunks = (group.column(place) for group in groups for place in range(group.num_columns))
@@ -131,17 +156,28 @@ class RatingFiles:
             with file.explained():
                 part = pq.ParquetFile(file.open(), pre_buffer=True)
                 wanted = list(self.types)
-                for batch in part.iter_batches(ROWS_PER_BATCH, [number], columns=wanted, use_threads=threads):
-                    values = {inside: in_spark_type(batch[name], inside) for inside, name in self.columns.items()}
+                for batch in part.iter_batches(
+                    ROWS_PER_BATCH, [number], columns=wanted, use_threads=threads
+                ):
+                    values = {
+                        inside: in_spark_type(batch[name], inside)
+                        for inside, name in self.columns.items()
+                    }
                     given = without_zeros(pa.table(values))
                     # Ratings without an id are refused.
-                    if self.holdout is not None and not any(map(is_incomplete, (given[USER], given[ITEM]))):
+                    if self.holdout is not None and not any(
+                        map(is_incomplete, (given[USER], given[ITEM]))
+                    ):
                         given = given.filter(~self.holdout.drawn(given))
                     yield from given.to_batches()
 
 
-def map_ratings(df: DataFrame, columns: Columns, work: Callable[[Batches], Batches], schema: T.StructType) -> DataFrame:
-    """``work`` on the ratings of every task, read by Arrow if they are plain files, and by Spark otherwise."""
+def map_ratings(
+    df: DataFrame, columns: Columns, work: Callable[[Batches], Batches], schema: T.StructType
+) -> DataFrame:
+    """``work`` on the ratings of every task, read by Arrow if they are plain files, and by Spark
+    otherwise.
+    """
     own = rows_session(df.sparkSession)
     files = rating_files(df, columns)
     lines = None if files is None else files.mapped(own, work, schema)
@@ -151,12 +187,19 @@ def map_ratings(df: DataFrame, columns: Columns, work: Callable[[Batches], Batch
 
 
 def rating_files(ratings: DataFrame, columns: Columns) -> RatingFiles | None:
-    """The files of ratings that are columns of Parquet files and nothing else, according to their plan."""
+    """The files of ratings that are columns of Parquet files and nothing else, according to their
+    plan.
+    """
     source = derivation(ratings)
     if source.columns not in (None, columns):
         return None
-    fields = {INSIDE[role]: matching(source.table, column)[0] for role, column in columns.roles.items()}
-    if not all(isinstance(f.dataType, T.DecimalType) or f.dataType.simpleString() in TYPES for f in fields.values()):
+    fields = {
+        INSIDE[role]: matching(source.table, column)[0] for role, column in columns.roles.items()
+    }
+    if not all(
+        isinstance(f.dataType, T.DecimalType) or f.dataType.simpleString() in TYPES
+        for f in fields.values()
+    ):
         return None
     files = parquet_files(source.table.select(*(quoted(field.name) for field in fields.values())))
     if not files or any(path.partition(":")[0] not in SCHEMES for path in files):
@@ -167,7 +210,10 @@ def rating_files(ratings: DataFrame, columns: Columns) -> RatingFiles | None:
 
 
 def even_tasks(groups: Sequence[RowGroup], n_tasks: int) -> list[list[RowGroup]]:
-    """Runs of row groups with about as many rows each. No more than there are row groups, and none is empty."""
+    """Runs of row groups with about as many rows each.
+
+    No more than there are row groups, and none is empty.
+    """
     rows = np.array([group.n for group in groups], np.int64)
     task = (np.cumsum(rows) - rows) * n_tasks // max(1, rows.sum())
     runs = np.split(np.arange(len(groups)), np.flatnonzero(np.diff(task)) + 1)
@@ -184,7 +230,11 @@ def _row_groups(footers: list[dict[str, Any]]) -> list[RowGroup]:
     if problem := next((each["problem"] for each in footers if "problem" in each), None):
         log.info("ratings: Spark reads the files, because Arrow cannot: %s", problem)
         return []
-    return [RowGroup(*group) for each in sorted(footers, key=lambda each: each["file"]) for group in each["groups"]]
+    return [
+        RowGroup(*group)
+        for each in sorted(footers, key=lambda each: each["file"])
+        for group in each["groups"]
+    ]
 
 
 def _numbers(batches: Batches) -> Iterator[int]:

@@ -1,14 +1,17 @@
-"""The ratings of a DataFrame: counted and checked in the tasks, or collected and checked on the driver.
+"""The ratings of a DataFrame:
+
+counted and checked in the tasks, or collected and checked on the driver.
 
     check_ratings ─► counts, or every defect                        one pass
     check_split   ─► counts of all ratings and of held-out ones     one pass
-    estimate_size ─► n, bytes per rating                            one pass; none if Spark's cache has n
-    collect_ratings ─► the ratings, checked and numbered            one collect, or several that are small enough;
-                                                                    none if this process can read their files
+    estimate_size ─► n, bytes per rating                one pass; none if Spark's cache has n
+    collect_ratings ─► the ratings, checked and numbered   one collect, or several small ones;
+                                                                    none if this process can read
+                                                                    their files
 
-What was collected is what is checked, fitted and certified. If the caller gives a fingerprint of what it counted
-before, the collected ratings must have it. A count in SQL takes as long: of 10⁷ cached ratings 1.0 to 1.4 s, in tasks
-.9 to 1.2 s; of Parquet files 3.1 s and 1.0 s.
+What was collected is what is checked, fitted and certified. If the caller gives a fingerprint of
+what it counted before, the collected ratings must have it. A count in SQL takes as long: of 10⁷
+cached ratings 1.0 to 1.4 s, in tasks .9 to 1.2 s; of Parquet files 3.1 s and 1.0 s.
 """
 
 from __future__ import annotations
@@ -47,11 +50,18 @@ from onebit_spark.engines.spark.columns import check_columns, given_ratings, typ
 from onebit_spark.engines.spark.frames import cached_rows, collect_in_parts, schema_of
 from onebit_spark.engines.spark.rating_files import map_ratings, rating_files
 
-# ---- counted in the tasks --------------------------------------------------------------------------------------------
+# ---- counted in the tasks -----------------------------------------------------------------------
 
 COUNTED = schema_of("counted string")
 TEXT = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}  # bytes of a value; else 8
+WIDTHS = {
+    "boolean": 1,
+    "tinyint": 1,
+    "smallint": 2,
+    "int": 4,
+    "float": 4,
+    "date": 4,
+}  # bytes of a value; else 8
 
 
 @dataclass(frozen=True)
@@ -98,7 +108,9 @@ class CountRatings:
         sums = RatingSums.empty(self.columns, self.boolean)
         for table in rating_tables(batches):
             parts = table.parts(self.holdout)
-            sums.tally.add(table, [read_batch(part, self.columns.threshold).facts for part in parts])
+            sums.tally.add(
+                table, [read_batch(part, self.columns.threshold).facts for part in parts]
+            )
             for name, ids in sums.text.items():
                 if table.given[name].type in TEXT:
                     ids.add(table.given[name])
@@ -136,7 +148,9 @@ def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> 
     held_out = sums.tally.held_out(whole.coding)
     rest = fingerprint_of({name: facts[name] - sums.tally.held_facts[name] for name in HASH_PARTS})
     size = bytes_per_rating(df, columns, sums.text_bytes / whole.n)
-    to_fit = SizeEstimate(whole.n - held_out.n, size, rest, columns.weight is not None, sums.id_bytes)
+    to_fit = SizeEstimate(
+        whole.n - held_out.n, size, rest, columns.weight is not None, sums.id_bytes
+    )
     return SplitCounts(whole, held_out, to_fit)
 
 
@@ -155,7 +169,9 @@ def estimate_size(df: DataFrame, columns: Columns) -> SizeEstimate:
 
 
 def bytes_per_rating(df: DataFrame, columns: Columns, text: float) -> float:
-    """Bytes of a rating on its way to the driver, of which its ids take ``text`` if they are text."""
+    """Bytes of a rating on its way to the driver, of which its ids take ``text`` if they
+    are text.
+    """
     total = text
     for field in given_ratings(df, columns).schema:
         kind = field.dataType
@@ -171,10 +187,12 @@ def _is_text(kind: T.DataType) -> bool:
     return isinstance(kind, T.StringType | T.BinaryType)
 
 
-# ---- on the driver ---------------------------------------------------------------------------------------------------
+# ---- on the driver -----------------------------------------------------------------------------
 
 
-def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_bytes: int) -> CollectedRatings:
+def collect_ratings(
+    df: DataFrame, columns: Columns, size: SizeEstimate, most_bytes: int
+) -> CollectedRatings:
     """The ratings, checked. ``most_bytes`` bounds one collect."""
     parts = max(1, int(np.ceil(size.n * size.bytes_per_rating / most_bytes)))
     files = rating_files(df, columns)
@@ -187,13 +205,20 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
         return collector
 
     if read is None:
-        collected = collect_in_parts(given_ratings(df, columns), parts, F.xxhash64(USER, ITEM), collector_of)
+        collected = collect_in_parts(
+            given_ratings(df, columns), parts, F.xxhash64(USER, ITEM), collector_of
+        )
     else:
         collected = collector_of(read)
     facts = collected.facts
     changed = None
-    if size.fingerprint is not None and (facts["n"], fingerprint_of(facts)) != (size.n, size.fingerprint):
-        changed = not_deterministic(f"{size.n:,} ratings were counted, and those that came after are others")
+    if size.fingerprint is not None and (facts["n"], fingerprint_of(facts)) != (
+        size.n,
+        size.fingerprint,
+    ):
+        changed = not_deterministic(
+            f"{size.n:,} ratings were counted, and those that came after are others"
+        )
     counts = counts_of_facts(df, columns, facts)
     if changed is not None:
         raise changed
@@ -201,7 +226,10 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
 
 
 def counts_of_facts(df: DataFrame, columns: Columns, facts: Counter[str]) -> RatingCounts:
-    """The counts of ratings that were read. If they cannot be fitted, a second pass finds examples."""
+    """The counts of ratings that were read.
+
+    If they cannot be fitted, a second pass finds examples.
+    """
     tally = RatingTally(columns, isinstance(type_of(df, columns.label), T.BooleanType))
     if facts["absent"] or may_be_refused(columns, facts):
         check_ratings(df, columns)

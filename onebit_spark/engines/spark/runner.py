@@ -1,15 +1,17 @@
 """SparkEngine: work as Spark jobs over cached blocks of ratings.
 
-A block gets the rows of a table by broadcast if the driver holds it, and by a join if it is stored on the cluster::
+A block gets the rows of a table by broadcast if the driver holds it, and by a join if it is stored
+on the cluster::
 
     stored table of the other side ─┐
     routes of its blocks ───────────┴─► Send ─► each block's rows, once ──┐
     stored tables of this side ────────────────────────────────────────────┤ shuffled by block
-    blocks of this side (cached; their ratings do not move) ───────────────┴─► RunWork ─► new rows, and their sums
+    blocks of this side (cached; their ratings do not move) ───────────────┴─► RunWork ─► rows, sums
 
-The new rows are stored again, or collected if the driver holds the tables of this side; the sums are collected. If the
-driver holds both sides, nothing is shuffled and a step is one job. Every job starts from the cache and from stored
-tables. So neither plan nor lineage grows, and Spark computes again from there what it loses with an executor.
+The new rows are stored again, or collected if the driver holds the tables of this side; the sums
+are collected. If the driver holds both sides, nothing is shuffled and a step is one job. Every job
+starts from the cache and from stored tables. So neither plan nor lineage grows, and Spark computes
+again from there what it loses with an executor.
 """
 
 from __future__ import annotations
@@ -85,26 +87,38 @@ NO_CELLS = pa.schema(
 OTHERS = -1  # the place of rows of the other side; tables of the same side have the places 0, 1, …
 ReadRows = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
 FrameWork = Callable[[NDArray[np.int64], Own], pa.Table]
-Takes = Callable[[int, int], bool]  # (ratings, ids) ─► whether the driver holds so many while settings are chosen
-BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
+Takes = Callable[
+    [int, int], bool
+]  # (ratings, ids) ─► whether the driver holds so many while settings are chosen
+BATCH_BYTES = (
+    16 * 2**20
+)  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 
 
-# ---- tables --------------------------------------------------------------------------------------
+# ---- tables ------------------------------------------------------------------------------------
 
 
 class Broadcasts:
-    """All broadcasts of a fit. Each is destroyed with its owner, and at the latest at the end of the fit.
+    """All broadcasts of a fit.
 
-    The first one has the kernels that the driver has compiled, unless the workers are on its machine.
+    Each is destroyed with its owner, and at the latest at the end of the fit.
+
+    The first one has the kernels that the driver has compiled, unless the workers are on its
+    machine.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._ends: list[weakref.finalize] = []
-        self.kernels = None if is_connect(spark) or is_local(spark) else self.send(compiled_kernels())
+        self.kernels = (
+            None if is_connect(spark) or is_local(spark) else self.send(compiled_kernels())
+        )
 
     def send(self, value: Any, owner: object = None) -> Broadcast[Any]:
-        """Broadcast a value until the owner is garbage-collected; without an owner, until the end of the fit."""
+        """Broadcast a value until the owner is garbage-collected;
+
+        without an owner, until the end of the fit.
+        """
         sent = broadcast(self._spark, value)
         end = weakref.finalize(owner or self, sent.destroy)
         end.atexit = False
@@ -132,14 +146,19 @@ class Held:
 
 
 class Stored:
-    """Rows on the cluster, one binary cell per block. They are deleted when nothing refers to them."""
+    """Rows on the cluster, one binary cell per block.
+
+    They are deleted when nothing refers to them.
+    """
 
     def __init__(self, frame: DataFrame, delete: Callable[[], object]) -> None:
         self.frame = frame
         weakref.finalize(self, delete).atexit = False  # the engine has deleted it by then
 
     def cells(self, place: int = 0) -> DataFrame:
-        return self.frame.select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
+        return self.frame.select(
+            "key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values"
+        )
 
 
 @dataclass(frozen=True)
@@ -156,7 +175,11 @@ class Table:
 
     def copy(self) -> Table:
         """The same rows, which never change. A copy does not keep a broadcast alive."""
-        return replace(self, at=Held(self.at.lines, self.at.broadcasts)) if isinstance(self.at, Held) else self
+        return (
+            replace(self, at=Held(self.at.lines, self.at.broadcasts))
+            if isinstance(self.at, Held)
+            else self
+        )
 
     @property
     def lines(self) -> Rows:
@@ -172,7 +195,7 @@ class SumWeights(RowWork):
         return None, np.array([counted.counts.sum()], np.float64)
 
 
-# ---- the engine ----------------------------------------------------------------------------------
+# ---- the engine --------------------------------------------------------------------------------
 
 
 class SparkEngine(BlockEngine[Table]):
@@ -208,7 +231,7 @@ class SparkEngine(BlockEngine[Table]):
         if weighted:
             self.total_weight = float(np.sum(self.total("rows", SumWeights(), {})))
 
-    # ---- the ratings -----------------------------------------------------------------------------
+    # ---- the ratings ----------------------------------------------------------------------------
 
     def count(self, side: Side) -> int:
         return self.sides[side].n_rated
@@ -223,7 +246,7 @@ class SparkEngine(BlockEngine[Table]):
         """Whether the driver holds the tables of this side."""
         return self.sides[side].plan.held
 
-    # ---- the length of a fit ---------------------------------------------------------------------
+    # ---- the length of a fit --------------------------------------------------------------------
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -269,7 +292,7 @@ class SparkEngine(BlockEngine[Table]):
     def shortage(self, config: FitConfig) -> str | None:
         return None
 
-    # ---- tables ----------------------------------------------------------------------------------
+    # ---- tables ---------------------------------------------------------------------------------
 
     def table(self, side: Side, rows: Rows) -> Table:
         layout = RowLayout.of_rows(rows)
@@ -286,7 +309,11 @@ class SparkEngine(BlockEngine[Table]):
         if isinstance(table.at, Held):
             return posterior_of(table.layout.taken(table.at.lines, numbers))
         frame = self.frame(side, {"rows": table}, partial(some_rows, numbers), NUMBERED)
-        found = [read_numbered_rows(table.layout.dtype, batch) for batch in arrow_batches(frame) if batch.num_rows]
+        found = [
+            read_numbered_rows(table.layout.dtype, batch)
+            for batch in arrow_batches(frame)
+            if batch.num_rows
+        ]
         places, values = (np.concatenate(part) for part in zip(*found, strict=True))
         return table.form.unpacked(values[np.argsort(places)])
 
@@ -320,7 +347,7 @@ class SparkEngine(BlockEngine[Table]):
             self._features[side] = features, self.table(side, features)
         return self._features[side][1]
 
-    # ---- work ------------------------------------------------------------------------------------
+    # ---- work -----------------------------------------------------------------------------------
 
     def apply(self, side: Side, table: Table, by: RowTransform) -> Table:
         """The table with a pending map, which tasks apply when they read it.
@@ -360,7 +387,7 @@ class SparkEngine(BlockEngine[Table]):
         counted = self.sides[side].counted_rows
         return work.on_rows(counted, {name: table.lines for name, table in own.items()})
 
-    # ---- to and from DataFrames ------------------------------------------------------------------
+    # ---- to and from DataFrames -----------------------------------------------------------------
 
     def frame(
         self,
@@ -369,14 +396,21 @@ class SparkEngine(BlockEngine[Table]):
         work: FrameWork,
         schema: StructType,
     ) -> DataFrame:
-        """A DataFrame from stored tables of a side, by ``work(row numbers, rows)`` for each block."""
+        """A DataFrame from stored tables of a side, by ``work(row numbers, rows)`` for each
+        block.
+        """
         here = self.sides[side]
         sources, cells = _sources(own)
-        blocks, sent = here.blocks.select("key", "rows"), here.sent(reduce(DataFrame.unionAll, cells))
+        blocks = here.blocks.select("key", "rows")
+        sent = here.sent(reduce(DataFrame.unionAll, cells))
         return cogrouped(blocks, sent, "key", partial(each_row, work, sources), schema)
 
-    def adopted(self, side: Side, lines: DataFrame, pack: ReadRows, empty: FloatArray, layout: RowLayout) -> Table:
-        """A table from a DataFrame in any order. ``pack`` turns its lines into row numbers and values.
+    def adopted(
+        self, side: Side, lines: DataFrame, pack: ReadRows, empty: FloatArray, layout: RowLayout
+    ) -> Table:
+        """A table from a DataFrame in any order.
+
+        ``pack`` turns its lines into row numbers and values.
 
         Rows without a line get the line ``empty``.
         """
@@ -389,7 +423,7 @@ class SparkEngine(BlockEngine[Table]):
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
         return self._blocking.storage.persist(frame, schema)
 
-    # ---- jobs ------------------------------------------------------------------------------------
+    # ---- jobs -----------------------------------------------------------------------------------
 
     def _results(
         self,
@@ -407,14 +441,18 @@ class SparkEngine(BlockEngine[Table]):
         if others is not None and isinstance(others.at, Held):
             from_others = BroadcastRows(others.at.sent, others.layout)
         elif others is not None and isinstance(others.at, Stored):
-            routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
+            routes = there.blocks.select(
+                "key", "block", "pointers", "routes", "ends", "row_weights"
+            )
             sent = partial(send_rows, here.keys, others.layout, send)
             cells.append(cogrouped(routes, there.sent(others.at.cells()), "key", sent, CELLS))
             from_others = others.layout.mapped if send is None else send.layout
         run = RunWork(work, there.plan.placement, sources, from_others, self._broadcasts.kernels)
         if not cells:
             return here.ratings.mapInArrow(run.alone, RESULTS)
-        return cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), "key", run, RESULTS)
+        return cogrouped(
+            here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), "key", run, RESULTS
+        )
 
     def _kept(self, side: Side, results: DataFrame, layout: RowLayout) -> tuple[Table, list[Sums]]:
         """The new table, held or stored as all tables of this side, and the sums."""
@@ -425,13 +463,19 @@ class SparkEngine(BlockEngine[Table]):
             return Table(Stored(stored, delete), layout), self._collected_sums(side, stored)
         lines: Any = None if layout.form is None else layout.form.empty(here.plan.n_rows)
         sums: dict[int, Sums] = {}
-        for line in self._collected(side, results):  # one at a time: together they are as large as the table
+        for line in self._collected(
+            side, results
+        ):  # one at a time: together they are as large as the table
             rows = here.rows_of[line["key"]]
             part: Any = layout.read(np.frombuffer(line["values"], layout.dtype), len(rows))
             if layout.form is not None:
                 lines.put(rows, part)
             else:
-                lines = np.empty((here.plan.n_rows, part.shape[1]), layout.dtype) if lines is None else lines
+                lines = (
+                    np.empty((here.plan.n_rows, part.shape[1]), layout.dtype)
+                    if lines is None
+                    else lines
+                )
                 lines[rows] = part
             sums[line["key"]] = _sums_of(line)
         return Table(Held(lines, self._broadcasts), layout), here.in_order(sums)
@@ -441,13 +485,19 @@ class SparkEngine(BlockEngine[Table]):
         return self.sides[side].in_order({line["key"]: _sums_of(line) for line in lines})
 
     def _collected(self, side: Side, results: DataFrame) -> Iterator[dict[str, Any]]:
-        """The lines of a job as its tasks end. The count and checksum of every block are checked."""
+        """The lines of a job as its tasks end.
+
+        The count and checksum of every block are checked.
+        """
         seen = {}
         with worker_errors():
             for batch in arrow_batches(results):
                 for cells in zip(*batch.columns, strict=True):
                     # the bytes of a binary cell stay where they are
-                    values = (cell.as_buffer() if pa.types.is_binary(cell.type) else cell.as_py() for cell in cells)
+                    values = (
+                        cell.as_buffer() if pa.types.is_binary(cell.type) else cell.as_py()
+                        for cell in cells
+                    )
                     line = dict(zip(batch.schema.names, values, strict=True))
                     seen[line["key"]] = (line["n"], line["checksum"])
                     yield line
@@ -475,7 +525,7 @@ def _sums_of(line: dict[str, Any]) -> Sums:
     return np.frombuffer(line["sums"], np.float64).copy()  # a view would keep the whole batch
 
 
-# ---- code of the workers: how a block gets its rows ----------------------------------------------
+# ---- code of the workers: how a block gets its rows --------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -487,18 +537,29 @@ class BroadcastRows:
         return self.layout.taken(self.sent.value, numbers)
 
 
-Source = RowLayout | BroadcastRows  # of a block's lines: they arrive in cells of this layout, or are here already
+Source = (
+    RowLayout | BroadcastRows
+)  # of a block's lines: they arrive in cells of this layout, or are here already
 
 
 def send_rows(
-    keys: NDArray[np.int32], layout: RowLayout, send: Sending | None, block: pa.Table, cells: pa.Table
+    keys: NDArray[np.int32],
+    layout: RowLayout,
+    send: Sending | None,
+    block: pa.Table,
+    cells: pa.Table,
 ) -> pa.Table:
     """Send each block of the other side the rows that it refers to."""
-    pointers, ends = cell_array(block["pointers"][0], np.int64), cell_array(block["ends"][0], np.int64)
-    routes, weights = cell_array(block["routes"][0], np.int32), cell_array(block["row_weights"][0], np.float64)
-    numbers, n_rows = cell_array(cells["values"][0], layout.dtype), len(pointers) - 1
+    pointers = cell_array(block["pointers"][0], np.int64)
+    ends = cell_array(block["ends"][0], np.int64)
+    routes = cell_array(block["routes"][0], np.int32)
+    weights = cell_array(block["row_weights"][0], np.float64)
+    numbers = cell_array(cells["values"][0], layout.dtype)
+    n_rows = len(pointers) - 1
     if send is not None:
-        values = send.make(weights if len(weights) else np.diff(pointers), layout.read(numbers, n_rows))
+        values = send.make(
+            weights if len(weights) else np.diff(pointers), layout.read(numbers, n_rows)
+        )
     elif layout.maps:
         values = written(layout.read(numbers, n_rows))
     else:
@@ -523,13 +584,17 @@ class RunWork:
     kernels: Broadcast[dict[str, bytes]] | None = None  # the driver's
 
     def __call__(self, blocks: pa.Table, cells: pa.Table) -> pa.Table:
-        return pa.Table.from_batches([self._result({name: blocks[name][0] for name in blocks.schema.names}, cells)])
+        return pa.Table.from_batches(
+            [self._result({name: blocks[name][0] for name in blocks.schema.names}, cells)]
+        )
 
     def alone(self, batches: Batches) -> Batches:
         """The same for blocks without cells."""
         for batch in batches:
             for i in range(batch.num_rows):
-                yield self._result({name: batch.column(name)[i] for name in batch.schema.names}, NO_CELLS)
+                yield self._result(
+                    {name: batch.column(name)[i] for name in batch.schema.names}, NO_CELLS
+                )
 
     def _result(self, block_cells: dict[str, Any], cells: pa.Table) -> pa.RecordBatch:
         if self.kernels is not None:
@@ -537,17 +602,25 @@ class RunWork:
         block = read_block(block_cells)
         own = _block_rows(cells, self.own, block.rows)
         rows, sums = self.work.on_block(block, own, self._other_rows(block, cells))
-        return _result_line(block_cells["key"].as_py(), block, np.empty(0) if rows is None else written(rows), sums)
+        return _result_line(
+            block_cells["key"].as_py(), block, np.empty(0) if rows is None else written(rows), sums
+        )
 
     def _other_rows(self, block: PlacedBlock, cells: pa.Table) -> Rows | None:
-        """The rows of the other side in the order of the block's columns. Columns, and rows of each sender, ascend.
+        """The rows of the other side in the order of the block's columns.
 
-        A block that a split has emptied has none, and no cell from which the width of a row could be read.
+        Columns, and rows of each sender, ascend.
+
+        A block that a split has emptied has none, and no cell from which the width of a row could
+        be read.
         """
         if self.others is None or isinstance(self.others, BroadcastRows):
             return None if self.others is None else self.others.at(block.columns)
-        places, senders = cells["place"].to_pylist(), cells["sender"].to_pylist()
-        arrived = {senders[i]: cells["values"][i] for i, place in enumerate(places) if place == OTHERS}
+        places = cells["place"].to_pylist()
+        senders = cells["sender"].to_pylist()
+        arrived = {
+            senders[i]: cells["values"][i] for i, place in enumerate(places) if place == OTHERS
+        }
         sender_of = self.there.of(block.columns)
         order = np.argsort(sender_of, kind="stable")
         edges = np.searchsorted(sender_of[order], np.arange(self.there.n_blocks + 1))
@@ -565,9 +638,13 @@ def numbered_rows(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
     """(number, values): one line for each row, in batches that can travel in a task."""
     values = np.ascontiguousarray(values)
     size = max(1, values.shape[1] * values.itemsize)
-    cells = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), len(values), [None, pa.py_buffer(values)])
+    cells = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(size), len(values), [None, pa.py_buffer(values)]
+    )
     table = pa.table({"number": numbers, "values": cells.cast(pa.binary())})
-    return pa.Table.from_batches(table.to_batches(max_chunksize=max(1, BATCH_BYTES // size)), table.schema)
+    return pa.Table.from_batches(
+        table.to_batches(max_chunksize=max(1, BATCH_BYTES // size)), table.schema
+    )
 
 
 def some_rows(wanted: NDArray[np.int64], numbers: NDArray[np.int64], own: Own) -> pa.Table:
@@ -582,7 +659,9 @@ def read_numbered_rows(dtype: str, batch: pa.RecordBatch) -> tuple[NDArray[np.in
     return batch.column("number").to_numpy(), values.reshape(batch.num_rows, -1)
 
 
-def group_by_block(pack: ReadRows, placement: Placement, keys: NDArray[np.int32], batches: Batches) -> Batches:
+def group_by_block(
+    pack: ReadRows, placement: Placement, keys: NDArray[np.int32], batches: Batches
+) -> Batches:
     """Group lines in any order by the block of their rows."""
     for batch in batches:
         numbers, values = pack(batch)
@@ -614,7 +693,8 @@ def each_row(
 
 
 def _result_line(key: int, block: PlacedBlock, values: FloatArray, sums: Sums) -> pa.RecordBatch:
-    n, sums = block.ratings.n_ratings, np.asarray(sums, np.float64)
+    n = block.ratings.n_ratings
+    sums = np.asarray(sums, np.float64)
     return binary_line(key=key, values=values, sums=sums, n=n, checksum=block.checksum)
 
 

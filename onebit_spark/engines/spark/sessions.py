@@ -1,4 +1,7 @@
-"""Sessions, classic ones and those of Spark Connect; what their driver can hold; and work in a second thread."""
+"""Sessions, classic ones and those of Spark Connect;
+
+what their driver can hold; and work in a second thread.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ V = TypeVar("V")
 
 def one_ahead(items: Iterable[V], step: Callable[..., Any] = next) -> Iterator[V]:
     """The items. Another thread makes the next one, by ``step``, while the last is used."""
-    source, end = iter(items), object()
+    source = iter(items)
+    end = object()
     with ThreadPoolExecutor(1) as pool:
         ahead = pool.submit(step, source, end)
         while (item := ahead.result()) is not end:
@@ -43,11 +47,19 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks run at the same time. On Spark Connect, one small job counts the partitions of a range."""
+    """How many tasks run at the same time.
+
+    On Spark Connect, one small job counts the partitions of a range.
+    """
     if is_connect(spark):
         from pyspark.sql import functions as F
 
-        last = spark.range(MANY).select(F.spark_partition_id().alias("part")).agg(F.max("part")).first()
+        last = (
+            spark.range(MANY)
+            .select(F.spark_partition_id().alias("part"))
+            .agg(F.max("part"))
+            .first()
+        )
         assert last is not None
         return int(last[0]) + 1
     return spark.sparkContext.defaultParallelism
@@ -59,7 +71,11 @@ def is_local(spark: SparkSession) -> bool:
 
 
 def checkpoint_folder(spark: SparkSession) -> str | None:
-    return spark.conf.get("spark.checkpoint.dir", None) if is_connect(spark) else spark.sparkContext.getCheckpointDir()
+    return (
+        spark.conf.get("spark.checkpoint.dir", None)
+        if is_connect(spark)
+        else spark.sparkContext.getCheckpointDir()
+    )
 
 
 @contextmanager
@@ -68,7 +84,8 @@ def described(spark: SparkSession | None, what: str) -> Iterator[None]:
 
     Afterwards the user's description is restored. Without a session nothing happens.
     """
-    name, key = f"onebit_spark: {what}", "spark.job.description"
+    name = f"onebit_spark: {what}"
+    key = "spark.job.description"
     with ExitStack() as restore:
         if spark is not None and is_connect(spark):
             tag = name.replace(",", "")
@@ -99,7 +116,8 @@ class DriverLimits:
 def driver_limits(spark: SparkSession) -> DriverLimits:
     """The limits of this session's driver, now.
 
-    On Spark Connect the driver is this process: there is no heap beside it, and the executors are elsewhere.
+    On Spark Connect the driver is this process: there is no heap beside it, and the executors are
+    elsewhere.
     """
     settings: Any = spark.conf if is_connect(spark) else spark.sparkContext.getConf()
     result = as_bytes(str(settings.get("spark.driver.maxResultSize", "1g"))) or NO_LIMIT
@@ -107,7 +125,8 @@ def driver_limits(spark: SparkSession) -> DriverLimits:
         return DriverLimits(result, heap=NO_LIMIT, memory=available_memory(), local=False)
     jvm: Any = spark.sparkContext._jvm
     runtime = jvm.java.lang.Runtime.getRuntime()
-    heap, taken = int(runtime.maxMemory()), int(runtime.totalMemory())
+    heap = int(runtime.maxMemory())
+    taken = int(runtime.totalMemory())
     return DriverLimits(result, heap, max(0, available_memory() - (heap - taken)), is_local(spark))
 
 
@@ -143,7 +162,8 @@ def check_reachable(address: str) -> None:
     parts = re.match(r"sc://(\[[^]]+\]|[^:/;]+)(?::(\d+))?", address)
     if parts is None:
         return  # local[*] starts a server of its own
-    host, port = parts[1].strip("[]"), int(parts[2] or CONNECT_PORT)
+    host = parts[1].strip("[]")
+    port = int(parts[2] or CONNECT_PORT)
     try:
         socket.create_connection((host, port), PATIENCE).close()
     except OSError as error:
@@ -153,7 +173,8 @@ def check_reachable(address: str) -> None:
 def logging_is_configured() -> bool:
     """Whether the user has configured Spark's logging.
 
-    That is by a level, or by a configuration of log4j in a property or in the conf folder of spark-submit.
+    That is by a level, or by a configuration of log4j in a property or in the conf folder of
+    spark-submit.
     """
     from pyspark import SparkConf, SparkContext
 
@@ -163,4 +184,7 @@ def logging_is_configured() -> bool:
     if SparkConf().contains("spark.log.level") or any(map(jvm.System.getProperty, files)):
         return True
     loader = jvm.Thread.currentThread().getContextClassLoader()
-    return any(loader.getResource(f"log4j2{suffix}") for suffix in (".properties", ".xml", ".yaml", ".json"))
+    return any(
+        loader.getResource(f"log4j2{suffix}")
+        for suffix in (".properties", ".xml", ".yaml", ".json")
+    )

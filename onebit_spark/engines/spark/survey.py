@@ -1,4 +1,6 @@
-"""The ratings of a DataFrame packed on the executors, checked, and the ids of both sides counted."""
+"""The ratings of a DataFrame packed on the executors, checked, and the ids of both sides
+counted.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,15 @@ from onebit_spark.engines.spark.frames import (
     truncate_plan,
     working_session,
 )
-from onebit_spark.engines.spark.packing import COUNTED, PACKED, SIDE_NUMBERS, SUMMARY, CountIds, Pack, sum_counts
+from onebit_spark.engines.spark.packing import (
+    COUNTED,
+    PACKED,
+    SIDE_NUMBERS,
+    SUMMARY,
+    CountIds,
+    Pack,
+    sum_counts,
+)
 from onebit_spark.engines.spark.rating_files import map_ratings
 from onebit_spark.engines.spark.ratings import counts_of_facts
 from onebit_spark.engines.spark.sessions import described, driver_limits, parallelism
@@ -49,16 +59,21 @@ from onebit_spark.engines.spark.sessions import described, driver_limits, parall
 @dataclass(frozen=True)
 class PackedRatings:
     bundles: DataFrame  # the lines of PACKED, in a session that reads one line at a time
-    # Sums over all bundles: ``n``, the flags of ``ratings.FLAGS``, HASH_PARTS, ``absent``, ``weight`` and
-    # ``summary_bytes``, the size of SUMMARY.
+    # Sums over all bundles: ``n``, the flags of ``ratings.FLAGS``, HASH_PARTS, ``absent``,
+    # ``weight`` and ``summary_bytes``, the size of SUMMARY.
     facts: Counter[str]
-    cached: DataFrame  # the same lines, where they are kept, in a session that sends many short rows to Python
+    # the same lines, where they are kept, in a session that sends many short rows to Python
+    cached: DataFrame
 
     @classmethod
     def of(cls, df: DataFrame, columns: Columns, release: ExitStack) -> PackedRatings:
-        """Read the ratings once, by one job. The bundles remain on the executors' disks until ``release`` is closed."""
+        """Read the ratings once, by one job.
+
+        The bundles remain on the executors' disks until ``release`` is closed.
+        """
         lines = map_ratings(df, columns, Pack(columns.threshold, first_bundle), PACKED)
-        kept, facts = cached(lines, release, StorageLevel.DISK_ONLY), Counter[str]()
+        kept = cached(lines, release, StorageLevel.DISK_ONLY)
+        facts = Counter[str]()
         for text in kept.select("facts").toArrow()["facts"].to_pylist():
             facts.update(json.loads(text))
         working = working_session(df.sparkSession)
@@ -80,7 +95,9 @@ PARTS_PER_CORE = 4  # at most
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids of one side in ascending order, with the number of ratings and of positive ratings of each."""
+    """The ids of one side in ascending order, with the number of ratings and of positive ratings of
+    each.
+    """
 
     values: pa.Array
     counts: NDArray[np.int64]
@@ -123,12 +140,16 @@ class RatingSurvey:
 
             bundles = self.packed.bundles
             with described(bundles.sparkSession, "sketch"):
-                hashes = _all_hashes(bundles.select("cells").mapInArrow(up_to_limit, HASHES).toArrow())
+                hashes = _all_hashes(
+                    bundles.select("cells").mapInArrow(up_to_limit, HASHES).toArrow()
+                )
         return CellSketch(limit, *np.unique(hashes[hashes <= limit], return_counts=True))
 
 
 @contextmanager
-def survey_ratings(df: DataFrame, columns: Columns, collect_ids: bool = True) -> Iterator[RatingSurvey]:
+def survey_ratings(
+    df: DataFrame, columns: Columns, collect_ids: bool = True
+) -> Iterator[RatingSurvey]:
     """Pack the ratings, validate them, and count those of every id.
 
     If ``collect_ids`` is true and the ids are few, the driver counts them.
@@ -141,7 +162,9 @@ def survey_ratings(df: DataFrame, columns: Columns, collect_ids: bool = True) ->
         yield survey
 
 
-def _surveyed(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitStack) -> RatingSurvey:
+def _surveyed(
+    df: DataFrame, columns: Columns, collect_ids: bool, release: ExitStack
+) -> RatingSurvey:
     packed = PackedRatings.of(df, columns, release)
     facts = packed.facts
     counts = of_both_classes(counts_of_facts(df, columns, facts), columns)
@@ -151,25 +174,39 @@ def _surveyed(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitS
         ids = id_counts(packed.bundles, counts.n, df, columns)
         return cached(truncate_plan(ids, packed.cached.sparkSession), release)
 
-    most_bytes = min(SUMMARY_BYTES, driver_limits(df.sparkSession).result // 2) if collect_ids else 0
-    if facts["summary_bytes"] <= most_bytes:  # what ``id_counts`` and ``sketch`` would find by further jobs
+    most_bytes = (
+        min(SUMMARY_BYTES, driver_limits(df.sparkSession).result // 2) if collect_ids else 0
+    )
+    if (
+        facts["summary_bytes"] <= most_bytes
+    ):  # what ``id_counts`` and ``sketch`` would find by further jobs
         lines = packed.bundles.select(*SUMMARY).toArrow()
         ids = _sides(pa.Table.from_batches(sum_counts(CountIds(1)(lines.to_batches()))))
         summary = ids, _all_hashes(lines)
         return RatingSurvey(counts, len(ids[0]), len(ids[1]), packed, group, weight, summary)
     grouped = group()
     n = {line["side"]: line["count"] for line in grouped.groupBy("side").count().collect()}
-    return RatingSurvey(counts, n[SIDE_NUMBERS[USER]], n[SIDE_NUMBERS[ITEM]], packed, lambda: grouped, weight)
+    return RatingSurvey(
+        counts, n[SIDE_NUMBERS[USER]], n[SIDE_NUMBERS[ITEM]], packed, lambda: grouped, weight
+    )
 
 
 def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> DataFrame:
-    """One line per id of n ratings: the user or the item, its side, its ratings and its positive ratings."""
-    ids = [T.StructField(name, type_of(df, of)) for name, of in ((USER, columns.user), (ITEM, columns.item))]
+    """One line per id of n ratings:
+
+    the user or the item, its side, its ratings and its positive ratings.
+    """
+    ids = [
+        T.StructField(name, type_of(df, of))
+        for name, of in ((USER, columns.user), (ITEM, columns.item))
+    ]
     numbers = schema_of("side int, n long, above long")
     cores = parallelism(df.sparkSession)
     n_parts = min(PARTS_PER_CORE * cores, max(cores, n // RATINGS_PER_PART))
     partial = bundles.select(*COUNTED).mapInArrow(CountIds(n_parts), PARTIAL)
-    return in_partitions(partial, n_parts, F.col("part")).mapInArrow(sum_counts, T.StructType([*ids, *numbers]))
+    return in_partitions(partial, n_parts, F.col("part")).mapInArrow(
+        sum_counts, T.StructType([*ids, *numbers])
+    )
 
 
 def _sides(groups: pa.Table) -> tuple[Ids, Ids]:

@@ -29,7 +29,7 @@ PREDICTED = pa.table(
 )
 RATED = pa.table({"user": [1], "item": [2], "label": [1]})
 FIGURES = json.dumps({"n": 5, "error": 0.25, "majority_error": 0.5}, indent=2)
-FOLDERS = {name for name, kind in KINDS.items() if not kind.is_file}
+FOLDERS = {name: kind for name, kind in KINDS.items() if not kind.is_file}
 
 
 def marked(kind, **more):
@@ -38,9 +38,9 @@ def marked(kind, **more):
 
 # name: (the files that are there, or a text for a file; the kinds that may replace it)
 CASES = {
-    "an empty folder": ({}, FOLDERS),
-    "a folder of a job without results": ({"_SUCCESS": ""}, FOLDERS),
-    "an empty file": ("", set(KINDS) - FOLDERS),
+    "an empty folder": ({}, set(FOLDERS)),
+    "a folder of a job without results": ({"_SUCCESS": ""}, set(FOLDERS)),
+    "an empty file": ("", set(KINDS) - set(FOLDERS)),
     "predictions as CSV": (
         '"user","item","score","std","probability"\n1,2,.1,.2,.3\n',
         {"PREDICTIONS_CSV"},

@@ -137,7 +137,7 @@ def test_meaningless_numbers_are_refused(bad):
 def few_draws(monkeypatch):
     """Of the certified risk, and of the true one, which is then known to about .002."""
     monkeypatch.setattr("onebit_spark.core.randomness.ENOUGH_DRAWS", 20_000)
-    monkeypatch.setattr("knownrisk.SEEDS", 20)
+    monkeypatch.setattr("support.knownrisk.SEEDS", 20)
 
 
 BROKEN = {"no-kl", "fitted"}

@@ -83,7 +83,7 @@ class Device(ThreadEngine):
 
     @classmethod
     def of_block(cls, block, form):
-        assert form == QUICK.form
+        assert form == form_of(QUICK)
         return cls(block)
 
     def start(self, config, loss):

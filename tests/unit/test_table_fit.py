@@ -33,6 +33,7 @@ from onebit_spark import settings as core_config
 from onebit_spark.__main__ import main
 from onebit_spark.certify.certificates import KEPT_CELLS, KNOWN, NEW_CELLS
 from onebit_spark.checkpoints import OWNER, clear_checkpoints
+from onebit_spark.core.setup import form_of
 from onebit_spark.data.files import ArrowTable
 from onebit_spark.data.hashes import CellSketch, cell_hashes, coin_drawn
 from onebit_spark.data.ratings import ArrowRatings, Columns

@@ -5,9 +5,8 @@ from pathlib import Path
 
 try:
     import onebit_spark
-except (
-    ModuleNotFoundError
-):  # not installed: run from a checkout, and send the package to the workers
+except ModuleNotFoundError:
+    # It is not installed: the job runs from a checkout, and sends the package to the workers.
     onebit_spark = None
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -161,9 +161,8 @@ def forms_of(config: FitConfig, weighted: bool) -> list[Form]:
             "ignore"
         )  # numpy's about overflows, which hashes and random numbers mean
         run_fit(config, weighted)
-        if (
-            config.implicit_features
-        ):  # the choice of the settings may drop them; then draws are certified
+        # the choice of the settings may drop them; then draws are certified
+        if config.implicit_features:
             run_fit(replace(config, implicit_features=False), weighted)
     return sorted(forms, key=forms.__getitem__)
 

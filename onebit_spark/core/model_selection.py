@@ -189,9 +189,8 @@ def select_model(
         return SelectedModel(given, start)
     candidates = len(KAPPA_FACTORS) if chooses_kappa(config) else 1
     ranks = config.max_rank if config.rank == AUTO else 1
-    if (
-        start is not None and start.history and start.record is None
-    ):  # an interrupted fit that had nothing to choose
+    # an interrupted fit that had nothing to choose
+    if start is not None and start.history and start.record is None:
         return SelectedModel(given, start)
     if start is not None:  # the settings of the earlier fit, except for those that are given
         chosen = {
@@ -376,9 +375,8 @@ class _Search(Generic[T]):
             if level is not None:
                 self._level = release.enter_context(self._whole.restricted(level))
                 self._share = level.fraction
-                if (
-                    self._level.engine.n_ratings < FEWEST_RATINGS
-                ):  # a few ids have most of the ratings
+                # a few ids have most of the ratings
+                if self._level.engine.n_ratings < FEWEST_RATINGS:
                     return below
             self._part = release.enter_context(self._level.restricted(self._split))
             self._refused = {key: clearly for key, clearly in self._refused.items() if clearly}
@@ -456,9 +454,8 @@ class _Search(Generic[T]):
                 if (config.factors, kappa_of(config)) in self._refused:
                     break
                 changed = self._trial(config, trial.start, TRIAL_ITERATIONS)
-                if (
-                    abs(changed.loss - trial.loss) < LEAST_GAIN * trial.holdout.standard_error
-                ):  # undecided
+                # undecided
+                if abs(changed.loss - trial.loss) < LEAST_GAIN * trial.holdout.standard_error:
                     changed = self._trial(config, changed.start, TRIAL_ITERATIONS)
                 if not self._kept(changed, trial):
                     break

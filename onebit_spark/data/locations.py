@@ -267,9 +267,8 @@ class HadoopLocation(Location):
         self._files.delete(self._path, True)
 
     def move_to(self, target: Location) -> None:
-        if (
-            self.scheme == "file"
-        ):  # not by Hadoop, which would move the checksum file beside it, too
+        # not by Hadoop, which would move the checksum file beside it, too
+        if self.scheme == "file":
             Location(None, self.uri).move_to(Location(None, target.uri))
         elif not self._files.rename(self._path, target._path):
             raise OSError(f"could not move {self.uri} to {target.uri}")

@@ -62,6 +62,7 @@ def package_zip(tmp_path_factory):
     """The package as a zip for --py-files: what `make dist` copies from the wheel."""
     path = tmp_path_factory.mktemp("dist") / "onebit_spark.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for source in sorted((ROOT / "onebit_spark").rglob("*.py")):
-            archive.write(source, source.relative_to(ROOT))
+        for source in sorted((ROOT / "onebit_spark").rglob("*")):
+            if source.is_file() and source.suffix != ".pyc":
+                archive.write(source, source.relative_to(ROOT))
     return path

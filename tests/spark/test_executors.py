@@ -186,9 +186,8 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
     assert predictions.count() == 1500
     del predictions
     deadline = time.monotonic() + 60
-    while (
-        list(tmp_path.iterdir()) and time.monotonic() < deadline
-    ):  # the JVM hears later of what is released here
+    # the JVM hears later of what is released here
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
         gc.collect()
         TemporaryFolders.of(spark).delete_unread()
         time.sleep(0.2)

@@ -94,9 +94,8 @@ def fit_davenport(
         stationarity = size * max(1.0, 1.0 / step) / max(1.0, float(np.linalg.norm(x)))
         slope = float(np.vdot(gradient, direction))
         share = 1.0
-        if (
-            stationarity <= tol or slope >= 0
-        ):  # the projection's rounding error is all that is left of a slope ≥ 0
+        # the projection's rounding error is all that is left of a slope ≥ 0
+        if stationarity <= tol or slope >= 0:
             break
         at_x = likelihood.observed(x)
         along = likelihood.observed(direction)

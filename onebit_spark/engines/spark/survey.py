@@ -177,9 +177,8 @@ def _surveyed(
     most_bytes = (
         min(SUMMARY_BYTES, driver_limits(df.sparkSession).result // 2) if collect_ids else 0
     )
-    if (
-        facts["summary_bytes"] <= most_bytes
-    ):  # what ``id_counts`` and ``sketch`` would find by further jobs
+    # what ``id_counts`` and ``sketch`` would find by further jobs
+    if facts["summary_bytes"] <= most_bytes:
         lines = packed.bundles.select(*SUMMARY).toArrow()
         ids = _sides(pa.Table.from_batches(sum_counts(CountIds(1)(lines.to_batches()))))
         summary = ids, _all_hashes(lines)

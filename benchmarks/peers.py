@@ -72,7 +72,7 @@ def read(path: Path) -> Ratings:
 def libmf(loss: str, k: int, epochs: int, penalty: float) -> Fit:
     quiet = contextlib.redirect_stdout(io.StringIO())
     # it would take our first argument for its library
-    with quiet, patch.object(sys, "argv", sys.argv[:1]),:
+    with quiet, patch.object(sys, "argv", sys.argv[:1]):
         from libmf import mf
     kind = {"logistic": mf.P_LR_MFC, "squared hinge": mf.P_L2_MFC}[loss]
     penalties = {"lambda_p1": 0.0, "lambda_q1": 0.0, "lambda_p2": penalty, "lambda_q2": penalty}

@@ -1,6 +1,5 @@
-"""How often the sign is right:
-
-the paper's simulations at fixed settings, and the real data sets at the defaults.
+"""How often the sign is right: the paper's simulations at fixed settings, and the real data sets at
+the defaults.
 
     python benchmarks/accuracy.py simulated [--draws 5] [--rank 3]
     python benchmarks/accuracy.py real [--splits 10]          # ONEBIT_DATA: folder of the data sets, default ./data
@@ -163,9 +162,8 @@ def real(splits: int | None, losses: list[str]) -> None:
 
 
 def parts(splits: int | None, names: list[str], device: str, keep: bool) -> None:
-    """Accuracy, AUC, log loss and calibration error:
-
-    without and with implicit features, a chosen κ, all chosen.
+    """Accuracy, AUC, log loss and calibration error: without and with implicit features, a chosen
+    κ, all chosen.
     """
     print(
         f"{'data':16}{'model':23}{'correct':>9}{'sd':>8}{'AUC':>8}{'log loss':>10}{'calibration':>12}{'κ':>14}"
@@ -214,9 +212,8 @@ def parts(splits: int | None, names: list[str], device: str, keep: bool) -> None
 
 
 def choices(splits: int | None, names: list[str], device: str) -> None:
-    """What a tenth of the ratings chooses:
-
-    everything, or all but the rank. Simulated data have the true rank 3.
+    """What a tenth of the ratings chooses: everything, or all but the rank. Simulated data have the
+    true rank 3.
 
     Iterations of the nine tenths, then of all ratings. The seconds have both, and whatever was
     tried.

@@ -1,6 +1,5 @@
-"""Iterations and seconds until a fit is as good as done:
-
-plain, with the gauge, with over-relaxation, with both.
+"""Iterations and seconds until a fit is as good as done: plain, with the gauge, with
+over-relaxation, with both.
 
     python benchmarks/convergence.py [--sets MovieLens-100K A2 …] [--losses logistic hinge] [--fits
     plain both]

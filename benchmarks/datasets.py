@@ -62,9 +62,8 @@ def congress() -> Ratings:
 
 
 def assistments() -> Ratings:
-    """ASSISTments 2017 (Patikorn, Heffernan et al.):
-
-    the first answer of a student to a problem; 1 = right.
+    """ASSISTments 2017 (Patikorn, Heffernan et al.): the first answer of a student to a problem; 1
+    = right.
     """
     table = pq.read_table(folder() / "assist2017" / "answers.parquet")
     student, problem, correct = (

@@ -1,6 +1,5 @@
-"""Both exchanges side by side:
-
-the driver's memory as the factor table grows, and the bytes that a half step shuffles.
+"""Both exchanges side by side: the driver's memory as the factor table grows, and the bytes that a
+half step shuffles.
 
     python benchmarks/exchange.py [--rows 100000 1000000 10000000] [--exchanges broadcast shuffle]
 
@@ -135,9 +134,8 @@ def estimator_blocks(spark: SparkSession, model: Any) -> tuple[int, int]:
 
 
 def referenced(folder: str, blocks: tuple[int, int]) -> int:
-    """Σ over blocks of both sides of the factor rows that a block refers to:
-
-    what one iteration must send.
+    """Σ over blocks of both sides of the factor rows that a block refers to: what one iteration
+    must send.
     """
     table = pq.read_table(folder)
     users, items = (

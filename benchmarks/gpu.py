@@ -1,6 +1,5 @@
-"""What a fit costs on a GPU:
-
-milliseconds per half step, beside the reads alone, and seconds from host arrays to a fit.
+"""What a fit costs on a GPU: milliseconds per half step, beside the reads alone, and seconds from
+host arrays to a fit.
 
     python benchmarks/gpu.py [--tables steps fits first] [--ratings 2e7 1e8 1e9] [--rank 10 32 64]
     [--iterations 20]
@@ -46,9 +45,8 @@ PIECE = 2**26  # ratings that are made at a time
 
 
 def simulated(n: int, seed: int = 1) -> tuple[Any, Any, Any, tuple[int, int]]:
-    """Rows, columns, labels and the shape, on the device:
-
-    both sides heavy-tailed, three factors and intercepts.
+    """Rows, columns, labels and the shape, on the device: both sides heavy-tailed, three factors
+    and intercepts.
     """
     cp = cupy()
     m = n // 100

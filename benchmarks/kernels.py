@@ -119,9 +119,8 @@ def half_step_nanoseconds(
 
 
 def row_microseconds(config: FitConfig, length: int, repeats: int) -> float:
-    """The update of a row with ``length`` ratings, on one core:
-
-    the least over repeats, by many such rows.
+    """The update of a row with ``length`` ratings, on one core: the least over repeats, by many
+    such rows.
 
     The mean of an update with and one without the data term, as in the two half steps of an
     iteration.

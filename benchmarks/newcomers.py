@@ -1,6 +1,5 @@
-"""New users and items:
-
-a tenth of them is kept out of the fit, and predicted from side features and from few ratings.
+"""New users and items: a tenth of them is kept out of the fit, and predicted from side features and
+from few ratings.
 
     python benchmarks/newcomers.py [--splits 3] [--save]      # ONEBIT_DATA: folder of the data sets, default ./data
 

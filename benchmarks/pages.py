@@ -142,9 +142,8 @@ def coverage(found: Results) -> Iterable[str]:
 
 
 def positions(found: Results) -> Iterable[str]:
-    """How often intervals of positions contain the truth:
-
-    with the spreads of the fit, and with their own.
+    """How often intervals of positions contain the truth: with the spreads of the fit, and with
+    their own.
     """
     columns = ("factors", "kappa", "before", "covered", "ratio", "draws")
     yield (

@@ -1,7 +1,5 @@
-"""Positions:
-
-how often their error bars cover, what they find in Congress, how long they take, and what to ask
-next.
+"""Positions: how often their error bars cover, what they find in Congress, how long they take, and
+what to ask next.
 
     python benchmarks/positions.py coverage [--draws 20] [--save]      # item response data whose truth is known
     python benchmarks/positions.py congress                # 10⁷ votes; ONEBIT_DATA: folder of the data sets

@@ -84,10 +84,7 @@ def power_law_chunks(
 def _logistic_side(
     rng: np.random.Generator, size: int, rank: int, decay: float
 ) -> tuple[Floats, Floats]:
-    """Factors and intercepts of one side:
-
-    entries of variance √(2/r) give L_i·R_j the variance 2.
-    """
+    """Factors and intercepts of one side: entries of variance √(2/r) give L_i·R_j the variance 2."""
     shares = np.arange(1.0, rank + 1) ** -decay
     scales = ((2 * shares / shares.sum()) ** 0.25).astype(np.float32)
     factors = scales * rng.standard_normal((size, rank), dtype=np.float32)

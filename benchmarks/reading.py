@@ -1,6 +1,5 @@
-"""Ratings from Parquet, read by Arrow and through the JVM:
-
-seconds, and CPU seconds of all processes, side by side.
+"""Ratings from Parquet, read by Arrow and through the JVM: seconds, and CPU seconds of all
+processes, side by side.
 
     python benchmarks/reading.py [--ratings 20000000 --rows 200000 --cols 20000] [--ids
     int|long|string] [--repeats 3]

@@ -30,9 +30,8 @@ from onebit_spark.simulate import simulate
 
 
 def paper(kind: str) -> Ratings:
-    """The paper's simulation of this kind:
-
-    rank 3, 1000 × 1000, a fifth observed, a tenth of the labels switched.
+    """The paper's simulation of this kind: rank 3, 1000 × 1000, a fifth observed, a tenth of the
+    labels switched.
     """
     drawn = simulate(kind, 3, (1000, 1000), 0.2, 0.1)
     return Ratings(drawn.rows, drawn.cols, drawn.labels)

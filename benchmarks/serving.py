@@ -1,6 +1,5 @@
-"""What a fitted model does afterwards, on MovieLens-1M:
-
-fold-in, recommendations beside ALS, calibration, no Spark.
+"""What a fitted model does afterwards, on MovieLens-1M: fold-in, recommendations beside ALS,
+calibration, no Spark.
 
     python benchmarks/serving.py {foldin,recommend,calibration,load} [--master 'local[*]']
 

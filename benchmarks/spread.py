@@ -1,6 +1,5 @@
-"""What ``std`` is worth:
-
-how often score ± 1.96·std contains the true score, and how std depends on the rank K.
+"""What ``std`` is worth: how often score ± 1.96·std contains the true score, and how std depends on
+the rank K.
 
     python benchmarks/spread.py simulated [--draws 3] [--save]      # a known truth, drawn from the model class
     python benchmarks/spread.py movielens                  # MovieLens-100K; ONEBIT_DATA: folder of the data sets

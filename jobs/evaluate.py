@@ -1,6 +1,5 @@
-"""Measure a model on ratings it has not seen:
-
-`spark-submit jobs/evaluate.py --help`, or plain Python in local mode.
+"""Measure a model on ratings it has not seen: `spark-submit jobs/evaluate.py --help`, or plain
+Python in local mode.
 """
 
 import sys

@@ -1,6 +1,5 @@
-"""Where users stand, with error bars:
-
-`spark-submit jobs/positions.py --help`, or plain Python in local mode.
+"""Where users stand, with error bars: `spark-submit jobs/positions.py --help`, or plain Python in
+local mode.
 """
 
 import sys

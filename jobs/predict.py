@@ -1,7 +1,4 @@
-"""Predict user-item pairs:
-
-`spark-submit jobs/predict.py --help`, or as plain Python in local mode.
-"""
+"""Predict user-item pairs: `spark-submit jobs/predict.py --help`, or plain Python."""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,5 @@
-"""Repeat the experiments of the paper:
-
-`spark-submit jobs/reproduce.py --help`, or as plain Python in local mode.
+"""Repeat the experiments of the paper: `spark-submit jobs/reproduce.py --help`, or as plain Python
+in local mode.
 
 It needs a checkout: the experiments are in `benchmarks/paper/`, not in the package.
 """

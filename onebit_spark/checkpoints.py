@@ -1,6 +1,5 @@
-"""Fits that start from an earlier model:
-
-warm starts, and checkpoints, from which a killed fit can continue.
+"""Fits that start from an earlier model: warm starts, and checkpoints, from which a killed fit can
+continue.
 
 FOLDER/iteration-000020/    a model folder of that iteration (see ``model``), so it can predict
     checkpoint.json         the history so far, and the settings and ratings of the fit

@@ -1,6 +1,5 @@
-"""Compiles the kernels of a fit on several cores:
-
-``python -m onebit_spark.compile '{"loss": "hinge"}' weighted``.
+"""Compiles the kernels of a fit on several cores: ``python -m onebit_spark.compile '{"loss":
+"hinge"}' weighted``.
 
 Numba compiles one kernel at a time in a process. So a fit of 16 ratings first runs its kernels as
 plain Python, which takes a second and shows with which types each is called. Then several processes

@@ -1,7 +1,5 @@
-"""jit:
-
-numba's compiler with a cache that works for zipped, read-only and per-application installs, and
-after edits.
+"""jit: numba's compiler with a cache that works for zipped, read-only and per-application installs,
+and after edits.
 
 Numba's own cache is keyed by the path of a file and the name of a function. Here kernels of
 different files call each other, so an edit of an inner loop would go unnoticed, and a zip that is
@@ -183,9 +181,8 @@ def kernel_modules(texts: Mapping[str, bytes]) -> set[str]:
 
 
 def _imported(text: bytes, known: Container[str]) -> Iterator[str]:
-    """The modules that a file imports at its top, by a pattern:
-
-    parsing the files would slow down every start.
+    """The modules that a file imports at its top, by a pattern: parsing the files would slow down
+    every start.
     """
     for match in _IMPORT.finditer(text.decode()):
         for name in re.findall(r"\w+", match["names"] or "") or [""]:

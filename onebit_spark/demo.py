@@ -1,6 +1,5 @@
-"""A demonstration on simulated ratings:
-
-`python -m onebit_spark.demo --output DIR`. It takes a minute on a laptop.
+"""A demonstration on simulated ratings: `python -m onebit_spark.demo --output DIR`. It takes a
+minute on a laptop.
 """
 
 from __future__ import annotations
@@ -207,9 +206,8 @@ def comparison(spark: Path, alone: Path, on_spark: float, here: float) -> str:
 
 
 def write_ratings(simulation: Simulation, ratings: Path, pairs: Path) -> None:
-    """Write the simulation as two Parquet folders:
-
-    ratings to fit and held-out ratings. Cells are in random order.
+    """Write the simulation as two Parquet folders: ratings to fit and held-out ratings. Cells are
+    in random order.
     """
     held_out = round(HELD_OUT * len(simulation.labels))
     for folder, part in ((ratings, slice(held_out, None)), (pairs, slice(None, held_out))):

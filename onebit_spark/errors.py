@@ -13,9 +13,8 @@ class RequestError(ValueError):
 
 
 class FitFailed(RuntimeError):
-    """The fit failed:
-
-    the objective is no longer a number, or the source changed. A job ends with exit code 1.
+    """The fit failed: the objective is no longer a number, or the source changed. A job ends with
+    exit code 1.
     """
 
 

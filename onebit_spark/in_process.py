@@ -1,6 +1,5 @@
-"""Fits in this process, without Spark:
-
-``fit_arrays`` of numpy arrays, ``fit_table`` of tables and files by their ids.
+"""Fits in this process, without Spark: ``fit_arrays`` of numpy arrays, ``fit_table`` of tables and
+files by their ids.
 
 Both check their input and open an engine; the fit itself is ``fit.fit_model``. All other engines
 must agree with them.
@@ -339,7 +338,6 @@ def initial_problems(model: object) -> list[Problem]:
 
 def unseen_by(initial: FittedModel, kept: KeptRatings) -> tuple[KeptRatings, dict[str, Any]]:
     """The held-out ratings of cells that the initial model was not fitted on, and their freshness:
-
     see ``fresh_to``.
     """
     known = initial.fitted

@@ -1,9 +1,8 @@
-"""MLflow:
+"""MLflow: settings, curve, figures, certificate and report of a fit, and the model for
+``mlflow.pyfunc``.
 
-settings, curve, figures, certificate and report of a fit, and the model for ``mlflow.pyfunc``.
-
-    estimator.setProgress(tracking.log_iteration)        # the objective, live
-    tracking.log_model("model")                          # parameters, figures, files, flavour
+    estimator.setProgress(log_iteration)        # the objective, live
+    log_model("model")                          # parameters, figures, files, flavour
     mlflow.pyfunc.load_model(uri).predict(pairs)         # without Spark
     mlflow.pyfunc.spark_udf(spark, uri)                  # in a DataFrame of Spark
 
@@ -53,9 +52,8 @@ def log_iteration(iteration: Iteration) -> None:
 def log_model(
     folder: str | os.PathLike[str], name: str = "model", registered_model_name: str | None = None
 ) -> Any:
-    """Log the fitted model of a folder on this machine:
-
-    its settings, figures, certificates and report, and itself.
+    """Log the fitted model of a folder on this machine: its settings, figures, certificates and
+    report, and itself.
 
     The model has a signature and an input example, pairs of ids that it knows. ``name`` is its name
     in the run; under ``registered_model_name`` it is registered. The ``model_uri`` of the result is
@@ -111,9 +109,8 @@ def _figures(info: ModelInfo, certificate: dict[str, Any]) -> Iterator[tuple[str
 
 
 class ServedPairs:
-    """What ``mlflow.pyfunc`` calls:
-
-    predictions for a DataFrame of pairs, in columns named as in the fit.
+    """What ``mlflow.pyfunc`` calls: predictions for a DataFrame of pairs, in columns named as in
+    the fit.
 
     Every pair has a line: where the model's ``coldStartStrategy`` is "drop", pairs with unknown ids
     are NaN. Decimals, dates and times are text in the example and in the answer. Pairs may have

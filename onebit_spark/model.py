@@ -1,6 +1,5 @@
-"""FittedModel:
-
-a fitted model in this process. ``fit_arrays``, ``fit_table`` and ``load`` return it.
+"""FittedModel: a fitted model in this process. ``fit_arrays``, ``fit_table`` and ``load`` return
+it.
 """
 
 from __future__ import annotations
@@ -240,9 +239,8 @@ class FittedModel(JudgedModel):
         )
 
     def transform(self, pairs: TableLike) -> TableLike:
-        """A table with the predictions appended:
-
-        score, std, probability, prediction, and the calls as above.
+        """A table with the predictions appended: score, std, probability, prediction, and the calls
+        as above.
 
         ``pairs`` is a pyarrow.Table or a DataFrame of pandas or polars, with the columns of users
         and items of the fit, and any others. The result is of the same kind.
@@ -287,9 +285,8 @@ class FittedModel(JudgedModel):
         who: str = "user",
         threshold: float | None = None,
     ) -> _Ratings:
-        """Ratings that were checked:
-
-        users, items and labels, or the columns of the fit in one table, ``users``.
+        """Ratings that were checked: users, items and labels, or the columns of the fit in one
+        table, ``users``.
 
         A table may have the column of the weights. Ratings of weight 0 are left out. ``to`` is the
         purpose, in messages; ``threshold`` replaces that of the fit.
@@ -559,9 +556,8 @@ class FittedModel(JudgedModel):
     def next_questions(
         self, ids: IdsLike, n: int = 10, *, seen: IdsLike = None, items: IdsLike = None
     ) -> pa.Table:
-        """The n items whose answers would say most about each user:
-
-        an adaptive test (docs/positions.md).
+        """The n items whose answers would say most about each user: an adaptive test
+        (docs/positions.md).
 
         Each different user gets one list, to be asked as a whole. To use the answers, fold them in
         and ask for the next question. An unknown user is a new one. The pairs of ``seen``, (user
@@ -621,9 +617,8 @@ class FittedModel(JudgedModel):
         groups: ArrayLike | None = None,
         min_precision: Precisions = (),
     ) -> list[Certificate]:
-        """Certify the model on ratings that were not fitted:
-
-        ``holdout``, and one certificate for each request.
+        """Certify the model on ratings that were not fitted: ``holdout``, and one certificate for
+        each request.
 
         The ratings are users, items and labels, or one table with the columns of the fit. Those of
         cells that the model was fitted on are refused, as far as it knows them. ``terms`` are δ and
@@ -736,9 +731,8 @@ class FittedModel(JudgedModel):
         n: int = 10,
         seen: IdsLike = None,
     ) -> Figures:
-        """How many positive ratings the lists of ``recommend`` find:
-
-        see ``predict.metrics.ranking_figures``.
+        """How many positive ratings the lists of ``recommend`` find: see
+        ``predict.metrics.ranking_figures``.
 
         The ratings, users, items and labels or one table with the columns of the fit, were not
         fitted. The positive ones are relevant. ``seen`` are the ratings that were fitted, (users,

@@ -1,6 +1,5 @@
-"""A model without Spark:
-
-``ModelInfo``, the content of ``metadata.json``; factor tables; and side features by id.
+"""A model without Spark: ``ModelInfo``, the content of ``metadata.json``; factor tables; and side
+features by id.
 
 One line of a factor table is one id with the posterior of its row, here with K = 2 factors and an
 intercept::
@@ -143,9 +142,8 @@ class ModelInfo:
 
     @property
     def table_form(self) -> tuple[Kind, bool, int]:
-        """Kind, intercepts and vectors of implicit features:
-
-        what the columns of the factor tables follow from.
+        """Kind, intercepts and vectors of implicit features: what the columns of the factor tables
+        follow from.
         """
         return (
             self.kind,

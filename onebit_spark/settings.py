@@ -119,9 +119,8 @@ def setting(
     param: str | None = SAME,
     group: str = "",
 ) -> Any:
-    """Declare a setting:
-
-    see ``Setting``. By default ``key`` and ``param`` follow from the name of the field.
+    """Declare a setting: see ``Setting``. By default ``key`` and ``param`` follow from the name of
+    the field.
     """
     allowed = tuple(choices)
     if allowed:
@@ -570,9 +569,8 @@ def available_cores() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that this process can still take:
-
-    the machine's free memory, or what its container leaves of it.
+    """Bytes that this process can still take: the machine's free memory, or what its container
+    leaves of it.
     """
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # not Linux: all of it
     with suppress(OSError, StopIteration):

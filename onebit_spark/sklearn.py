@@ -1,6 +1,5 @@
-"""scikit-learn:
-
-a classifier of pairs of ids, and a splitter for cross-validation. Needs the extra ``sklearn``.
+"""scikit-learn: a classifier of pairs of ids, and a splitter for cross-validation. Needs the extra
+``sklearn``.
 
 X = two columns of ids, users and items    y = labels of two classes
 OneBitClassifier().fit(X, y).predict_proba(X)
@@ -152,9 +151,8 @@ OneBitClassifier.__doc__ = str(OneBitClassifier.__doc__).format(parameters="\n  
 
 
 class CellKFold(GroupKFold):
-    """Folds that keep the ratings of a cell (user, item) together:
-
-    ``GroupKFold`` with the cells as groups.
+    """Folds that keep the ratings of a cell (user, item) together: ``GroupKFold`` with the cells as
+    groups.
 
     Otherwise a rating could be predicted from another one of its own cell, and the score would be
     too good.

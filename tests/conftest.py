@@ -38,9 +38,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The files that start Spark run in two processes:
-
-    a JVM takes 8 s of CPU, and more until it is warm.
+    """The files that start Spark run in two processes: a JVM takes 8 s of CPU, and more until it is
+    warm.
 
     One has most files of spark/. The other has those of jobs/ and the last of spark/, so that both
     take as long.
@@ -76,9 +75,8 @@ def movielens_100k():
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
-    """The one Spark session of all tests that do not start a process of their own:
-
-    classic, or Spark Connect.
+    """The one Spark session of all tests that do not start a process of their own: classic, or
+    Spark Connect.
     """
     from pyspark.sql import SparkSession
 

@@ -91,9 +91,8 @@ class Experiment:
         return sum(len(self._tuning(case)) + len(self.seeds) for case in self.cases)
 
     def run(self, run_all: RunAll) -> list[Record]:
-        """One record per case and draw:
-
-        the data, method, setting, seed, and what the task measured.
+        """One record per case and draw: the data, method, setting, seed, and what the task
+        measured.
         """
         settings = self._tuned(run_all)
         drawn = [

@@ -1,6 +1,5 @@
-"""jobs/reproduce.py:
-
-runs an experiment of the paper as Spark tasks, and writes its results and a page.
+"""jobs/reproduce.py: runs an experiment of the paper as Spark tasks, and writes its results and a
+page.
 
 OUTPUT/REPRODUCTION.md      written again after every experiment, from all results in the folder
 OUTPUT/tables.csv …         one line per draw; tables.json says how they were made

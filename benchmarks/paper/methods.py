@@ -1,6 +1,5 @@
-"""The methods that are compared:
-
-how each is fitted to a sample, and the settings among which it is tuned.
+"""The methods that are compared: how each is fitted to a sample, and the settings among which it is
+tuned.
 
 The grids contain α and β *per row and column* (α/m, β/m). So one grid serves matrices of any size.
 """

@@ -1,6 +1,5 @@
-"""Planning, before any rating is collected:
-
-the paper's explicit bounds, and how many ratings a given risk needs.
+"""Planning, before any rating is collected: the paper's explicit bounds, and how many ratings a
+given risk needs.
 
 There are m1 × m2 cells, and m = m1 + m2. The matrix M has rank at most r ≤ K, and the entries of
 its factors are at most ℓ in absolute value. q = K − r and d = r/(Kn). The complexity term of the
@@ -52,9 +51,8 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The arguments of the explicit bounds besides n and λ:
-
-    r is ``rank``, ℓ is ``max_entry``, K is ``budget``.
+    """The arguments of the explicit bounds besides n and λ: r is ``rank``, ℓ is ``max_entry``, K is
+    ``budget``.
     """
 
     m1: int
@@ -278,10 +276,7 @@ class _Question:
 
     @property
     def fewest(self) -> int:
-        """The smallest n that the bound holds for:
-
-        λ ≤ n, or λ < n/C for ``theorem2``, where s < 1.
-        """
+        """The smallest n that the bound holds for: λ ≤ n, or λ < n/C for ``theorem2``, where s < 1."""
         if self.lam is None:
             return 2
         return max(

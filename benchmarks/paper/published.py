@@ -1,6 +1,5 @@
-"""What the paper prints:
-
-its two tables of simulations (error in %), and that of MovieLens (share of correct signs).
+"""What the paper prints: its two tables of simulations (error in %), and that of MovieLens (share
+of correct signs).
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Tasks that are done once:
-
-results are files, and a killed run continues from those that are there.
+"""Tasks that are done once: results are files, and a killed run continues from those that are
+there.
 """
 
 from __future__ import annotations

@@ -136,9 +136,8 @@ def theorem1_certificate(
     cost: float = 0.0,
     weights: int = 1,
 ) -> Certificate:
-    """The paper's Theorem 1, for the hinge loss and ratings without weights:
-
-    else the objective is not λ·AVB (§16).
+    """The paper's Theorem 1, for the hinge loss and ratings without weights: else the objective is
+    not λ·AVB (§16).
 
     ``cost`` is what the default α adds to the divergence (``prior_cost``). The theorem holds for
     one λ = κn, so it pays for all κ that might have been chosen; ``weights`` counts them.

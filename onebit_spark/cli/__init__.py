@@ -1,6 +1,5 @@
-"""The jobs:
-
-fit, predict, positions, evaluate. Each reads its input, calls the package once, and writes.
+"""The jobs: fit, predict, positions, evaluate. Each reads its input, calls the package once, and
+writes.
 
 flags (argparse from declared settings) ◄ requests (the flags of each job) ◄ running (runtime,
 signals, exit codes) fit_job, model_jobs (predict, positions, evaluate): on any runtime; progress

@@ -1,6 +1,5 @@
-"""The flags of a job:
-
-a dataclass of settings, which argparse reads from the command line and from a config file.
+"""The flags of a job: a dataclass of settings, which argparse reads from the command line and from
+a config file.
 
     @dataclass(frozen=True, kw_only=True)
     class FitRequest(FitConfig, Request):                     ─►  --rank, --loss …: the settings

@@ -1,6 +1,5 @@
-"""LocalRuntime:
-
-the jobs in this process. Arrow reads the tables; neither Java nor pyspark is imported.
+"""LocalRuntime: the jobs in this process. Arrow reads the tables; neither Java nor pyspark is
+imported.
 """
 
 from __future__ import annotations
@@ -215,9 +214,8 @@ class LocalRuntime:
         return model.judge_kept(ratings.held_out)
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
-        """The model with the figures of its report:
-
-        of the held-out ratings, or else of the fitted ones.
+        """The model with the figures of its report: of the held-out ratings, or else of the fitted
+        ones.
         """
         kept = ratings.held_out
         on = model.judge_fitted(ratings.to_fit) if kept is None else model.judge_kept(kept)

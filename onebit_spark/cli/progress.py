@@ -1,6 +1,5 @@
-"""Progress of a fit or of an experiment:
-
-a bar on a terminal, some lines in a log, nothing if quiet. And its seconds.
+"""Progress of a fit or of an experiment: a bar on a terminal, some lines in a log, nothing if
+quiet. And its seconds.
 
 The bar is tqdm's (the extra "progress").
 """
@@ -30,9 +29,8 @@ RECENT = 10  # iterations whose seconds are averaged
 
 
 class Clock:
-    """Seconds per phase:
-
-    ``with clock("reading"): …``, once or more often. ``str(clock)`` lists all phases.
+    """Seconds per phase: ``with clock("reading"): …``, once or more often. ``str(clock)`` lists all
+    phases.
 
     Seconds in which kernels were compiled are a phase of their own, "compiling".
     """
@@ -62,9 +60,8 @@ class Clock:
 
 
 class _Display(ABC):
-    """Shows how many of ``total`` steps are ``done``:
-
-    by a bar on a terminal, if tqdm is installed; else by lines.
+    """Shows how many of ``total`` steps are ``done``: by a bar on a terminal, if tqdm is installed;
+    else by lines.
     """
 
     def __init__(

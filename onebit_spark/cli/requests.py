@@ -455,9 +455,8 @@ class EvaluateRequest(CallsRequest):
 
 
 class Target(NamedTuple):
-    """Where a table goes:
-
-    a folder of Parquet files or a CSV file, which appears whole or not at all; a table.
+    """Where a table goes: a folder of Parquet files or a CSV file, which appears whole or not at
+    all; a table.
     """
 
     path: str | None

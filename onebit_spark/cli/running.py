@@ -1,6 +1,5 @@
-"""How a job runs:
-
-arguments, then a runtime, then the work; and how it ends: an exit code and one last line.
+"""How a job runs: arguments, then a runtime, then the work; and how it ends: an exit code and one
+last line.
 
 A job runs in this process, unless something needs Spark. The choice is printed with its reason.
 

@@ -1,4 +1,3 @@
-"""The mathematics:
-
-blocks of ratings, posteriors, losses, priors and the loop that fits them. It imports no Spark.
+"""The mathematics: blocks of ratings, posteriors, losses, priors and the loop that fits them. It
+imports no Spark.
 """

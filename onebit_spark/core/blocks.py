@@ -1,6 +1,5 @@
-"""RatingBlock:
-
-the ratings of a block of rows, compressed by row: four bytes per rating, eight with weights.
+"""RatingBlock: the ratings of a block of rows, compressed by row: four bytes per rating, eight with
+weights.
 """
 
 from __future__ import annotations

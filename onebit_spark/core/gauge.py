@@ -1,7 +1,5 @@
-"""The gauge:
-
-maps of both sides that change no score and bring the posterior nearer to its prior (docs/MATH.md,
-§7.2).
+"""The gauge: maps of both sides that change no score and bring the posterior nearer to its prior
+(docs/MATH.md, §7.2).
 
 The best maps follow from D×D sums on the driver, so no rating is read. The rows are mapped later
 (``FitState.apply``). Rows with independent coordinates admit only a diagonal A and no centring,
@@ -64,9 +62,8 @@ class Gauge:
 
 @dataclass(frozen=True)
 class GaugeStep:
-    """The last step of an iteration:
-
-    every move that lowers KL(ρ‖π) at the optimal μ and γ after it.
+    """The last step of an iteration: every move that lowers KL(ρ‖π) at the optimal μ and γ after
+    it.
     """
 
     symmetry: Symmetry
@@ -133,9 +130,8 @@ def centred(gauge: Gauge, scales: HyperPosterior) -> Gauge:
 
 
 def rotated(gauge: Gauge, scales: HyperPosterior) -> Gauge:
-    """A = C⁻ᵀU diag t with S_L = CCᵀ and CᵀS_R C = U diag(Λ) Uᵀ:
-
-    then AᵀS_L A = diag t², A⁻¹S_R A⁻ᵀ = diag(Λ/t²).
+    """A = C⁻ᵀU diag t with S_L = CCᵀ and CᵀS_R C = U diag(Λ) Uᵀ: then AᵀS_L A = diag t², A⁻¹S_R A⁻ᵀ
+    = diag(Λ/t²).
 
     The old factor with the largest part in a new one has a positive part in it, so that signs stay
     as at the start.

@@ -67,9 +67,8 @@ class Moments:
 
 @dataclass(frozen=True)
 class HyperPosterior:
-    """The posterior of all that rows share:
-
-    q(γ), q(μ) = N(m_μ, v_μ) and W. The defaults are those before a fit.
+    """The posterior of all that rows share: q(γ), q(μ) = N(m_μ, v_μ) and W. The defaults are those
+    before a fit.
     """
 
     prior: ScalePrior  # π^γ, the prior of the scales of the factors
@@ -112,9 +111,8 @@ class HyperPosterior:
         return RowPrior(mean, 1.0 / variance)
 
     def of_factors(self, index: IntArray) -> HyperPosterior:
-        """The same for other factors:
-
-        ``index`` has positions of the present ones, and −1 for a new factor.
+        """The same for other factors: ``index`` has positions of the present ones, and −1 for a new
+        factor.
         """
 
         def placed(table: DoubleArray, axes: tuple[int, ...], first: int = 0) -> DoubleArray:

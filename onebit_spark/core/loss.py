@@ -34,9 +34,8 @@ Symmetry = Literal["linear", "scaling"]
 
 @dataclass(frozen=True)
 class RowPrior:
-    """x_i ~ N(mean_i, (diag precision_i + coupling)⁻¹):
-
-    one line for all rows of the side, or one line per row.
+    """x_i ~ N(mean_i, (diag precision_i + coupling)⁻¹): one line for all rows of the side, or one
+    line per row.
     """
 
     # (1, D) or (rows, D): E[μ] for intercepts and 0 for factors, plus ``explained``. After a fit,

@@ -1,6 +1,5 @@
-"""Model selection on a held-out tenth of the ratings:
-
-κ, rank, implicit features and number of iterations.
+"""Model selection on a held-out tenth of the ratings: κ, rank, implicit features and number of
+iterations.
 
     nine tenths of a slice   start ─► [ iterations ─► loss of the tenth: keep it? ]* ─► a state
     of one 4 times larger     that state ─► [ the same ]* ─► a state
@@ -177,9 +176,8 @@ def select_model(
     start: Start[T] | None = None,
     after_level: Callable[[SelectedModel[T]], None] | None = None,
 ) -> SelectedModel[T]:
-    """The settings of a fit:
-
-    those given, those of the start, or those selected on a tenth of the ratings.
+    """The settings of a fit: those given, those of the start, or those selected on a tenth of the
+    ratings.
 
     ``after_level`` is called after every level of the search. A start whose record has a ``search``
     continues it.

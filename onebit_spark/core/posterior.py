@@ -173,10 +173,7 @@ class RowPosterior:
 
     @property
     def spread(self) -> FloatArray:
-        """Posterior standard deviation of the K factor columns (m × K):
-
-        the hinge's s, or √diag V.
-        """
+        """Standard deviation of the K factor columns (m × K): the hinge's s, or √diag V."""
         return self.std[:, int(self.has_intercept) :]
 
     @property
@@ -230,9 +227,8 @@ class RowPosterior:
         )
 
     def with_vectors(self, kept: int, vectors: int) -> RowPosterior:
-        """The same with so many vectors in ``implicit``:
-
-        the first ``kept`` as they are, the others 0.
+        """The same with so many vectors in ``implicit``: the first ``kept`` as they are, the others
+        0.
         """
         if self.implicit is None:
             return self

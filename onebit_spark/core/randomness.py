@@ -63,9 +63,8 @@ def uniform(state):
 
 @jit
 def fill_lanes(states, n, out, work):
-    """Standard normals (Box and Muller, 1958) of n streams:
-
-    out[a, k] is the a-th of stream k, whose state moves on.
+    """Standard normals (Box and Muller, 1958) of n streams: out[a, k] is the a-th of stream k,
+    whose state moves on.
 
     Logarithm, cosine and sine are short sums with an error of 1e−15, because the compiler turns a
     loop over these into vector instructions. ``work`` has 4 lines of the same length as those of
@@ -216,9 +215,8 @@ MOST_PER_RATING = 16  # with so few ratings, more draws hardly improve the bound
 
 @dataclass(frozen=True)
 class Draws:
-    """Draws that estimate the Gibbs risk ∫ r_n dρ:
-
-    how often a draw from the posterior errs (docs/MATH.md, §9.3).
+    """Draws that estimate the Gibbs risk ∫ r_n dρ: how often a draw from the posterior errs
+    (docs/MATH.md, §9.3).
 
     u = b_i + d_j + L_i·R_j is drawn in two steps: x_i = [b_i, L_i] from N(M_i, V_i), then u given
     x_i. The latter is normal with mean b_i + E[d_j] + L_i·E[R_j] and variance x'ᵀ V_j x', where x'

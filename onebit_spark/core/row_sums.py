@@ -1,6 +1,5 @@
-"""The inner loops of the row kernels:
-
-gather the other side's rows of a row's ratings, and sum over them.
+"""The inner loops of the row kernels: gather the other side's rows of a row's ratings, and sum over
+them.
 
 A row's ratings are processed in chunks of ``CHUNK``. The coordinates of a chunk are gathered
 *transposed* (coordinate by rating), so that every sum below runs over a contiguous axis and

@@ -1,6 +1,5 @@
-"""SideStatistics:
-
-the sums that the driver gets from a half step, a few D×D matrices for any number of rows.
+"""SideStatistics: the sums that the driver gets from a half step, a few D×D matrices for any number
+of rows.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class SideMoments:
 
     @property
     def fixed(self) -> int:
-        """The number of coordinates of x̃ that are fixed at 1:
-
-        one with intercepts, none without.
-        """
+        """The number of coordinates of x̃ that are fixed at 1: one with intercepts, none without."""
         return len(self.means) - len(self.covariance)
 
     @cached_property
@@ -158,9 +154,8 @@ class SideStatistics:
         )
 
     def mapped(self, by: RowMap) -> SideStatistics:
-        """The statistics of the mapped rows:
-
-        each axis is multiplied by the matrix of its coordinates.
+        """The statistics of the mapped rows: each axis is multiplied by the matrix of its
+        coordinates.
 
         The implicit coefficients of the rows have the coordinates of the other side.
         """

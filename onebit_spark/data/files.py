@@ -1,7 +1,5 @@
-"""ArrowTable:
-
-a table in memory, or of Parquet, CSV or JSON lines files, read by Arrow in batches, in Spark's
-types.
+"""ArrowTable: a table in memory, or of Parquet, CSV or JSON lines files, read by Arrow in batches,
+in Spark's types.
 
 The files of a table are one file, a folder, or a pattern, on a local disk or at a URI that Arrow or
 fsspec supports. As in Spark, names that begin with a dot or an underscore are skipped, and a folder
@@ -343,9 +341,8 @@ Families = tuple[tuple[pa.DataType, ...], ...]
 
 
 def text_to_numbers(text: pa.ChunkedArray, booleans: bool = False) -> pa.ChunkedArray:
-    """Text as doubles, as Spark's ``try_cast`` has them:
-
-    null where it is no number. True and false may be 1 and 0.
+    """Text as doubles, as Spark's ``try_cast`` has them: null where it is no number. True and false
+    may be 1 and 0.
     """
     with suppress(pa.ArrowInvalid):
         return text.cast(pa.float64())
@@ -463,9 +460,8 @@ SPARK_CSV = {  # of Spark's reader: the dialect above
 
 
 def spark_csv(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of Spark's reader of CSV:
-
-    the given ones, and for the rest those of the dialect above.
+    """Options of Spark's reader of CSV: the given ones, and for the rest those of the dialect
+    above.
     """
     given = {key.lower(): value for key, value in options.items()}
     own = {key: value for key, value in SPARK_CSV.items() if key.lower() not in given}
@@ -550,9 +546,8 @@ class _Files:
 
 
 class CsvReader(_Files):
-    """Reads CSV by Spark's options:
-
-    sep, header, inferSchema, quote, escape, nullValue, encoding, multiLine.
+    """Reads CSV by Spark's options: sep, header, inferSchema, quote, escape, nullValue, encoding,
+    multiLine.
     """
 
     def __init__(self, files: Sequence[DataFile], options: Mapping[str, str]) -> None:

@@ -61,9 +61,8 @@ def pair_hashes(users: pa.Array, items: pa.Array) -> NDArray[np.int64]:
 
 
 def coin_drawn(users: pa.ChunkedArray, items: pa.ChunkedArray, seed: int) -> NDArray[np.uint64]:
-    """The 32 bits that ``engines.spark.columns.coin`` compares with the share:
-
-    of ``xxhash64(seed, user, item)``.
+    """The 32 bits that ``engines.spark.columns.coin`` compares with the share: of ``xxhash64(seed,
+    user, item)``.
     """
     start = np.full(1, SPARK_SEED)
     first = hashed(pa.array([seed], pa.int32() if -(2**31) <= seed < 2**31 else pa.int64()), start)
@@ -127,9 +126,8 @@ def weight_hashes(weights: NDArray[np.float32]) -> NDArray[np.int64]:
 def hash_sums(
     hashes: NDArray[np.int64], label: NDArray[np.bool_], weights: NDArray[np.float32] | None = None
 ) -> dict[str, int]:
-    """The fingerprint of a set of ratings:
-
-    sums of 56 bits of the hash of each cell, label and weight.
+    """The fingerprint of a set of ratings: sums of 56 bits of the hash of each cell, label and
+    weight.
 
     A sum changes if a rating occurs twice. With an exclusive or, the two would cancel.
     """

@@ -78,7 +78,6 @@ def file_system(path: str) -> tuple[fs.FileSystem, str]:
 @contextlib.contextmanager
 def explained(complaint: str) -> Iterator[None]:
     """Raise errors of Spark and of file systems in the body as a RequestError of one line:
-
     ``complaint: reason``.
     """
     try:
@@ -446,9 +445,8 @@ METRICS = OutputKind("a file of figures", r'\A\{[\s\S]*"majority_error": ')
 
 
 def table_format(spark: SparkSession | None, path: str) -> str | None:
-    """delta, iceberg or hudi, if the path is a table or a part of one:
-
-    a file, a partition, its folder of data.
+    """delta, iceberg or hudi, if the path is a table or a part of one: a file, a partition, its
+    folder of data.
 
     None if it is not, or cannot be seen from here. The path may have a pattern, such as
     ``table/*.parquet``.

@@ -1,6 +1,5 @@
-"""The ratings of a user:
-
-their columns, what can be wrong with them, and how they are gathered in this process.
+"""The ratings of a user: their columns, what can be wrong with them, and how they are gathered in
+this process.
 
     batches ─► under the names of USER, ITEM, …, labels and weights as numbers, without weight 0
             ─► what is wrong, with examples                                       (``RatingTally``)
@@ -531,10 +530,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Holdout:
-    """Which ratings are kept out of a fit:
-
-    about a share of the cells, by a hash of user and item.
-    """
+    """Which ratings are kept out of a fit: a share of the cells, by a hash of user and item."""
 
     share: float
     seed: int

@@ -1,6 +1,5 @@
-"""Data that people pass:
-
-numpy arrays of ratings, checked; tables as Arrow tables; and Spark's types of their columns.
+"""Data that people pass: numpy arrays of ratings, checked; tables as Arrow tables; and Spark's
+types of their columns.
 
 A table that Arrow reads gets the types that Spark would give it. So ids, hashes and messages agree
 on both runtimes.

@@ -1,4 +1,3 @@
-"""Engines:
-
-they hold ratings and run work on them, in this process, on a GPU, or on the executors of a cluster.
+"""Engines: they hold ratings and run work on them, in this process, on a GPU, or on the executors
+of a cluster.
 """

@@ -1,6 +1,5 @@
-"""How a model does on ratings:
-
-figures, certificates, calibration and diagnosis, once for every runtime.
+"""How a model does on ratings: figures, certificates, calibration and diagnosis, once for every
+runtime.
 
 model.judge(ratings)  ─►  Judged: ratings that were checked, with what the model predicts for them
 JudgedModel           ─►  evaluate_on, certify_on, calibrate_on, diagnose_on
@@ -176,9 +175,8 @@ class JudgedModel(ABC):
         request: CertificateRequest,
         freshness: Freshness | None = None,
     ) -> tuple[Figures, list[Certificate]]:
-        """The figures of metrics.json, and the certificates that these ratings give:
-
-        ``holdout`` first.
+        """The figures of metrics.json, and the certificates that these ratings give: ``holdout``
+        first.
 
         Ratings of cells that the model was fitted on are refused, unless their ``freshness`` is
         given.

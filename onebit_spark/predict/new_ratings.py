@@ -141,9 +141,8 @@ def converged_rows(
     kappa: float,
     prior: RowPrior,
 ) -> RowPosterior:
-    """The posterior of every row of ``block``, given the posterior of its columns:
-
-    the row update from the prior.
+    """The posterior of every row of ``block``, given the posterior of its columns: the row update
+    from the prior.
 
     Given the other side, the objective of a row has one minimum, so the start hardly matters. The
     hinge loss is an exception: its update keeps a mean that it cannot improve, and at a kink the
@@ -307,9 +306,8 @@ def updated_sides(
 
 
 def update_prior(fold_in: FoldIn, block: RatingBlock, own: Before, partners: Before) -> RowPrior:
-    """The prior of every row:
-
-    the old posterior of a known row, the prior of a fold-in of a new one.
+    """The prior of every row: the old posterior of a known row, the prior of a fold-in of a new
+    one.
     """
     fresh = fold_in.priors(block, partners.posterior, own.explained)
     old = RowPrior.at(own.posterior)

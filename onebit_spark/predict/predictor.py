@@ -85,9 +85,8 @@ class Predictor:
     def calls(
         self, call: Call, threshold: float, scores: DoubleArray, deviations: DoubleArray
     ) -> Flags:
-        """For which pairs the model makes a call:
-
-        those that reach a threshold, which is ∞ if there are none.
+        """For which pairs the model makes a call: those that reach a threshold, which is ∞ if there
+        are none.
         """
         return np.asarray(TOWARDS[call](self.confidence(scores, deviations)) >= threshold)
 
@@ -152,9 +151,8 @@ class Predictor:
         }
 
     def ranking(self, z: float | None, floor: float | None) -> Ranking:
-        """The order of pairs:
-
-        by probability, or by score − z·std. ``floor`` is the least confidence.
+        """The order of pairs: by probability, or by score − z·std. ``floor`` is the least
+        confidence.
         """
         noise = score_noise(self.loss, self.calibration)
         order = math.nan if z is None else float(z)

@@ -1,6 +1,5 @@
-"""What to ask next:
-
-the columns whose answers say most about a row, by mutual information (docs/MATH.md, §17).
+"""What to ask next: the columns whose answers say most about a row, by mutual information
+(docs/MATH.md, §17).
 """
 
 from __future__ import annotations

@@ -31,9 +31,8 @@ Shares = NDArray[np.float64]
 
 
 def shown(users: pa.Table, most: int) -> tuple[Numbers, Numbers]:
-    """The lines of the users that are named, and of all on the map:
-
-    these and an even sample of about ``most``.
+    """The lines of the users that are named, and of all on the map: these and an even sample of
+    about ``most``.
     """
     columns = (users[name].to_numpy(zero_copy_only=False) for name in ("dim1", "dim2", "n_ratings"))
     ends = [
@@ -108,9 +107,8 @@ def coloured(drawn: dict[str, Any], groups: Mapping[Any, Any]) -> dict[str, Any]
 
 
 def groups_of(features: pa.Table, column: str) -> dict[Any, Any]:
-    """The words of the ids in ``column``:
-
-    those of the first other column with at most ``COLOURS`` different ones.
+    """The words of the ids in ``column``: those of the first other column with at most ``COLOURS``
+    different ones.
     """
     plain = [
         name

@@ -1,6 +1,5 @@
-"""OneBitCompletion:
-
-the pyspark.ml estimator and its folder. One path from a DataFrame of ratings to a fitted model.
+"""OneBitCompletion: the pyspark.ml estimator and its folder. One path from a DataFrame of ratings
+to a fitted model.
 
 ESTIMATOR/metadata/      pyspark.ml's own: class, uid, Params; whose side features there are
 ESTIMATOR/userFeatures/  Parquet, the side features as they were given

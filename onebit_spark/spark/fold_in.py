@@ -114,9 +114,8 @@ def update(factors: SparkFactors, given: NewRatings, features: Mapping[Who, Data
 def sides_of(
     factors: SparkFactors, ids: Mapping[Who, pa.Array], pairs: int
 ) -> dict[Who, ModelSide]:
-    """The sides on the driver:
-
-    whole if they and so many pairs fit it, or else with the lines of these ids alone.
+    """The sides on the driver: whole if they and so many pairs fit it, or else with the lines of
+    these ids alone.
     """
     if factors.fit_driver(pairs):
         return {who: factors.on_driver().side(who) for who in ids}

@@ -208,9 +208,8 @@ class OneBitCompletionModel(
         return calling_threshold(self.certificate, call, self.getMaxError(), self.getMinPrecision())
 
     def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
-        """Append one random draw per pair:
-
-        ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
+        """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction``
+        (docs/MATH.md, §9.4).
 
         The certificates `seeger`, `catoni` and `theorem1` are about this predictor: the sign of a
         fresh draw of the score, not the sign of its mean. See ``FittedModel.sample``.
@@ -227,9 +226,8 @@ class OneBitCompletionModel(
         excludeSeen: DataFrame | None = None,
         answeredOnly: bool = False,
     ) -> DataFrame:
-        """The best items of each user:
-
-        the user and ``recommendations``, an array of structs with the best first.
+        """The best items of each user: the user and ``recommendations``, an array of structs with
+        the best first.
 
         A struct has the item, ``rating`` (the score), ``std`` and ``probability``. The items are
         ranked by probability; with ``z`` by score − z·std, which prefers items that the model is
@@ -311,9 +309,8 @@ class OneBitCompletionModel(
     def nextQuestions(
         self, users: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None
     ) -> DataFrame:
-        """The n items whose answers would say most about each user:
-
-        see ``FittedModel.next_questions``.
+        """The n items whose answers would say most about each user: see
+        ``FittedModel.next_questions``.
 
         A user that the model does not know is a new one. Pairs of ``excludeSeen`` are not asked.
         The columns are the user, ``rank`` from 1 on, the item and ``information``.
@@ -329,9 +326,8 @@ class OneBitCompletionModel(
         threshold: float | None = None,
         features: DataFrame | None = None,
     ) -> OneBitCompletionModel:
-        """A model that also knows the users (or the items) in ``ratings``:
-
-        see ``FittedModel.fold_in``.
+        """A model that also knows the users (or the items) in ``ratings``: see
+        ``FittedModel.fold_in``.
 
         ``ratings`` are all ratings of the new users, with the columns of the fit, that of the
         weights included. ``features`` are side features of the new ids, if the model was fitted
@@ -351,9 +347,8 @@ class OneBitCompletionModel(
         userFeatures: DataFrame | None = None,
         itemFeatures: DataFrame | None = None,
     ) -> OneBitCompletionModel:
-        """This model after new ratings, at most 2,000,000, without a refit:
-
-        see ``FittedModel.update``.
+        """This model after new ratings, at most 2,000,000, without a refit: see
+        ``FittedModel.update``.
 
         ``ratings`` are the new ratings only, with the columns of the fit. docs/streaming.md is
         about ratings that arrive as a stream.
@@ -412,9 +407,8 @@ class OneBitCompletionModel(
         fitted: bool = False,
         counts: RatingCounts | None = None,
     ) -> OneBitCompletionModel:
-        """This model with the figures of its report, measured on ``ratings``:
-
-        see ``FittedModel.diagnose``.
+        """This model with the figures of its report, measured on ``ratings``: see
+        ``FittedModel.diagnose``.
 
         ``counts`` is the count of the ratings, if they were checked before.
         """
@@ -439,7 +433,6 @@ class OneBitCompletionModel(
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with probabilities that agree with the frequencies in ``ratings``:
-
         ``FittedModel.calibrate``.
         """
         return self.calibrate_on(self.judge(ratings))
@@ -500,9 +493,8 @@ class OneBitCompletionModel(
     def ranking(
         self, ratings: DataFrame, n: int = 10, excludeSeen: DataFrame | None = None
     ) -> Figures:
-        """How many positive ratings the lists of ``recommendForAllUsers(n)`` find:
-
-        see ``FittedModel.ranking``.
+        """How many positive ratings the lists of ``recommendForAllUsers(n)`` find: see
+        ``FittedModel.ranking``.
 
         ``ratings`` were not fitted, and have the columns of the fit. ``excludeSeen`` are the
         ratings that were fitted.
@@ -575,9 +567,8 @@ class OneBitCompletionModel(
 
     @property
     def userFactors(self) -> DataFrame:
-        """id, features array<float>, spread array<float>:
-
-        mean and standard deviation of the K factors.
+        """id, features array<float>, spread array<float>: mean and standard deviation of the K
+        factors.
         """
         return self._factors(self.users)
 

@@ -210,9 +210,8 @@ class PredictionParams(Params):
 
 
 class FitParams(PredictionParams):
-    """The Params of a fit, one per setting of ``TABLES``:
-
-    written out, so that readers and type checkers see them.
+    """The Params of a fit, one per setting of ``TABLES``: written out, so that readers and type
+    checkers see them.
 
     A getter of a Param that is unset and has no default returns None.
     """

@@ -126,9 +126,8 @@ def test_the_driver_dies_and_the_fit_is_resumed(cluster, make_fit, ratings, tmp_
 
 
 def test_a_straggler_is_overtaken(make_fit, ratings):
-    """Speculative execution:
-
-    while the Python processes of an executor stand still, another does their task.
+    """Speculative execution: while the Python processes of an executor stand still, another does
+    their task.
     """
     eager = {
         "enabled": "true",

@@ -1,6 +1,5 @@
-"""The job on a standalone cluster whose workers do not have the package:
-
-it comes from the zip. And a worker dies.
+"""The job on a standalone cluster whose workers do not have the package: it comes from the zip. And
+a worker dies.
 """
 
 import json

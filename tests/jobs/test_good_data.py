@@ -1,6 +1,5 @@
-"""Good data in every coding and format, and what the jobs write about them:
-
-without Spark; on Spark it is slow.
+"""Good data in every coding and format, and what the jobs write about them: without Spark; on Spark
+it is slow.
 """
 
 import json

@@ -104,9 +104,8 @@ def clone(guide, spark, tmp_path, monkeypatch):
 
 @pytest.fixture
 def short_als(monkeypatch):
-    """MLlib's, in one iteration on one block:
-
-    it is not what is tested, and takes thousands of tasks.
+    """MLlib's, in one iteration on one block: it is not what is tested, and takes thousands of
+    tasks.
     """
     fit = ALS.fit
     monkeypatch.setattr(

@@ -1,6 +1,5 @@
-"""What jobs write:
-
-tables of the catalog, and an old output, which stays until the new one is complete.
+"""What jobs write: tables of the catalog, and an old output, which stays until the new one is
+complete.
 """
 
 import errno

@@ -1,6 +1,5 @@
-"""The jobs as a user starts them:
-
-spark-submit, plain Python in a bare checkout, Spark Connect; killed, interrupted.
+"""The jobs as a user starts them: spark-submit, plain Python in a bare checkout, Spark Connect;
+killed, interrupted.
 """
 
 import json
@@ -57,10 +56,7 @@ def folder(tmp_path_factory, ratings):
 
 @pytest.fixture(scope="module")
 def fitted(folder):
-    """What a good fit printed:
-
-    config file and flags, CSV, text ids, predictions of unknown pairs.
-    """
+    """What a good fit printed: config file and flags, CSV, text ids, predictions of unknown pairs."""
     return submit(
         "fit",
         "--config",
@@ -172,9 +168,8 @@ def test_bad_arguments_end_before_spark_starts(folder):
 
 @pytest.fixture(scope="module")
 def bare(folder):
-    """fit.py of a checkout and a Python without the package installed:
-
-    the job finds it beside itself.
+    """fit.py of a checkout and a Python without the package installed: the job finds it beside
+    itself.
     """
     checkout = folder / "checkout"
     python = folder / "bare-python"
@@ -190,9 +185,8 @@ def bare(folder):
 
 @pytest.mark.slow
 def test_killed_half_way_and_resumed_by_plain_python_from_a_bare_checkout(folder, fitted, bare):
-    """SIGKILL in the middle of the iterations:
-
-    no output, a checkpoint; resumed, it ends at the undisturbed fit.
+    """SIGKILL in the middle of the iterations: no output, a checkpoint; resumed, it ends at the
+    undisturbed fit.
 
     The package reaches the workers too: they run the same bare Python.
     """
@@ -235,9 +229,8 @@ def test_help_needs_no_spark():
 
 @pytest.fixture
 def workers_apart(tmp_path_factory):
-    """A Python for Spark's workers whose stderr is a file:
-
-    a worker that is killed may leave half a traceback.
+    """A Python for Spark's workers whose stderr is a file: a worker that is killed may leave half a
+    traceback.
     """
     folder = tmp_path_factory.mktemp("workers")
     python = folder / "python"

@@ -1,6 +1,5 @@
-"""A third prior, as docs/ARCHITECTURE.md says:
-
-this file in onebit_spark/core/priors/, and nothing else.
+"""A third prior, as docs/ARCHITECTURE.md says: this file in onebit_spark/core/priors/, and nothing
+else.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
-"""A third loss, as docs/ARCHITECTURE.md says:
-
-this file in onebit_spark/core/losses/, and nothing else.
+"""A third loss, as docs/ARCHITECTURE.md says: this file in onebit_spark/core/losses/, and nothing
+else.
 """
 
 from dataclasses import dataclass

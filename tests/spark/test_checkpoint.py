@@ -1,6 +1,5 @@
-"""Checkpoints:
-
-a fit that was interrupted goes on and ends at the same bits; another fit's checkpoint is refused.
+"""Checkpoints: a fit that was interrupted goes on and ends at the same bits; another fit's
+checkpoint is refused.
 """
 
 import json
@@ -67,9 +66,8 @@ def test_it_ends_at_the_same_fit(once_rated, tmp_path, choices):
     "where", [pytest.param(name, marks=pytest.mark.slow) for name in LEVELS] + ["_continued"]
 )
 def test_interrupted_while_it_chooses(once_rated, tmp_path, monkeypatch, where):
-    """On the slice, on all ratings, and after the choice:
-
-    the levels that were done are not searched again.
+    """On the slice, on all ratings, and after the choice: the levels that were done are not
+    searched again.
     """
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 100)
     chosen = {"rank": "auto", "maxRank": 4}
@@ -142,9 +140,8 @@ def test_other_fits_are_refused_and_longer_ones_are_not(once_rated, tmp_path, ca
 
 @pytest.mark.slow
 def test_a_rating_more_is_another_fit(once_rated, tmp_path):
-    """One rating twice in the place of another twice:
-
-    as many ratings, and an exclusive or would forget them.
+    """One rating twice in the place of another twice: as many ratings, and an exclusive or would
+    forget them.
     """
     first, second = once_rated.orderBy("user", "item").limit(2).collect()
     others = once_rated.where(

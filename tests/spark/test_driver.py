@@ -1,7 +1,4 @@
-"""exchange=driver:
-
-how ratings are gathered on the driver, in which cases, and ids of every type.
-"""
+"""exchange=driver: how ratings are gathered on the driver, in which cases, and ids of every type."""
 
 import os
 import warnings
@@ -93,9 +90,8 @@ def test_a_small_result_size_means_several_collects(ratings, whole, monkeypatch)
 
 
 def test_uneven_partitions_are_collected_in_parts(ratings, whole, monkeypatch):
-    """One partition holds more than Spark lets a job return:
-
-    then the ratings are cached and chosen by a hash.
+    """One partition holds more than Spark lets a job return: then the ratings are cached and chosen
+    by a hash.
     """
     monkeypatch.setattr("onebit_spark.engines.spark.sessions.as_bytes", lambda _: 8000)
 

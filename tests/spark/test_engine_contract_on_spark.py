@@ -1,6 +1,5 @@
-"""The contract of engines (``support.engine_contract``) for Spark:
-
-tables that the driver holds, and stored ones.
+"""The contract of engines (``support.engine_contract``) for Spark: tables that the driver holds,
+and stored ones.
 """
 
 import numpy as np

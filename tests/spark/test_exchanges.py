@@ -1,6 +1,5 @@
-"""The engine's contract over every exchange:
-
-the fit of this process, whatever the blocks, with nothing left behind.
+"""The engine's contract over every exchange: the fit of this process, whatever the blocks, with
+nothing left behind.
 
 All other tests fit on the driver or in process. ``test_executors.py`` has what belongs to one
 exchange alone, and ``test_engine_contract_on_spark.py`` the single steps.
@@ -285,9 +284,8 @@ def test_all_that_a_model_reports_is_the_same(quick_fit):
     "exchange", ["broadcast", *(pytest.param(each, marks=SLOW) for each in ("mixed", "shuffle"))]
 )
 def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, quick_fit, exchange):
-    """Same layout, same ids:
-
-    the blocks are the same, so is every number. ``test_driver.py`` has the driver.
+    """Same layout, same ids: the blocks are the same, so is every number. ``test_driver.py`` has
+    the driver.
     """
     arranged = ratings.orderBy(F.rand(1)).repartition(
         20, "label"

@@ -293,9 +293,8 @@ def test_default_blocks_and_tasks():
 @pytest.mark.slow
 @pytest.mark.classic
 def test_an_item_with_a_third_of_all_ratings(spark):
-    """More blocks than the item's share allows to balance:
-
-    it has a block, the others share the rest.
+    """More blocks than the item's share allows to balance: it has a block, the others share the
+    rest.
     """
     rng = np.random.default_rng(0)
     n = 3000
@@ -310,9 +309,8 @@ def test_an_item_with_a_third_of_all_ratings(spark):
 
 @pytest.mark.classic
 def test_executors_take_the_kernels_of_the_driver(ratings, monkeypatch):
-    """The workers of these tests have the driver's cache:
-
-    a file of an invented function shows that they wrote.
+    """The workers of these tests have the driver's cache: a file of an invented function shows that
+    they wrote.
     """
     sent = {f"test.sent-{number}.py.nbi": b"" for number in (1, 2)}
     files = [cache_folder() / name for name in sent]

@@ -1,6 +1,5 @@
-"""Implicit features and side features on Spark:
-
-fold-in, ids without ratings, bad tables, and what is saved.
+"""Implicit features and side features on Spark: fold-in, ids without ratings, bad tables, and what
+is saved.
 """
 
 import logging

@@ -1,6 +1,5 @@
-"""foldIn and update:
-
-rows of a converged fit come out as the fit had them, and new ones can be served.
+"""foldIn and update: rows of a converged fit come out as the fit had them, and new ones can be
+served.
 """
 
 import dataclasses
@@ -92,9 +91,8 @@ def test_what_cannot_be_folded_in(spark, fitted):
 
 @pytest.fixture(scope="module")
 def days():
-    """Ratings of two groups of users:
-
-    yesterday's, and today's with users and items that were not there.
+    """Ratings of two groups of users: yesterday's, and today's with users and items that were not
+    there.
     """
     data = simulate("A1", rank=2, shape=(40, 30), fraction=0.8, seed=2)
     table = pa.table(

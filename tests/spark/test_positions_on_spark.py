@@ -1,7 +1,4 @@
-"""Positions on Spark:
-
-computed by the executors as on the driver, of a folder, of folded-in users.
-"""
+"""Positions on Spark: computed by the executors as on the driver, of a folder, of folded-in users."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,6 +1,5 @@
-"""Ratings in Parquet files that Arrow reads past the JVM:
-
-the same ratings, fits and messages as by Spark's reader.
+"""Ratings in Parquet files that Arrow reads past the JVM: the same ratings, fits and messages as by
+Spark's reader.
 """
 
 from decimal import Decimal

@@ -1,6 +1,5 @@
-"""Spark equals local:
-
-the same job gives the same model, predictions and certificates in this process and on Spark.
+"""Spark equals local: the same job gives the same model, predictions and certificates in this
+process and on Spark.
 
 And what ``onebit_spark.load`` predicts, recommends and folds in is what the Spark model does, from
 the same folder.

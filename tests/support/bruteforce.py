@@ -101,9 +101,8 @@ def objective(loss, ratings, weight, rows, cols, scales, xi=None):
 
 
 def augmented(row, other, i, j):
-    """Means and covariances of [1, b_i, L_i] and [d_j, 1, R_j] (or L_i and R_j):
-
-    u is their product.
+    """Means and covariances of [1, b_i, L_i] and [d_j, 1, R_j] (or L_i and R_j): u is their
+    product.
     """
     x = row.location[i]
     z = other.location[j]

@@ -1,6 +1,5 @@
-"""The GPU's kernels on the CPU:
-
-a .cu file behind ``cuda_on_cpu.h``, compiled by g++, called by ctypes.
+"""The GPU's kernels on the CPU: a .cu file behind ``cuda_on_cpu.h``, compiled by g++, called by
+ctypes.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)")
 
 
 def _with_launcher(kernel: re.Match[str]) -> str:
-    """A kernel behind a function that launches it, in the same place:
-
-    it may be there for some macros only.
+    """A kernel behind a function that launches it, in the same place: it may be there for some
+    macros only.
     """
     name, arguments = kernel.groups()
     names = ", ".join(argument.split()[-1].lstrip("*") for argument in arguments.split(","))

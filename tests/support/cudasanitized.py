@@ -1,6 +1,5 @@
-"""The GPU's kernels in a program of their own, compiled by nvcc, under compute-sanitizer:
-
-it does not watch CuPy's.
+"""The GPU's kernels in a program of their own, compiled by nvcc, under compute-sanitizer: it does
+not watch CuPy's.
 
     export ONEBIT_SANITIZER=racecheck PYTHONPATH=.:tests
     python -m pytest tests/unit/test_cuda.py --confcutdir tests/unit

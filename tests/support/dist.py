@@ -1,6 +1,5 @@
-"""What `make dist` publishes:
-
-its contents, README as PyPI renders it, and README's example in an empty environment.
+"""What `make dist` publishes: its contents, README as PyPI renders it, and README's example in an
+empty environment.
 
 python tests/support/dist.py python3.11 python3.12 …   # after `python -m build`, with `readme_renderer[md]` installed
 """

@@ -1,6 +1,5 @@
-"""The contract of engines:
-
-every step of another engine against that of this process, from the same state.
+"""The contract of engines: every step of another engine against that of this process, from the same
+state.
 
 ``tests/unit/test_engine_contract.py`` (threads, and the GPU's kernels on the CPU), ``tests/gpu``
 and ``tests/spark`` run these functions on a fixture ``both``.
@@ -61,9 +60,8 @@ def far(found, expected):
 
 
 class Both:
-    """The same ratings and the same posteriors in two states:
-
-    on an engine of this process, and on another one.
+    """The same ratings and the same posteriors in two states: on an engine of this process, and on
+    another one.
     """
 
     def __init__(self, here, there, config, seed=0):

@@ -1,6 +1,5 @@
-"""The snippets of README, CONTRIBUTING and the guides:
-
-which are run, which are only parsed, and why.
+"""The snippets of README, CONTRIBUTING and the guides: which are run, which are only parsed, and
+why.
 
 A Python block is run. A line of shell is run if it starts a job or simulates data, parsed if it
 starts a job on another machine (``ELSEWHERE``), and left alone if ``LEFT_ALONE`` says why. Anything
@@ -144,9 +143,8 @@ def blocks(text):
 
 
 def commands(block):
-    """(number of its line, text) of each command in a block:
-
-    lines are joined after a backslash and within quotes.
+    """(number of its line, text) of each command in a block: lines are joined after a backslash and
+    within quotes.
     """
     start = 0
     text = ""

@@ -54,10 +54,7 @@ IDS = {
 
 
 def cells(column):
-    """The ids of every row of the guide's table, with the cell of a column:
-
-    parameters of a test.
-    """
+    """The ids of every row of the guide's table, with the cell of a column: parameters of a test."""
     section = (
         GUIDE.read_text(encoding="utf-8").partition("## Types of ids\n")[2].partition("\n#")[0]
     )

@@ -1,6 +1,5 @@
-"""Many small fits on data whose true risk is known:
-
-how often is each certificate wrong, and how loose is it?
+"""Many small fits on data whose true risk is known: how often is each certificate wrong, and how
+loose is it?
 
     python tests/support/knownrisk.py                   # prints the tables, 400 fits each
     python tests/support/knownrisk.py precision [SEED [REPEATS [WORLD]]] [--save]      # of precisions; 1000 fits each
@@ -131,9 +130,8 @@ def one_fit(world, rng, n, config, terms):
 
 
 def answering_fit(world, rng, n, config, delta, requests):
-    """(name, bound, true risk) of what held-out ratings certify:
-
-    two requests, and both within two groups of columns.
+    """(name, bound, true risk) of what held-out ratings certify: two requests, and both within two
+    groups of columns.
 
     Requests and groups share δ, so each name has one line: that of the certificate that is closest
     to being wrong. "peeking" is broken on purpose: it takes its threshold after a look at the

@@ -1,6 +1,5 @@
-"""The row updates once more, slow and readable:
-
-plain numpy, one row at a time, straight from the formulas.
+"""The row updates once more, slow and readable: plain numpy, one row at a time, straight from the
+formulas.
 
 The tests hold every compiled kernel against its twin here; nothing else uses this file. Every κ of
 a formula is a κ w_l of its rating. Layouts are those of ``core/loss.py``: a row is [1, x] (or x),
@@ -27,9 +26,8 @@ class UpdatedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class RowProblem:
-    """What the update of one row sees:
-
-    its n ratings, their partners z_j, and its prior N(p, (diag g + coupling)⁻¹).
+    """What the update of one row sees: its n ratings, their partners z_j, and its prior N(p, (diag
+    g + coupling)⁻¹).
     """
 
     labels: Array  # y_l = ±1 (n)
@@ -224,10 +222,7 @@ def stretch_height(prior, product, m1, m2):
 
 
 def weighted_squares(rows, cols, scales):
-    """½ Σ g E(x − p)² over both sides and all coordinates, row by row:
-
-    what centring makes smaller.
-    """
+    """½ Σ g E(x − p)² over both sides and all coordinates, row by row: what centring makes smaller."""
     total = 0.0
     for posterior, own, centre in (
         (rows, scales.row_intercept, scales.mean),

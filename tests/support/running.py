@@ -90,9 +90,8 @@ def submit(job, *arguments, patience=900):
 
 
 def run_here(job, *arguments, runtime="spark"):
-    """A job in this process, in the session that runs or without one:
-
-    exit code, stdout, stderr with what it logged.
+    """A job in this process, in the session that runs or without one: exit code, stdout, stderr
+    with what it logged.
 
     Without the thread that warms up: where colorama is installed, numba puts the old stderr back
     while it compiles.

@@ -68,9 +68,8 @@ def make_posterior(rng, rows, kind, intercepts, dtype):
 
 
 def make_prior(rng, rows, dimension, mean_lines, precision_lines):
-    """mean_lines and precision_lines:
-
-    "one" line for all, or one "per row"; or the precision is a "matrix".
+    """mean_lines and precision_lines: "one" line for all, or one "per row"; or the precision is a
+    "matrix".
     """
     lines = {"one": 1, "per row": rows, "matrix": 1}
     mean = rng.normal(scale=0.5, size=(lines[mean_lines], dimension))

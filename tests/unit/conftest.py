@@ -36,9 +36,8 @@ def make_fit(ratings):
 
 @pytest.fixture
 def make_folder(make_fit, tmp_path):
-    """A fit as a model folder:
-
-    row i of the rated ones has the text id ``ui``, column j the integer 10·j.
+    """A fit as a model folder: row i of the rated ones has the text id ``ui``, column j the integer
+    10·j.
     """
 
     def make(

@@ -1,6 +1,5 @@
-"""Tables and ratings that Arrow reads:
-
-whatever the files, chunks, types and compression, the same arrays.
+"""Tables and ratings that Arrow reads: whatever the files, chunks, types and compression, the same
+arrays.
 """
 
 import gzip

@@ -1,6 +1,5 @@
-"""Held-out losses, temperature and the map of probabilities:
-
-against plain numpy and the law of the labels.
+"""Held-out losses, temperature and the map of probabilities: against plain numpy and the law of the
+labels.
 """
 
 import math

@@ -1,6 +1,5 @@
-"""The bounds and the fixed-sequence test:
-
-exact by enumeration, right as often as they say, broken ones caught.
+"""The bounds and the fixed-sequence test: exact by enumeration, right as often as they say, broken
+ones caught.
 """
 
 import itertools
@@ -66,9 +65,8 @@ def test_seeger_solves_its_equation():
 
 
 def test_the_limit_of_the_draws_holds_for_unequal_probabilities():
-    """Errors with probabilities p_l, exactly enumerated as a Poisson-binomial:
-
-    the limit fails in at most δ.
+    """Errors with probabilities p_l, exactly enumerated as a Poisson-binomial: the limit fails in
+    at most δ.
     """
     p = np.linspace(0.01, 0.6, 40)
     law = np.array([1.0])
@@ -179,9 +177,8 @@ def test_certificates_hold(few_draws, loss, repeats):
 
 @pytest.mark.parametrize("repeats", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_answers_hold(repeats):
-    """Two requests, and two groups, at δ = .2:
-
-    each set of certificates that shares δ is right as often as it says.
+    """Two requests, and two groups, at δ = .2: each set of certificates that shares δ is right as
+    often as it says.
     """
     violated = summary(
         answering(FitConfig(rank=2, max_iter=10), 4000, 0.1, repeats, DELTA, (0.2, 0.15))
@@ -199,9 +196,8 @@ def test_answers_hold(repeats):
     ],
 )
 def test_calls_hold(world, repeats):
-    """One precision, two, both classes, and groups, at δ = .2:
-
-    precision or recall is violated as often as it says.
+    """One precision, two, both classes, and groups, at δ = .2: precision or recall is violated as
+    often as it says.
     """
     violated = calling_summary(calling(world, repeats, DELTA))
     for name in ("one request", "two requests", "both classes", "groups"):
@@ -214,9 +210,8 @@ def test_calls_hold(world, repeats):
 
 @pytest.mark.parametrize("repeats", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_a_holdout_after_a_warm_start_holds(repeats):
-    """The start has learnt nine tenths of the ratings, and the fit is short:
-
-    what it knew certifies nothing.
+    """The start has learnt nine tenths of the ratings, and the fit is short: what it knew certifies
+    nothing.
     """
     config = FitConfig(rank=3, max_iter=12, tol=0, likelihood_weight=4.0)
     violated = summary(later(warm_fit, config, 1200, 0.1, repeats, Terms(delta=DELTA)))
@@ -226,9 +221,8 @@ def test_a_holdout_after_a_warm_start_holds(repeats):
 
 @pytest.mark.parametrize("repeats", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_what_is_predicted_is_certified(repeats):
-    """New items are easier than known ones and are not predicted:
-
-    the certificates are about the known ones.
+    """New items are easier than known ones and are not predicted: the certificates are about the
+    known ones.
     """
     config = FitConfig(rank=2, max_iter=8, tol=0, likelihood_weight=1.0)
     violated = summary(
@@ -243,9 +237,8 @@ def test_what_is_predicted_is_certified(repeats):
 
 @pytest.mark.slow
 def test_a_bound_without_its_kl_is_caught(few_draws):
-    """Labels of pure noise, K = 10, κ = 8:
-
-    whatever is learnt is wrong half of the time, and fits the ratings well.
+    """Labels of pure noise, K = 10, κ = 8: whatever is learnt is wrong half of the time, and fits
+    the ratings well.
     """
     noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=8, implicit_features=False)
     violated = summary(experiment(noisy, 1000, 0.5, 30, Terms(delta=DELTA)))
@@ -398,9 +391,8 @@ MASS = SHARES - np.append(SHARES[1:], 0.0)  # of the ratings whose highest level
 
 
 def most(repeats, delta=DELTA):
-    """Violations that a certificate of 1 − δ may show in so many repeats:
-
-    δ and two standard errors.
+    """Violations that a certificate of 1 − δ may show in so many repeats: δ and two standard
+    errors.
     """
     return delta + 2 * np.sqrt(delta * (1 - delta) / repeats)
 
@@ -537,9 +529,8 @@ def test_requests_share_delta():
 
 @pytest.mark.slow
 def test_delta_is_over_all_requests_met_or_not():
-    """Labels are switched with 30%, and 29.99% are asked for, in four groups:
-
-    whatever is met is wrong.
+    """Labels are switched with 30%, and 29.99% are asked for, in four groups: whatever is met is
+    wrong.
 
     That some request is met has a probability of at most δ. At the whole δ for each group it would
     be far more; and a met request that is read as if it stood alone is wrong for sure.
@@ -722,9 +713,8 @@ def test_a_precision_that_cannot_be_met_says_what_might_be():
 
 @pytest.mark.parametrize("n", [20, pytest.param(400, marks=pytest.mark.slow)])
 def test_the_limit_of_what_is_found_holds_at_all_thresholds_at_once(n):
-    """The share below t of n uniform numbers:
-
-    the limit holds for the t that is chosen to break it, in 1 − δ.
+    """The share below t of n uniform numbers: the limit holds for the t that is chosen to break it,
+    in 1 − δ.
     """
     rng = np.random.default_rng(0)
     broken = 0

@@ -109,9 +109,8 @@ def test_ratings_that_do_not_fit_go_to_spark(monkeypatch):
 
 
 def test_text_ids_take_memory(monkeypatch):
-    """Six times their size while they are sorted:
-
-    of half of the memory, 24 bytes per rating leave too little.
+    """Six times their size while they are sorted: of half of the memory, 24 bytes per rating leave
+    too little.
     """
     n = 100_000
     for name, users in (("numbers", range(n)), ("text", [f"{number:0100}" for number in range(n)])):

@@ -1,6 +1,5 @@
-"""Arguments:
-
-refused in one last line with exit code 2, every problem named; and how a job ends that cannot work.
+"""Arguments: refused in one last line with exit code 2, every problem named; and how a job ends
+that cannot work.
 """
 
 import errno

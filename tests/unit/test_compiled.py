@@ -1,6 +1,5 @@
-"""Compiled kernels:
-
-what their cache is keyed on, what is compiled ahead, and whose seconds these are.
+"""Compiled kernels: what their cache is keyed on, what is compiled ahead, and whose seconds these
+are.
 """
 
 import fcntl

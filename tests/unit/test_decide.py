@@ -24,9 +24,8 @@ FORM = form_of(FitConfig(rank=10))
 
 
 def asked(wanted="auto", n=1_000, ids=None, driver=DRIVER, cores=2, form=FORM, **limits):
-    """The choice for n ratings (None:
-
-    not counted), and for so many users and items (None: not counted).
+    """The choice for n ratings (None: not counted), and for so many users and items (None: not
+    counted).
     """
     counted = None if n is None else SizeEstimate(n, 20.0)
     return decide(wanted, counted, ids, form, ClusterLimits(driver, cores, **limits))

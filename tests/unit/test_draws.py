@@ -40,9 +40,8 @@ def pairs(kind, intercepts, n=6, seed=0):
 @pytest.mark.parametrize("intercepts", [False, True])
 @pytest.mark.parametrize("kind", ["spread", "covariance"])
 def test_moments_against_monte_carlo(kind, intercepts):
-    """200,000 draws of each pair:
-
-    standard error of the mean std/450, of the variance about 1% of it.
+    """200,000 draws of each pair: standard error of the mean std/450, of the variance about 1% of
+    it.
     """
     rows, cols = pairs(kind, intercepts)
     rng = np.random.default_rng(1)

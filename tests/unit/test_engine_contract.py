@@ -1,6 +1,5 @@
-"""The contract of engines (``tests/support/engine_contract.py``):
-
-threads, and a GPU with its kernels on the CPU.
+"""The contract of engines (``tests/support/engine_contract.py``): threads, and a GPU with its
+kernels on the CPU.
 """
 
 import pytest

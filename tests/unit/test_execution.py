@@ -152,9 +152,8 @@ def test_memory_grows_with_ratings_rows_and_rank():
 
 
 def test_ratings_are_freed_without_the_garbage_collector():
-    """Many fits in a row (tuning, the choice of κ) must not wait for it:
-
-    two copies of the ratings each.
+    """Many fits in a row (tuning, the choice of κ) must not wait for it: two copies of the ratings
+    each.
     """
     rng = np.random.default_rng(0)
     block = RatingBlock.from_coordinates(

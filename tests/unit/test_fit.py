@@ -1,6 +1,5 @@
-"""Fits in this process:
-
-they descend, find the rank, end honestly, and do not depend on how the input is written.
+"""Fits in this process: they descend, find the rank, end honestly, and do not depend on how the
+input is written.
 """
 
 import warnings
@@ -50,9 +49,8 @@ def test_objective_never_rises(kind, loss, prior, intercepts, precision, request
 @pytest.mark.parametrize("precision", LARGEST_RISE)
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 def test_objective_does_not_rise_at_the_end_either(loss, precision):
-    """300 iterations of a small matrix:
-
-    the logistic fit has long stopped, and rounding alone moves it.
+    """300 iterations of a small matrix: the logistic fit has long stopped, and rounding alone moves
+    it.
     """
     data = simulated("A2", shape=(40, 30), fraction=0.5)
     history = np.array(
@@ -85,9 +83,8 @@ def test_mm_ends_no_higher_than_gradient_descent(kind, prior, intercepts, reques
 @pytest.mark.parametrize(("prior", "rank"), half_of(PRIORS, [3, 5]))
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)
 def test_the_rank_is_found(loss, prior, rank):
-    """B1 of rank 3 and 5, 200 × 200, K = 10, 100 iterations, default κ, α, β:
-
-    the surplus is switched off.
+    """B1 of rank 3 and 5, 200 × 200, K = 10, 100 iterations, default κ, α, β: the surplus is
+    switched off.
     """
     config = config_of(
         loss, prior=prior, rank=10, intercepts=False, max_iter=100, precision="float32"
@@ -168,9 +165,8 @@ def test_a_score_of_zero_is_predicted_as_the_majority(loss, flip):
 @pytest.mark.parametrize(("intercepts", "start"), half_of([False, True], ["spectral", "random"]))
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 def test_more_factors_than_rows(loss, intercepts, start):
-    """K = 12 on an 8 × 30 matrix of rank 2 without noise:
-
-    the surplus columns start as noise and the fit holds.
+    """K = 12 on an 8 × 30 matrix of rank 2 without noise: the surplus columns start as noise and
+    the fit holds.
 
     A random start gets stuck in worse optima, as alternating minimisation does; it must beat the
     majority, ½ here, all the same.
@@ -185,9 +181,8 @@ def test_more_factors_than_rows(loss, intercepts, start):
 
 @pytest.mark.parametrize("size", [4, 16, 20])
 def test_columns_that_all_look_alike(size):
-    """Two camps that like their own half:
-
-    every row and column has ``size`` ratings, half of them positive.
+    """Two camps that like their own half: every row and column has ``size`` ratings, half of them
+    positive.
 
     The start's random vectors are keyed by just these counts, so all are equal here and orthogonal
     to the signal; exactly so where √size is a power of two. Each rating weighs 4: with weight 1,
@@ -292,9 +287,8 @@ def test_order_and_numbering_change_nothing(kind, loss, prior, intercepts, preci
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)
 def test_order_of_the_ratings_changes_no_bit(loss, weighted):
-    """Cells are rated several times with the same label, and different weights:
-
-    they are summed in one order.
+    """Cells are rated several times with the same label, and different weights: they are summed in
+    one order.
     """
     ratings = [np.tile(part, 2) for part in simulated("B3", shape=(60, 50))]
     order = np.random.default_rng(1).permutation(len(ratings[0]))
@@ -410,9 +404,8 @@ def assert_equal_fits(fit, other, tolerance=1e-9):
 
 
 def choices():
-    """prior, intercepts, implicit features, start:
-
-    every pair of values of two of them; half of these are slow.
+    """prior, intercepts, implicit features, start: every pair of values of two of them; half of
+    these are slow.
     """
     for number, combination in enumerate(
         product(PRIORS, [False, True], [False, True], ["spectral", "random"])
@@ -456,9 +449,8 @@ def test_halves_that_make_up_a_rating(loss):
 
 
 def test_a_weight_of_zero_is_an_absent_rating():
-    """It counts nowhere:
-
-    neither a row of its own, nor a bad label, nor the numbers of a certificate.
+    """It counts nowhere: neither a row of its own, nor a bad label, nor the numbers of a
+    certificate.
     """
     rows, cols, labels = data()
     extra = (

@@ -1,6 +1,5 @@
-"""How deep the way to a kernel is:
-
-a reader steps through no more functions of the package than these.
+"""How deep the way to a kernel is: a reader steps through no more functions of the package than
+these.
 """
 
 import sys

@@ -1,6 +1,5 @@
-"""Gauge and centring:
-
-no score changes, the objective falls by what was predicted, and no map would do better.
+"""Gauge and centring: no score changes, the objective falls by what was predicted, and no map would
+do better.
 """
 
 from dataclasses import replace
@@ -34,9 +33,8 @@ BETA = 2.0
 
 
 def sides(kind, intercepts, seed=0):
-    """Two posteriors with everything that a gauge can improve:
-
-    correlated factors, off centre, of unequal sizes.
+    """Two posteriors with everything that a gauge can improve: correlated factors, off centre, of
+    unequal sizes.
     """
     rng = np.random.default_rng(seed)
     rows, cols = (make_posterior(rng, m, kind, intercepts, np.float64) for m in (M1, M2))

@@ -273,9 +273,8 @@ def test_what_came_before_is_unknown_without_a_sketch():
     [(1.3, 5_000, 2_000, 1), (1.05, 20_000, 20_000, 0.1), (2.0, 500, 5_000, 0.5)],
 )
 def test_fresh_samples_with_many_repeats_pass(exponent, n, asked, share):
-    """Cells drawn with replacement from a power law:
-
-    the standard error is right, so three of them are rare.
+    """Cells drawn with replacement from a power law: the standard error is right, so three of them
+    are rare.
     """
     limit = LOWEST + int(share * 2**64) - 1
     compared = []

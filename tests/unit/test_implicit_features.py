@@ -1,6 +1,5 @@
-"""Implicit features:
-
-kernel, residuals and moments by hand; the step of the weights against conjugate gradients.
+"""Implicit features: kernel, residuals and moments by hand; the step of the weights against
+conjugate gradients.
 """
 
 import warnings

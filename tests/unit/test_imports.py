@@ -245,9 +245,8 @@ def test_rooms_without_spark(room):
 
 
 def test_these_checks_can_fail():
-    """On a house of four files:
-
-    a circle through a function and TYPE_CHECKING, and an import that points up.
+    """On a house of four files: a circle through a function and TYPE_CHECKING, and an import that
+    points up.
     """
     arrows = arrows_of(
         {

@@ -260,9 +260,8 @@ def test_the_data_term_is_that_of_the_new_state(move, weighted):
 
 
 def test_mm_halves_a_step_that_climbs_and_then_keeps_the_mean():
-    """Near a kink the floor makes the majoriser loose:
-
-    short rows meet every end of the line search.
+    """Near a kink the floor makes the majoriser loose: short rows meet every end of the line
+    search.
 
     200 rows of three ratings, 12 iterations from 0, each step held against the twin: full, halved
     or no step at all. Tolerance: where a step of 1e−8 changes F by 1e−16, rounding decides whether
@@ -335,7 +334,6 @@ def test_eight_systems_at_once(size):
 
 def test_a_row_does_not_see_its_neighbours():
     """The same system in every lane, beside others, even beside one that is not positive definite:
-
     the same bits.
     """
     rng = np.random.default_rng(1)

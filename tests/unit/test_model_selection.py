@@ -206,9 +206,8 @@ def test_steps_are_as_relaxed_as_if_the_fit_had_not_been_divided():
 
 
 def test_factors_are_added_while_they_help():
-    """Fifteen traits, no noise:
-
-    ten factors are too few, and the rank stops below its limit by itself.
+    """Fifteen traits, no noise: ten factors are too few, and the rank stops below its limit by
+    itself.
     """
     ratings = simulated("B1", rank=15, shape=SHAPE, fraction=0.9)
     grown = fitted(ratings, FitConfig(likelihood_weight=2.0))
@@ -299,9 +298,8 @@ def posteriors_of(state):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_search_begins_on_a_slice_of_the_longer_side(monkeypatch, turned):
-    """These slices are too small:
-
-    factors die there, and the fit of all ratings does not rely on them.
+    """These slices are too small: factors die there, and the fit of all ratings does not rely on
+    them.
     """
     monkeypatch.setattr(model_selection, "FEWEST_IN_SLICE", 500)
     monkeypatch.setattr(model_selection, "FEWEST_RATINGS", 300)
@@ -475,9 +473,8 @@ def test_a_fit_that_starts_from_another_takes_its_settings():
 
 
 def test_ratings_of_a_cell_stay_together():
-    """Each rating three times:
-
-    as with each once, so that a κ that repeats them gains nothing by it.
+    """Each rating three times: as with each once, so that a κ that repeats them gains nothing by
+    it.
     """
     rows, cols, labels = data("B3")
     once, thrice = (
@@ -852,9 +849,8 @@ def test_growth_hardly_changes_a_score():
 
 
 def test_the_objective_falls_from_the_grown_state():
-    """After the first iteration:
-
-    the grown state itself has factors of the start's spread, with γ of no ratings.
+    """After the first iteration: the grown state itself has factors of the start's spread, with γ
+    of no ratings.
     """
     state, config, _ = rank_two_engine(implicit_features=False)
     hierarchy = solve(state, config).hierarchy

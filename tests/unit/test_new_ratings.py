@@ -1,7 +1,4 @@
-"""New ratings in this process:
-
-rows are fixed points of their own updates, and update both sides.
-"""
+"""New ratings in this process: rows are fixed points of their own updates, and update both sides."""
 
 import warnings
 from functools import cache
@@ -115,9 +112,8 @@ def test_the_objective_never_rises(case, monkeypatch):
 
 
 def test_new_ratings_help(case):
-    """Of the same truth:
-
-    the updated rows and columns predict their own ratings, and others, better than before.
+    """Of the same truth: the updated rows and columns predict their own ratings, and others, better
+    than before.
     """
     info, fit, ratings = case
     half = np.arange(len(ratings[0])) % 2 == 0
@@ -205,9 +201,8 @@ def test_logistic_rows_of_a_converged_fit_are_reproduced(covariance, intercepts,
 @pytest.mark.parametrize("side", ["rows", "cols"])
 @pytest.mark.parametrize("intercepts", [True, False])
 def test_hinge_rows_of_a_converged_fit_are_reproduced(intercepts, side):
-    """Nearly:
-
-    the update stops at the hinge's kinks, a few thousandths of a row's objective above its minimum.
+    """Nearly: the update stops at the hinge's kinks, a few thousandths of a row's objective above
+    its minimum.
     """
     settled, own, other, block, prior, config = settled_and_fitted(
         side, loss="hinge", intercepts=intercepts

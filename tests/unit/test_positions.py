@@ -214,9 +214,8 @@ def test_the_difficulty_is_where_the_answer_is_open(fit):
 
 
 def test_an_item_without_a_slope_has_no_difficulty():
-    """Its answers do not depend on the user:
-
-    it would be far from everybody, with an error bar that has no end.
+    """Its answers do not depend on the user: it would be far from everybody, with an error bar that
+    has no end.
     """
     i, j, positive = responses(600, 8, 1.0, 0)[1:]
     positive[j < 4] = np.random.default_rng(1).random(np.count_nonzero(j < 4)) < 0.7
@@ -346,9 +345,8 @@ def flat():
 
 @pytest.fixture(scope="module")
 def constant():
-    """A model whose scores do not depend on the user:
-
-    each user answers each item once in both ways.
+    """A model whose scores do not depend on the user: each user answers each item once in both
+    ways.
     """
     i, j = np.divmod(np.arange(600) // 2, 15)
     config = FitConfig(rank=2, implicit_features=False, max_iter=6, likelihood_weight=1.0)

@@ -64,9 +64,8 @@ def test_the_figures_of_lists(seed, n, users):
 
 @pytest.fixture(scope="module")
 def rated():
-    """Ratings of a model of 28 × 18 ids:
-
-    seen and held out, with repeats, an unknown item and unknown users.
+    """Ratings of a model of 28 × 18 ids: seen and held out, with repeats, an unknown item and
+    unknown users.
     """
     rng = np.random.default_rng(5)
     users = [f"u{i:02}" for i in rng.integers(0, 28, 330)] + [

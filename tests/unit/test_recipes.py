@@ -1,6 +1,5 @@
-"""docs/ARCHITECTURE.md's recipes for a prior and a loss, followed:
-
-one file in a copy of the package, and no more.
+"""docs/ARCHITECTURE.md's recipes for a prior and a loss, followed: one file in a copy of the
+package, and no more.
 """
 
 import os

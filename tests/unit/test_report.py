@@ -336,9 +336,8 @@ def test_nothing_is_fetched(page):
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome to open the report with")
 def test_in_a_real_browser(page, tmp_path):
-    """Rendered without a complaint, figures and all:
-
-    the picture has the plots' blue and orange in many places.
+    """Rendered without a complaint, figures and all: the picture has the plots' blue and orange in
+    many places.
     """
     path = tmp_path / "report.html"
     picture = tmp_path / "report.png"

@@ -1,6 +1,5 @@
-"""A model without Spark:
-
-predictions by ids, recommendations, newcomers, and folders that cannot be read.
+"""A model without Spark: predictions by ids, recommendations, newcomers, and folders that cannot be
+read.
 """
 
 import dataclasses
@@ -81,9 +80,8 @@ MIDNIGHT = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     ],
 )
 def test_ids_of_any_type(make_fit, make_model, spark_type, kind, first):
-    """Row i has the id i, cast:
-
-    in thousands of the smallest unit for instants, for Spark knows no nanoseconds.
+    """Row i has the id i, cast: in thousands of the smallest unit for instants, for Spark knows no
+    nanoseconds.
     """
     numbers = 1000 * np.arange(28) if pa.types.is_timestamp(kind) else np.arange(28, dtype=np.int32)
     model = make_model(users=pa.array(numbers).cast(kind), types=(spark_type, "int"))
@@ -275,10 +273,7 @@ def test_seen_pairs_and_unknown_ids_are_left_out(make_model, monkeypatch):
 @pytest.mark.parametrize("who", ["user", "item"])
 @pytest.mark.parametrize("choices", [{}, {"implicit_features": False}], ids=str)
 def test_rows_of_a_converged_fit_are_reproduced(make_model, ratings, who, choices):
-    """Of ids with a typical number of ratings, or more:
-
-    those with fewer are taken for newcomers.
-    """
+    """Of ids with a typical number of ratings, or more: those with fewer are taken for newcomers."""
     model = make_model(tol=1e-10, max_iter=300, **choices)
     users, items, labels = ratings
     own = users if who == "user" else items

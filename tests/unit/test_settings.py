@@ -1,6 +1,5 @@
-"""A setting is declared once:
-
-its flag, config key, Param and the words for what is wrong follow from there.
+"""A setting is declared once: its flag, config key, Param and the words for what is wrong follow
+from there.
 """
 
 import inspect

@@ -1,6 +1,5 @@
-"""Side features:
-
-columns as numbers, the weights' step against a ridge regression, and what new rows get.
+"""Side features: columns as numbers, the weights' step against a ridge regression, and what new
+rows get.
 """
 
 import json
@@ -310,9 +309,8 @@ def test_new_rows_are_predicted_from_what_decides_their_labels(implicit):
 
 
 def test_an_id_without_ratings_gets_the_mean_of_what_implicit_features_say():
-    """New rows are predicted as well with implicit features as without:
-
-    their prior mean is not 0 then.
+    """New rows are predicted as well with implicit features as without: their prior mean is not 0
+    then.
     """
     rng = np.random.default_rng(7)
     m = 200

@@ -1,6 +1,5 @@
-"""OneBitClassifier and CellKFold:
-
-scikit-learn's own checks, what may be passed, and agreement with ``fit_table``.
+"""OneBitClassifier and CellKFold: scikit-learn's own checks, what may be passed, and agreement with
+``fit_table``.
 """
 
 import inspect

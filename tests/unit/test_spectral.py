@@ -44,10 +44,7 @@ def reference(rows, cols, labels, rank, oversampling):
 
 
 def gapped():
-    """A1 of rank 3, 120 × 90, 70% observed, each rating up to three times:
-
-    three strong directions.
-    """
+    """A1 of rank 3, 120 × 90, 70% observed, each rating up to three times: three strong directions."""
     simulation = simulate("A1", shape=(120, 90), fraction=0.7, seed=1)
     rng = np.random.default_rng(0)
     pick = np.concatenate(

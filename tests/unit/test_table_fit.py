@@ -1,6 +1,5 @@
-"""fit_table:
-
-the fit of fit_arrays, by ids of every type, as the class that load gives; folders, certificates.
+"""fit_table: the fit of fit_arrays, by ids of every type, as the class that load gives; folders,
+certificates.
 """
 
 import importlib
@@ -631,9 +630,8 @@ def test_ratings_that_are_held_out_certify(likes):
 
 
 def test_later_certificates_replace_earlier_ones(likes):
-    """As on Spark:
-
-    those of the predictions. The certificates of draws are about the fit, and remain.
+    """As on Spark: those of the predictions. The certificates of draws are about the fit, and
+    remain.
     """
     config = replace(QUICK, implicit_features=False)
     model = fit_table(likes.slice(100), config, holdout=0.2, certify=Terms(delta=0.1))

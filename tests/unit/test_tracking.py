@@ -1,6 +1,5 @@
-"""MLflow, with a tracking store in a folder:
-
-what is logged of a model, and its predictions without Spark.
+"""MLflow, with a tracking store in a folder: what is logged of a model, and its predictions without
+Spark.
 """
 
 from dataclasses import replace
@@ -106,9 +105,8 @@ def test_the_signature_and_the_example(logged, folder):
 
 
 def test_every_pair_has_a_line(folder):
-    """Also where the model leaves out unknown ids:
-
-    a UDF of Spark returns as many lines as it is given.
+    """Also where the model leaves out unknown ids: a UDF of Spark returns as many lines as it is
+    given.
     """
     pytest.importorskip("mlflow")
     from onebit_spark import mlflow as tracking

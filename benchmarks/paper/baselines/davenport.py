@@ -173,9 +173,8 @@ class _Projection:
 
 
 def shrink_to_sum(values: DoubleArray, total: float) -> DoubleArray:
-    """(v − θ)_+ with θ ≥ 0 such that they add up to ``total``:
-
-    the projection of v ≥ 0 onto the simplex of that size.
+    """(v − θ)_+ with θ ≥ 0 such that they add up to ``total``: the projection of v ≥ 0 onto the
+    simplex of that size.
 
     Unchanged if they add up to no more.
 

@@ -1,6 +1,5 @@
-"""Simple baselines:
-
-the majority class, row + column intercepts, and a logistic factorisation with a ridge penalty.
+"""Simple baselines: the majority class, row + column intercepts, and a logistic factorisation with
+a ridge penalty.
 """
 
 from __future__ import annotations

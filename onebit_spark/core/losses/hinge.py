@@ -323,9 +323,8 @@ def update_rows_mm(ratings, span, other_lines, rows, prior, numbers):
 
 @jit
 def update_rows_gradient(ratings, span, other_lines, rows, prior, numbers):
-    """Rows span[0] … span[1] − 1 by Algorithm 1:
-
-    a gradient step of the means (§3.4), or the exact spreads, or both.
+    """Rows span[0] … span[1] − 1 by Algorithm 1: a gradient step of the means (§3.4), or the exact
+    spreads, or both.
     """
     (first, last) = span
     (location, spread, fixed) = rows

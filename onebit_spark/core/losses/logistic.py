@@ -134,9 +134,8 @@ class Logistic(Loss):
 
 @inner
 def _decay(xi):
-    """e^{−ξ} − 1 to 1e−15 for ξ ≤ 40, by arithmetic alone:
-
-    unlike ``math.expm1`` it compiles to vector instructions.
+    """e^{−ξ} − 1 to 1e−15 for ξ ≤ 40, by arithmetic alone: unlike ``math.expm1`` it compiles to
+    vector instructions.
 
     It evaluates the series of e^t − 1 at t = −ξ/128, then applies e^{2t} − 1 = (e^t − 1)(e^t − 1 +
     2) seven times. Both preserve the relative precision for small ξ.
@@ -301,9 +300,8 @@ def _fill_system(sums, signed, g, coupling, p, fixed, lane, system, solution):
 
 @jit
 def update_rows_full(ratings, span, other_lines, rows, prior, numbers):
-    """Rows span[0] … span[1] − 1:
-
-    x ~ N(A⁻¹ b, A⁻¹). Returns ½ Σ_i log det V_i and the data term.
+    """Rows span[0] … span[1] − 1: x ~ N(A⁻¹ b, A⁻¹). It returns ½ Σ_i log det V_i and
+    the data term.
     """
     (first, last) = span
     (location, covariance, fixed) = rows
@@ -409,9 +407,8 @@ def _set_row(location, spread, i, fixed, x, v, both):
 
 @jit
 def update_rows_diagonal(ratings, span, other_lines, rows, prior, numbers):
-    """Rows span[0] … span[1] − 1:
-
-    means A⁻¹ b, variances 1/A_kk. Returns Σ_i Σ_k log s_ik and the data term.
+    """Rows span[0] … span[1] − 1: means A⁻¹ b, variances 1/A_kk. Returns Σ_i Σ_k log s_ik and the
+    data term.
     """
     (first, last) = span
     (location, spread, fixed) = rows

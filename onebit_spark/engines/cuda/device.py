@@ -64,9 +64,8 @@ def bytes_needed(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -
 
 
 def usable_bytes() -> int:
-    """GPU memory that a fit may use:
-
-    what is free, and what CuPy's pool already holds in this process.
+    """GPU memory that a fit may use: what is free, and what CuPy's pool already holds in this
+    process.
     """
     free, _ = cupy().cuda.runtime.memGetInfo()
     return int(SPARE * (free + cupy().get_default_memory_pool().total_bytes()))

@@ -66,9 +66,8 @@ class DeviceRatings:
 
     @classmethod
     def of_keys(cls, keys: Array, shape: tuple[int, int], weights: Array) -> DeviceRatings:
-        """From ratings in any order:
-
-        row << 32 | column << 1 | positive. The keys are sorted in place.
+        """From ratings in any order: row << 32 | column << 1 | positive. The keys are sorted in
+        place.
         """
         n = len(keys)
         cp = cupy()
@@ -289,9 +288,8 @@ def orientations(
     shape: tuple[int, int],
     weights: Array | None = None,
 ) -> Orientations:
-    """Both orientations of ratings in any order:
-
-    int32, int32, uint8 and float32 arrays of the device.
+    """Both orientations of ratings in any order: int32, int32, uint8 and float32 arrays of the
+    device.
     """
     across, down = shape
 

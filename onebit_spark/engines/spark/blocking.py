@@ -180,9 +180,8 @@ def read_block(cell: dict[str, Any]) -> PlacedBlock:
 
 
 def ascending_cell(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Ascending numbers, stored as the first number and the gaps in the narrowest type:
-
-    mostly one byte per number.
+    """Ascending numbers, stored as the first number and the gaps in the narrowest type: mostly one
+    byte per number.
 
     A block refers to most rows of the other side. With eight bytes per number they would need as
     much memory as its ratings.
@@ -321,9 +320,8 @@ class SideTable:
 
 
 def count_rows(batches: Batches) -> Batches:
-    """The ratings of every row of the blocks, and the sums of their weights:
-
-    of all, and of the positive ones.
+    """The ratings of every row of the blocks, and the sums of their weights: of all, and of the
+    positive ones.
     """
     for block in read_blocks(batches):
         ratings = block.ratings
@@ -574,9 +572,8 @@ def routed(
 
 
 def routes_of(block: PlacedBlock, there: Placement) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """(routes, ends):
-
-    block t of the other side refers to the rows at the positions routes[ends[t] : ends[t + 1]].
+    """(routes, ends): block t of the other side refers to the rows at the positions routes[ends[t]
+    : ends[t + 1]].
     """
     target = there.of(block.columns)[block.ratings.codes >> 1].astype(np.int64)
     row = np.repeat(np.arange(block.ratings.n_rows), block.ratings.row_counts)

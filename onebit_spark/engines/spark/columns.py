@@ -1,6 +1,5 @@
-"""The columns of a DataFrame of ratings:
-
-their names and types, ids and labels, what is held out of them.
+"""The columns of a DataFrame of ratings: their names and types, ids and labels, what is held out of
+them.
 """
 
 from __future__ import annotations
@@ -101,9 +100,8 @@ def refuse_stream(table: DataFrame, what: str = "the ratings") -> None:
 
 
 def checked_ids(table: DataFrame, columns: Sequence[str]) -> list[Column]:
-    """The columns, checked lazily:
-
-    if an id is null or NaN, the first action fails with the number of such ids.
+    """The columns, checked lazily: if an id is null or NaN, the first action fails with the number
+    of such ids.
 
     The counts are one subquery for all columns. There is none if the schema excludes such ids.
     """
@@ -127,9 +125,8 @@ def checked_ids(table: DataFrame, columns: Sequence[str]) -> list[Column]:
 
 @dataclass(frozen=True)
 class DerivedRatings:
-    """What ratings were derived from:
-
-    a table of which some are held out, or have the weight 0, by its columns.
+    """What ratings were derived from: a table of which some are held out, or have the weight 0, by
+    its columns.
     """
 
     table: DataFrame

@@ -340,9 +340,8 @@ def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> Da
 
 
 def collected_factors(frame: DataFrame) -> pa.Table:
-    """A factor table in this process:
-
-    that which the DataFrame was made of, if it is in memory, else by a job.
+    """A factor table in this process: that which the DataFrame was made of, if it is in memory,
+    else by a job.
     """
     table = vars(frame).get(TABLE)
     return frame.toArrow() if table is None else table

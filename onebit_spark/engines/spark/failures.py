@@ -24,9 +24,8 @@ CURES = {  # words in a failure ─► what to do
 
 
 def reason_of(error: BaseException) -> str:
-    """One line about an exception:
-
-    the cure, or the root cause in a worker's traceback or in a Java stack.
+    """One line about an exception: the cure, or the root cause in a worker's traceback or in a Java
+    stack.
     """
     text = str(error).split("\n\nJVM stacktrace:")[0]
     if type(error).__name__ == "Py4JNetworkError" or isinstance(error, ConnectionError):

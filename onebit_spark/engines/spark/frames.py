@@ -1,7 +1,5 @@
-"""DataFrames:
-
-rows between Spark and Python as Arrow batches, lines of binary cells, and plans. Much is Spark's
-own.
+"""DataFrames: rows between Spark and Python as Arrow batches, lines of binary cells, and plans.
+Much is Spark's own.
 
 lines of binary cells     a few long lines with large arrays, which are read without a copy
 rows as Arrow batches     batch by batch to the driver, and many short rows to the workers
@@ -245,9 +243,8 @@ def cached_rows(frame: DataFrame) -> int | None:
 
 
 def rows_session(spark: SparkSession) -> SparkSession:
-    """A session of our own for plans with many short rows:
-
-    few large Arrow batches. Not on Spark Connect.
+    """A session of our own for plans with many short rows: few large Arrow batches. Not on Spark
+    Connect.
     """
     if is_connect(spark):
         return spark
@@ -465,9 +462,8 @@ def expect_long_lines(session: SparkSession, most: int = 64) -> None:
 
 
 def in_partitions(frame: DataFrame, n: int, part: Column) -> DataFrame:
-    """The rows in n partitions:
-
-    row r in partition ``part(r)``. Spark 4.1 has this as ``repartitionById``.
+    """The rows in n partitions: row r in partition ``part(r)``. Spark 4.1 has this as
+    ``repartitionById``.
 
     For Spark 4.0, part p becomes an integer that hash partitioning sends to partition p.
     """

@@ -202,9 +202,8 @@ class CountIds:
 
 
 def sum_counts(batches: Batches) -> Batches:
-    """(user, item, side, n, above):
-
-    the different ids of a part, each once; of the other side's id there is none.
+    """(user, item, side, n, above): the different ids of a part, each once; of the other side's id
+    there is none.
     """
     ids: dict[int, list[pa.Array]] = {1: [], 2: []}
     counts: dict[int, list[NDArray[np.int32]]] = {1: [], 2: []}

@@ -1,6 +1,5 @@
-"""The ratings of a DataFrame:
-
-counted and checked in the tasks, or collected and checked on the driver.
+"""The ratings of a DataFrame: counted and checked in the tasks, or collected and checked on the
+driver.
 
     check_ratings ─► counts, or every defect                        one pass
     check_split   ─► counts of all ratings and of held-out ones     one pass

@@ -191,9 +191,8 @@ def _surveyed(
 
 
 def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> DataFrame:
-    """One line per id of n ratings:
-
-    the user or the item, its side, its ratings and its positive ratings.
+    """One line per id of n ratings: the user or the item, its side, its ratings and its positive
+    ratings.
     """
     ids = [
         T.StructField(name, type_of(df, of))

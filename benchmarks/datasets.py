@@ -1,6 +1,5 @@
-"""The real data sets of the benchmarks, read from $ONEBIT_DATA (default ./data);
-
-none of them is redistributed.
+"""The real data sets of the benchmarks, read from $ONEBIT_DATA (default ./data); none of them is
+redistributed.
 """
 
 from __future__ import annotations

@@ -87,9 +87,8 @@ class Seconds(NamedTuple):
 
 
 def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: int) -> Seconds:
-    """How long the two half steps of an iteration take;
-
-    of one thread its processor time, for busy machines.
+    """How long the two half steps of an iteration take; of one thread its processor time, for busy
+    machines.
     """
     clock = time.thread_time if threads == 1 else time.perf_counter
     loss = loss_of(config)

@@ -169,9 +169,8 @@ def ours(case: Case, division: Division, with_features: bool) -> list[tuple[floa
 
 
 def _indicators(coded: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Columns of two values as 0 and 1, which LightFM expects of categories;
-
-    other columns stay standardised.
+    """Columns of two values as 0 and 1, which LightFM expects of categories; other columns stay
+    standardised.
     """
     low = coded.min(axis=0)
     high = coded.max(axis=0)

@@ -14,9 +14,8 @@ def local_session(
     driver_memory: str = "4g",
     **settings: str,
 ) -> SparkSession:
-    """A quiet session on this machine;
-
-    its Python workers run this interpreter. ``settings`` have _ for their dots.
+    """A quiet session on this machine; its Python workers run this interpreter. ``settings`` have _
+    for their dots.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (

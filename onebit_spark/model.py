@@ -159,9 +159,8 @@ class FittedModel(JudgedModel):
 
     @cached_property
     def rows(self) -> RowPosterior:
-        """Posterior of the users, in the order of ``users.ids``;
-
-        after ``fit_arrays``, of every row of the shape.
+        """Posterior of the users, in the order of ``users.ids``; after ``fit_arrays``, of every row
+        of the shape.
         """
         return _posterior(self.users, None if self.shape is None else self.shape[0])
 
@@ -338,9 +337,8 @@ class FittedModel(JudgedModel):
         return self._output("probability", users, items)
 
     def predict(self, users: IdsLike, items: IdsLike) -> DoubleArray:
-        """The label in the coding of the ratings, by the sign of the score;
-
-        the majority label for a score of 0.
+        """The label in the coding of the ratings, by the sign of the score; the majority label for
+        a score of 0.
 
         The labels are −1 and 1 after a fit of such labels, else 0 and 1.
         """
@@ -358,9 +356,8 @@ class FittedModel(JudgedModel):
     def answered(
         self, users: IdsLike, items: IdsLike, certificate: Certificate | None = None
     ) -> NDArray[np.bool_]:
-        """Which pairs the model answers under a selective certificate;
-
-        none if its request could not be met.
+        """Which pairs the model answers under a selective certificate; none if its request could
+        not be met.
 
         The default is the model's own certificate, for ``max_error``.
         """
@@ -657,9 +654,8 @@ class FittedModel(JudgedModel):
     def with_certificates(
         self, certificates: Sequence[Certificate], instead_of: Sequence[str] = OF_PREDICTIONS
     ) -> FittedModel:
-        """This model with the certificates of ``certify``, which replace earlier ones;
-
-        those of the fit remain.
+        """This model with the certificates of ``certify``, which replace earlier ones; those of the
+        fit remain.
 
         ``instead_of`` are the names of those that are replaced.
         """

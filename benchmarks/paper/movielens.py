@@ -27,9 +27,8 @@ _MEMBER = "ml-100k/u.data"
 
 
 def read_movielens(path: str | os.PathLike[str]) -> Sample:
-    """The ratings of ``u.data`` (user, item, rating, time;
-
-    tabs), or of the archive that holds it.
+    """The ratings of ``u.data`` (user, item, rating, time; tabs), or of the archive that
+    holds it.
     """
     try:
         if zipfile.is_zipfile(path):

@@ -113,9 +113,8 @@ class Setup:
 
 
 def corollary1(setup: Setup, n: int, lam: float, risk: float, delta: float) -> float:
-    """r_h(M) + E + λ/(2n) + log(1/δ)/λ with probability 1 − δ;
-
-    ``risk`` is the hinge risk r_h of the best M.
+    """r_h(M) + E + λ/(2n) + log(1/δ)/λ with probability 1 − δ; ``risk`` is the hinge risk r_h of
+    the best M.
     """
     return risk + setup.complexity(n, lam) + lam / (2 * n) + math.log(1 / delta) / lam
 
@@ -157,9 +156,8 @@ def plan(
     lam: float | None = None,
     delta: float = 0.05,
 ) -> Plan:
-    """How many ratings make the bound at most ``risk``;
-
-    or, with ``n``, the bound for n ratings (docs/MATH.md, §11).
+    """How many ratings make the bound at most ``risk``; or, with ``n``, the bound for n ratings
+    (docs/MATH.md, §11).
 
     Parameters
     ----------
@@ -276,7 +274,9 @@ class _Question:
 
     @property
     def fewest(self) -> int:
-        """The smallest n that the bound holds for: λ ≤ n, or λ < n/C for ``theorem2``, where s < 1."""
+        """The smallest n that the bound holds for: λ ≤ n, or λ < n/C for ``theorem2``,
+        where s < 1.
+        """
         if self.lam is None:
             return 2
         return max(

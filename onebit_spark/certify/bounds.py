@@ -48,18 +48,16 @@ def catoni_over_grid(gibbs_risk: float, kl: float, n: int, delta: float) -> tupl
 
 
 def seeger(gibbs_risk: float, kl: float, n: int, delta: float) -> float:
-    """kl⁻¹(∫r_n dρ ;
-
-    (KL + log(2√n/δ))/n) (Seeger, 2002; Maurer, 2004). It holds for all ρ at once.
+    """kl⁻¹(∫r_n dρ ; (KL + log(2√n/δ))/n) (Seeger, 2002; Maurer, 2004). It holds for all ρ
+    at once.
     """
     _check(n=n, delta=delta, risk=gibbs_risk, kl=kl)
     return float(kl_inverse(gibbs_risk, (kl + math.log(2 * math.sqrt(n) / delta)) / n))
 
 
 def holdout(errors: int, n: int, delta: float) -> float:
-    """The exact binomial limit Beta⁻¹(1−δ;
-
-    k+1, n−k) for k errors, or 1 if k = n (Clopper and Pearson, 1934).
+    """The exact binomial limit Beta⁻¹(1−δ; k+1, n−k) for k errors, or 1 if k = n (Clopper and
+    Pearson, 1934).
 
     It bounds the error rate of the predictions of a model that never saw these n ratings.
     """
@@ -70,9 +68,8 @@ def holdout(errors: int, n: int, delta: float) -> float:
 
 
 def gibbs_limit(errors: int, draws: int, delta: float) -> float:
-    """kl⁻¹(errors/draws ;
-
-    log(1/δ)/draws), Chernoff's upper limit of the mean error probability of the draws (§9.3).
+    """kl⁻¹(errors/draws ; log(1/δ)/draws), Chernoff's upper limit of the mean error probability of
+    the draws (§9.3).
     """
     _check(n=draws, delta=delta)
     return float(kl_inverse(errors / draws, math.log(1 / delta) / draws))

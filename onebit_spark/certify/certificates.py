@@ -73,9 +73,8 @@ class Certificate:
 
     @property
     def vacuous(self) -> bool:
-        """Whether a coin or the majority class is as good as the bound (docs/MATH.md, §9.7);
-
-        or calling every pair.
+        """Whether a coin or the majority class is as good as the bound (docs/MATH.md, §9.7); or
+        calling every pair.
         """
         if self.name == PRECISION:
             return not self.bound > self.inputs["class_share"]
@@ -174,9 +173,8 @@ def gibbs_certificates(
     majority_error: float,
     cost: float = 0.0,
 ) -> list[Certificate]:
-    """Catoni's and Seeger's, under a prior that does not depend on the labels;
-
-    ``cost`` is ``prior_cost``.
+    """Catoni's and Seeger's, under a prior that does not depend on the labels; ``cost`` is
+    ``prior_cost``.
     """
     n = counted.ratings
     kl = max(last.divergence, 0.0)
@@ -214,9 +212,8 @@ def holdout_certificate(
 
 
 def kept_by_coin(item: Certificate, repeated: bool, left_out: int = 0) -> Certificate:
-    """The certificate for ratings that were held out by a coin per cell;
-
-    ``repeated``: some share a cell (§9.2).
+    """The certificate for ratings that were held out by a coin per cell; ``repeated``: some share a
+    cell (§9.2).
 
     ``left_out`` others do not count, because the initial model of the fit was fitted on their
     cells.
@@ -446,9 +443,8 @@ def fewest_answered(request: float, delta: float) -> int:
 
 
 def precision_requests(given: Any) -> list[CallRequest]:
-    """The precisions in 0.9, in "0.9,negative:0.99" or in a sequence of such;
-
-    without a class, of positives.
+    """The precisions in 0.9, in "0.9,negative:0.99" or in a sequence of such; without a class, of
+    positives.
 
     >>> precision_requests([0.9, "negative:0.99"])
     [CallRequest(call='positive', value=0.9), CallRequest(call='negative', value=0.99)]
@@ -883,9 +879,8 @@ def held_out_certificates(
     terms: Terms,
     requests: Sequence[CallRequest] = (),
 ) -> list[Certificate]:
-    """``holdout``, then ``selective`` and ``precision`` for each request;
-
-    then all for each group (MATH.md, §10.4).
+    """``holdout``, then ``selective`` and ``precision`` for each request; then all for each group
+    (MATH.md, §10.4).
 
     The groups share δ, separately for the three names. A group that is too small is left out. This
     is decided by its number of ratings, never by its errors.

@@ -115,9 +115,8 @@ def columns_of(request: FitRequest) -> Columns:
 def _read(
     runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock
 ) -> tuple[Any, dict[Who, InputTable], InputTable | None, int]:
-    """The ratings, checked and partly held out;
-
-    side features; pairs to predict after the fit, and their number.
+    """The ratings, checked and partly held out; side features; pairs to predict after the fit, and
+    their number.
 
     The pairs are counted while the ratings are read.
     """
@@ -182,9 +181,8 @@ def read_features(
     request: FitRequest | PredictRequest | requests.PositionsRequest,
     columns: Mapping[Who, str],
 ) -> dict[Who, InputTable]:
-    """All columns of the tables of side features that the request names;
-
-    ``columns`` are those of the ids.
+    """All columns of the tables of side features that the request names; ``columns`` are those of
+    the ids.
     """
     names = {who: f"{who}_features" for who in columns}
     return {

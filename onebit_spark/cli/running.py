@@ -416,9 +416,8 @@ SILENCE_SECONDS = 2.0  # the longest wait for a busy or dead JVM
 
 
 class Interrupts:
-    """SIGINT and SIGTERM raise KeyboardInterrupt in the body;
-
-    a second signal ends the process at once.
+    """SIGINT and SIGTERM raise KeyboardInterrupt in the body; a second signal ends the process at
+    once.
 
     The exit code says how the body ended, and a last line on stderr, if it did not succeed, why.
     """
@@ -431,9 +430,8 @@ class Interrupts:
         self._silence: Callable[[], None] | None = None
 
     def install(self, silence: Callable[[], None] | None = None) -> None:
-        """Install the handlers;
-
-        again, with what ends its logging, after a Spark session has installed its own.
+        """Install the handlers; again, with what ends its logging, after a Spark session has
+        installed its own.
         """
         self._silence = silence
         if threading.current_thread() is threading.main_thread() and self.received is None:

@@ -137,9 +137,8 @@ def reciprocal_root(typing, x):
 
 @inner
 def next_batch(pointers, first, last, members):
-    """Put the next rows with ratings, at most LANES, into ``members``;
-
-    return their number and the row after them.
+    """Put the next rows with ratings, at most LANES, into ``members``; return their number and the
+    row after them.
     """
     count = 0
     i = first
@@ -266,9 +265,8 @@ def _line(i, j):
 
 @inner
 def _sweep_one(a, rows, size, k, u, pivots, place):
-    """Sweep coordinate k;
-
-    ``u`` is scratch for A_rk. The first ``size`` of the ``rows`` lines are coordinates.
+    """Sweep coordinate k; ``u`` is scratch for A_rk. The first ``size`` of the ``rows`` lines are
+    coordinates.
     """
     r = reciprocal(load(a, _line(k, k)))
     store(pivots, place, r)
@@ -287,9 +285,8 @@ def _sweep_one(a, rows, size, k, u, pivots, place):
 
 @inner
 def _sweep_block(a, pivots, u, w, d, size, k):
-    """Sweep coordinates k … k + 3;
-
-    ``u``, ``w`` and ``d`` are scratch for A_rk, A_rk A_kk⁻¹ and −A_kk⁻¹.
+    """Sweep coordinates k … k + 3; ``u``, ``w`` and ``d`` are scratch for A_rk, A_rk A_kk⁻¹ and
+    −A_kk⁻¹.
     """
     for p in range(BLOCK):
         for q in range(p + 1):

@@ -106,9 +106,8 @@ def levelled(gauge: Gauge, scales: HyperPosterior) -> Gauge:
 
 
 def centred(gauge: Gauge, scales: HyperPosterior) -> Gauge:
-    """L ─► L − c and d_j ─► d_j + c·R_j;
-
-    then, with the moved L, R ─► R − e and b_i ─► b_i + e·L_i.
+    """L ─► L − c and d_j ─► d_j + c·R_j; then, with the moved L, R ─► R − e and b_i ─► b_i
+    + e·L_i.
     """
     g = scales.factor
     moved = gauge

@@ -116,9 +116,8 @@ class HyperPosterior:
         """
 
         def placed(table: DoubleArray, axes: tuple[int, ...], first: int = 0) -> DoubleArray:
-            """The entries of the factors along some axes, 0 for new ones;
-
-            the ``first`` entries stay.
+            """The entries of the factors along some axes, 0 for new ones; the ``first`` entries
+            stay.
             """
             for axis in axes:
                 whole = np.concatenate([np.arange(first), np.where(index < 0, -1, index + first)])

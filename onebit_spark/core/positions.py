@@ -96,9 +96,8 @@ class Axes:
         )
 
     def affine(self, side: Side) -> tuple[DoubleArray, DoubleArray]:
-        """T and s with t = xT + s of a row, or [c, a] = xT + s of a column;
-
-        x are the free coordinates.
+        """T and s with t = xT + s of a row, or [c, a] = xT + s of a column; x are the free
+        coordinates.
         """
         if side == "rows":
             return self.positions.T, -self.positions @ self.mean
@@ -115,9 +114,8 @@ class Axes:
         return location @ matrix + shift
 
     def spreads(self, side: Side, posterior: RowPosterior) -> NDArray[np.float32]:
-        """The standard deviations of ``values``;
-
-        of columns also, at the end, the covariance of c and the first a.
+        """The standard deviations of ``values``; of columns also, at the end, the covariance of c
+        and the first a.
         """
         matrix = np.asarray(self.affine(side)[0], like=posterior.scale)
         n, size = posterior.location.shape

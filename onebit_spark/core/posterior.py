@@ -238,9 +238,8 @@ class RowPosterior:
         )
 
     def with_factors(self, factors: FloatArray, std: float) -> RowPosterior:
-        """The same with further factors (m × ΔK means), independent of the others;
-
-        their implicit vectors are 0.
+        """The same with further factors (m × ΔK means), independent of the others; their implicit
+        vectors are 0.
         """
         more = factors.shape[1]
         dimension = self.dimension + factors.shape[1]

@@ -38,7 +38,9 @@ class SideMoments:
 
     @property
     def fixed(self) -> int:
-        """The number of coordinates of x̃ that are fixed at 1: one with intercepts, none without."""
+        """The number of coordinates of x̃ that are fixed at 1: one with intercepts, none
+        without.
+        """
         return len(self.means) - len(self.covariance)
 
     @cached_property
@@ -110,9 +112,8 @@ class SideStatistics:
         sums: RowSums,
         features: FloatArray | None = None,
     ) -> SideStatistics:
-        """The statistics of some rows after their update;
-
-        ``counts`` are their numbers of rated partners.
+        """The statistics of some rows after their update; ``counts`` are their numbers of rated
+        partners.
         """
         rated = counts > 0
         pick: slice | NDArray[Any] = slice(None) if np.all(rated) else np.flatnonzero(rated)

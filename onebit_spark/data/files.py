@@ -356,9 +356,8 @@ def text_to_numbers(text: pa.ChunkedArray, booleans: bool = False) -> pa.Chunked
 
 
 def inferred_types(text: pa.Array | pa.ChunkedArray, among: Families = INFERRED) -> Families:
-    """The types, from the first one on, that all this text can be read as;
-
-    none if it must stay text.
+    """The types, from the first one on, that all this text can be read as; none if it must stay
+    text.
     """
     present = text.drop_null()
     if not len(present):

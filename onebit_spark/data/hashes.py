@@ -46,9 +46,8 @@ _MASK = np.uint64((1 << PART_BITS) - 1)
 def cell_hashes(
     users: pa.ChunkedArray | pa.Array, items: pa.ChunkedArray | pa.Array
 ) -> NDArray[np.int64]:
-    """``xxhash64(SALT, user, item)`` of every rating, without nulls;
-
-    integers of all widths are hashed as 64 bits.
+    """``xxhash64(SALT, user, item)`` of every rating, without nulls; integers of all widths are
+    hashed as 64 bits.
     """
     hashes = np.full(len(users), SALT_HASH, np.uint64)
     for ids in (users, items):
@@ -299,9 +298,8 @@ class CellSketch:
 
     @classmethod
     def of(cls, cells: NDArray[np.int64], limit: int = HIGHEST) -> CellSketch:
-        """The sketch of ratings by the hashes of their cells;
-
-        up to ``limit``, or lower where they are many.
+        """The sketch of ratings by the hashes of their cells; up to ``limit``, or lower where they
+        are many.
         """
         limit = min(limit, limit_for(len(cells)))
         return cls(limit, *np.unique(cells[cells <= limit], return_counts=True))

@@ -139,9 +139,8 @@ class Location:
         return [Location(self._spark, path) for path in self._paths()]
 
     def names(self, folder: str = "") -> list[str]:
-        """The names in this folder, or in one inside it;
-
-        an empty list if there is no such folder.
+        """The names in this folder, or in one inside it; an empty list if there is no such
+        folder.
         """
         return [
             os.path.basename(path.rstrip("/"))
@@ -152,9 +151,8 @@ class Location:
         return self._read(most).decode("utf-8", errors="replace")
 
     def text(self, file: str = "") -> str:
-        """The content of this file, or of one inside this folder;
-
-        an empty text if there is no such file.
+        """The content of this file, or of one inside this folder; an empty text if there is no such
+        file.
         """
         place = self / file if file else self
         return place.read_text(LARGEST) if place.exists() and not place.is_folder() else ""

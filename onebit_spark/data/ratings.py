@@ -134,7 +134,6 @@ def found_columns(
     by: str | None = None,
 ) -> dict[str, str]:
     """The table's own names of the columns by their roles, and of the column ``by`` to group by;
-
     each is there once.
     """
     wanted = {role: (name, f" for the {role}") for role, name in columns.roles.items()}

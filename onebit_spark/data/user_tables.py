@@ -210,9 +210,8 @@ def column_of(values: Any) -> pa.Array:
 
 
 def arrow_table(given: Any, what: str = "the table") -> pa.Table:
-    """An Arrow table, a DataFrame of pandas or polars, or a dict, as an Arrow table;
-
-    ``what`` names it in messages.
+    """An Arrow table, a DataFrame of pandas or polars, or a dict, as an Arrow table; ``what`` names
+    it in messages.
     """
     if isinstance(given, pa.Table):
         return given
@@ -280,9 +279,8 @@ def as_spark(kind: pa.DataType) -> pa.DataType:
 def in_spark_type(
     values: pa.Array | pa.ChunkedArray, what: str, kind: pa.DataType | None = None
 ) -> Any:
-    """The values in their type of Spark, or in another one, ``kind``;
-
-    ``what`` names them in messages.
+    """The values in their type of Spark, or in another one, ``kind``; ``what`` names them in
+    messages.
     """
     wanted = as_spark(values.type) if kind is None else kind
     if values.type == wanted:
@@ -304,9 +302,8 @@ def in_spark_type(
 
 
 def one_array(parts: pa.ChunkedArray | pa.Array | Iterable[pa.Array]) -> pa.Array:
-    """A column, or several arrays, as one array;
-
-    with 64-bit offsets where the text is too long for 32 bits.
+    """A column, or several arrays, as one array; with 64-bit offsets where the text is too long for
+    32 bits.
     """
     if isinstance(parts, pa.Array):
         return parts

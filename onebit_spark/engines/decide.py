@@ -51,7 +51,6 @@ def driver_exchange(
     most_ratings: int | None,
 ) -> Exchange | str:
     """``driver`` if the ratings are fitted there, as wanted or by their number and the free memory;
-
     else why not.
 
     ``driver`` is refused where the memory is too small; ``most_ratings`` bounds ``auto`` alone.

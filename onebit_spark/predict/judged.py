@@ -160,9 +160,8 @@ class JudgedModel(ABC):
         """The map of a report, if the model has positions with two dimensions."""
 
     def evaluate_on(self, on: Judged) -> Figures:
-        """All figures of metrics.json;
-
-        ``warning`` says whether the model was fitted on these ratings.
+        """All figures of metrics.json; ``warning`` says whether the model was fitted on these
+        ratings.
         """
         figures = figures_of(self.info, on.sum_up(), on.threshold)
         known = self.fitted

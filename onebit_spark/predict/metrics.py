@@ -119,9 +119,8 @@ def class_figures(
 
 
 def ranking_figures(hits: NDArray[np.bool_], relevant: NDArray[np.integer]) -> dict[str, float]:
-    """How good lists of n items are, as means over the users;
-
-    the names are those of Spark's ``RankingEvaluator``.
+    """How good lists of n items are, as means over the users; the names are those of Spark's
+    ``RankingEvaluator``.
 
     h_ip is 1 if place p of the list of user i has one of the r_i relevant items of i::
 

@@ -103,9 +103,8 @@ def ask_next(
     seen: tuple[pa.Array, pa.Array] | None = None,
     items: pa.Array | None = None,
 ) -> pa.Table:
-    """The table of ``FittedModel.next_questions``;
-
-    ``users`` are different. Pairs of ``seen`` are not asked.
+    """The table of ``FittedModel.next_questions``; ``users`` are different. Pairs of ``seen`` are
+    not asked.
     """
     refuse(question_problems(factors.info, n))
     known = factors.items.known

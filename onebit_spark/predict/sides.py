@@ -65,9 +65,8 @@ class ModelSide:
         return IdIndex(self.ids)
 
     def at(self, positions: Numbers, implicit: bool = False) -> RowPosterior:
-        """The posterior at these positions, the prior at −1;
-
-        ``implicit``: with the vectors of implicit features.
+        """The posterior at these positions, the prior at −1; ``implicit``: with the vectors of
+        implicit features.
         """
         return _at(self.known, self.prior, positions, implicit)
 

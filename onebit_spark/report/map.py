@@ -88,9 +88,8 @@ def _numbers(column: pa.ChunkedArray) -> list[Any]:
 
 
 def coloured(drawn: dict[str, Any], groups: Mapping[Any, Any]) -> dict[str, Any]:
-    """The drawing with a colour for each of the most frequent groups;
-
-    ``groups`` are words by the id of the user.
+    """The drawing with a colour for each of the most frequent groups; ``groups`` are words by the
+    id of the user.
 
     ``group`` has the place of each user's word in ``groups``, COLOURS for other words, COLOURS + 1
     without a word.

@@ -80,9 +80,8 @@ def fold_in(
 
 
 def fold_in_features(factors: SparkFactors, features: DataFrame, who: Who) -> tuple[Changes, int]:
-    """The ids that the model does not know added, predicted from their side features alone;
-
-    and their number.
+    """The ids that the model does not know added, predicted from their side features alone; and
+    their number.
     """
     means = explained_means(factors, features, who)
     side = sides_of(factors, {who: means.ids}, 0)[who]

@@ -686,9 +686,8 @@ def write_model(model: Any, folder: str) -> None:
 
 
 def _write_factors(factors: DataFrame, folder: Location, small: bool) -> None:
-    """Write a small table as Parquet in this process, which is faster than a Spark job;
-
-    a large one with Spark.
+    """Write a small table as Parquet in this process, which is faster than a Spark job; a large one
+    with Spark.
     """
     if small:
         with suppress(

@@ -193,9 +193,8 @@ class SparkFactors:
 
 
 def signed_confidence(info: ModelInfo, score: Column, std: Column) -> Column:
-    """score/√(c + std²), clipped, as in ``core.scores``;
-
-    c is the noise of the loss, also in a calibrated model.
+    """score/√(c + std²), clipped, as in ``core.scores``; c is the noise of the loss, also in a
+    calibrated model.
     """
     root = F.sqrt(F.lit(score_noise(info.config.loss)) + std * std)
     most = F.lit(LARGEST)

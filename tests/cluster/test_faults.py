@@ -1,6 +1,5 @@
-"""Executors, workers and the driver die while a fit runs on a standalone cluster;
-
-the model is that of a quiet run.
+"""Executors, workers and the driver die while a fit runs on a standalone cluster; the model is that
+of a quiet run.
 """
 
 import signal

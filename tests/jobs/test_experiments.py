@@ -64,9 +64,8 @@ def test_movielens_on_small_data(spark, folder, few_settings, monkeypatch):
 
 @pytest.mark.slow
 def test_all_tables_of_small_matrices(spark, folder, few_settings):
-    """Every cell and method, so that nothing is missing on the page;
-
-    the figures mean little at this size.
+    """Every cell and method, so that nothing is missing on the page; the figures mean little at
+    this size.
     """
     flags = ["--size", "40", "--replicates", "1", "--output", folder / "tables"]
     code, _, err = run_here("reproduce", "tables", *flags)

@@ -269,9 +269,8 @@ def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(results):
 
 
 def test_what_a_fit_certifies(results):
-    """The headline is the holdout's, which bounds what users call;
-
-    it counts what the fit has not seen.
+    """The headline is the holdout's, which bounds what users call; it counts what the fit has not
+    seen.
     """
     folder = results.after("certified")
     content = figures(folder / "certified" / "certificate.json")
@@ -315,9 +314,8 @@ def test_fresh_ratings_certify_a_model(results):
 
 
 def test_what_is_answered(results):
-    """For the first error rate, which is met;
-
-    the second cannot be, and says so; both within groups as well.
+    """For the first error rate, which is met; the second cannot be, and says so; both within groups
+    as well.
     """
     folder = results.after("certified")
     found = figures(folder / "certified" / "certificate.json")["certificates"]
@@ -427,9 +425,8 @@ def test_lists_are_measured(results):
 
 
 def test_users_without_ratings_are_predicted_from_their_features(results):
-    """User 17 was in the table of features at the fit, user 90 came with another one;
-
-    user 91 is unknown.
+    """User 17 was in the table of features at the fit, user 90 came with another one; user 91 is
+    unknown.
     """
     folder = results.after("featured", "newer")
     printed = results["featured"][1]

@@ -41,9 +41,8 @@ def factors(model):
 @pytest.mark.slow
 @pytest.mark.parametrize("choices", [{"loss": "hinge"}, {"implicitFeatures": False}], ids=str)
 def test_it_ends_at_the_same_fit(once_rated, tmp_path, choices):
-    """Interrupted in iteration 3, after the checkpoint of iteration 2;
-
-    the hinge's floors depend on the iteration.
+    """Interrupted in iteration 3, after the checkpoint of iteration 2; the hinge's floors depend on
+    the iteration.
     """
     whole = estimator(tmp_path / "whole", **choices).fit(once_rated)
     folder = tmp_path / "kept"

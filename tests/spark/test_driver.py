@@ -1,4 +1,6 @@
-"""exchange=driver: how ratings are gathered on the driver, in which cases, and ids of every type."""
+"""exchange=driver: how ratings are gathered on the driver, in which cases, and ids of every
+type.
+"""
 
 import os
 import warnings
@@ -252,9 +254,8 @@ LABELS = {
     ],
 )
 def test_labels_are_counted_here_as_by_spark(spark, kind, threshold):
-    """The labels that are there, all together;
-
-    those of a refusal, and each positive one as in SQL.
+    """The labels that are there, all together; those of a refusal, and each positive one as
+    in SQL.
     """
     columns = Columns(threshold=threshold)
     labels = LABELS[kind]

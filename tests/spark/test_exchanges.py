@@ -297,9 +297,8 @@ def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, quick_fit, exc
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.usefixtures("left_as_it_was", "quick_search")
 def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange):
-    """Interrupted in iteration 3, after the checkpoint of iteration 2;
-
-    settings are chosen by the data.
+    """Interrupted in iteration 3, after the checkpoint of iteration 2; settings are chosen by the
+    data.
     """
     shared = {
         "rank": "auto",

@@ -117,9 +117,8 @@ def lines(frame):
 
 
 def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
-    """On the driver, and with factors that stay with the executors;
-
-    the order of the ratings does not matter.
+    """On the driver, and with factors that stay with the executors; the order of the ratings does
+    not matter.
     """
     today = spark.createDataFrame(days[1])
     here = yesterday.update(today)

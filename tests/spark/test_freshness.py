@@ -45,9 +45,8 @@ def fresh(model, ratings):
     ],
 )
 def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, once_rated, tmp_path, exchange):
-    """Neither all of them, nor a part, nor together with fresh ones;
-
-    also after the model was saved.
+    """Neither all of them, nor a part, nor together with fresh ones; also after the model was
+    saved.
     """
     fitted, held_out = parts
     OneBitCompletion(**{**FAST, "exchange": exchange}).fit(fitted).save(str(tmp_path / "model"))

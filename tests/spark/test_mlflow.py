@@ -36,9 +36,8 @@ def test_a_registered_model_predicts_as_transform_does(spark, tmp_path, monkeypa
 @pytest.mark.classic
 @pytest.mark.filterwarnings("ignore::onebit_spark.NotConverged")
 def test_ids_without_a_type_in_mlflow(spark, tmp_path, monkeypatch):
-    """Decimals and times without a zone as they are;
-
-    times with a zone as text, as docs/mlflow.md has it.
+    """Decimals and times without a zone as they are; times with a zone as text, as docs/mlflow.md
+    has it.
     """
     mlflow = pytest.importorskip("mlflow")
     from onebit_spark import mlflow as tracking

@@ -162,9 +162,8 @@ def killed(*args, **kwargs):
 
 @pytest.mark.parametrize("renaming", [True, False])
 def test_killed_before_the_end_of_writing(saved, make_model, monkeypatch, tmp_path, renaming):
-    """On disk the old model stays whole;
-
-    on an object store (simulated) no folder is left that passes for a model.
+    """On disk the old model stays whole; on an object store (simulated) no folder is left that
+    passes for a model.
     """
     if not renaming:
         monkeypatch.setattr(filesystem, "RENAMING", ())

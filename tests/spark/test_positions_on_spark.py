@@ -1,4 +1,6 @@
-"""Positions on Spark: computed by the executors as on the driver, of a folder, of folded-in users."""
+"""Positions on Spark: computed by the executors as on the driver, of a folder, of folded-in
+users.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -42,9 +44,8 @@ def test_the_executors_compute_what_this_process_computes(spark, folder, who):
 
 @pytest.mark.usefixtures("on_executors")
 def test_by_default_there_are_as_many_dimensions_as_the_model_has_up_to_two(spark):
-    """One where answers depend on the user alone;
-
-    none where each user answers each item in both ways.
+    """One where answers depend on the user alone; none where each user answers each item in both
+    ways.
     """
     i, j = np.divmod(np.arange(600) // 2, 15)
     one = ["slope1", "slope1_std", "difficulty", "difficulty_std"]
@@ -123,9 +124,8 @@ def test_what_to_ask_next(spark, folder, ratings):
 
 @pytest.mark.usefixtures("on_executors")
 def test_the_map_of_a_large_model(spark, folder, ratings):
-    """The executors choose a sample, with the ends of both dimensions;
-
-    the report has a map as well.
+    """The executors choose a sample, with the ends of both dimensions; the report has a map as
+    well.
     """
     model = OneBitCompletionModel.load(folder)
     here = load(folder).positions()

@@ -18,9 +18,8 @@ UNKNOWN = "the model does not record which ratings it was fitted on"
 
 @pytest.fixture(scope="module")
 def held():
-    """3000 fresh ratings of what ``make_fit`` fits, some of ids that it has never seen;
-
-    some are switched.
+    """3000 fresh ratings of what ``make_fit`` fits, some of ids that it has never seen; some are
+    switched.
     """
     rng = np.random.default_rng(5)
     rng.integers(0, 28, 400), rng.integers(0, 18, 400)

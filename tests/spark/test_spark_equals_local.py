@@ -410,9 +410,8 @@ def test_a_fit_of_arrays_is_saved_as_a_model(spark, tmp_path, implicit):
 
 @pytest.mark.parametrize("intercepts", [True, pytest.param(False, marks=SLOW)])
 def test_vectors(make_named, tmp_path, intercepts):
-    """The same from Spark and from this process;
-
-    a nearest-neighbour index finds the best by score.
+    """The same from Spark and from this process; a nearest-neighbour index finds the best
+    by score.
     """
     model = make_named(intercepts=intercepts)
     model.save(str(tmp_path / "m"))

@@ -93,9 +93,8 @@ def best_scales(prior, rows, cols, mean=0.0, mean_variance=1.0, intercept_prior=
 
 
 def objective(loss, ratings, weight, rows, cols, scales, xi=None):
-    """λ·AVB (hinge) or −ELBO (logistic) of a state, minimised;
-
-    every row and column has a rating.
+    """λ·AVB (hinge) or −ELBO (logistic) of a state, minimised; every row and column has a
+    rating.
     """
     return weight * data_term(loss, ratings, rows, cols, xi) + divergence(rows, cols, scales)
 

@@ -92,9 +92,8 @@ class ClusterFit:
         return self
 
     def disturbed(self, faults):
-        """In each phase, cause its fault to an executor that is at a task;
-
-        to the fit's good end all the same.
+        """In each phase, cause its fault to an executor that is at a task; to the fit's good end
+        all the same.
         """
         with self.started() as process:
             for phase, fault in faults.items():

@@ -46,9 +46,8 @@ class World:
 
     @classmethod
     def drawn(cls, rng, switch, shape=SHAPE, positive=None, popularity=1.0):
-        """``positive`` is the share of positive cells, as they are sampled;
-
-        row and column k are ∝ k^−popularity.
+        """``positive`` is the share of positive cells, as they are sampled; row and column k are ∝
+        k^−popularity.
         """
         left = rng.normal(size=(shape[0], 2))
         right = rng.normal(size=(shape[1], 2))
@@ -79,9 +78,8 @@ class World:
         return cells, self.signs[cells] * np.where(rng.random(n) < self.switch, -1, 1)
 
     def risk(self, wrong, among=None):
-        """Of a predictor that has the wrong sign in cell c with probability wrong[c];
-
-        ``among`` restricts the cells.
+        """Of a predictor that has the wrong sign in cell c with probability wrong[c]; ``among``
+        restricts the cells.
         """
         law = self.law if among is None else self.law * among
         return self.switch + (1 - 2 * self.switch) * float(np.dot(law, wrong) / law.sum())
@@ -393,9 +391,8 @@ def calling(world, repeats, delta, n=16000, shape=(80, 60), seed=0):
 
 
 def calling_summary(lines):
-    """name ─► shares of repeats in which a precision, a recall, and either is violated;
-
-    in which a request is met.
+    """name ─► shares of repeats in which a precision, a recall, and either is violated; in which a
+    request is met.
     """
     names = dict.fromkeys(line[0] for line in lines)
     return {

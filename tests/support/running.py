@@ -41,9 +41,8 @@ def environment(**more):
 
 
 def run(command, env=None, cwd=None, patience=900):
-    """Run to the end;
-
-    stdout and stderr in one, as a terminal shows them. What takes longer in seconds hangs.
+    """Run to the end; stdout and stderr in one, as a terminal shows them. What takes longer in
+    seconds hangs.
     """
     return subprocess.run(
         list(map(str, command)),

@@ -1,6 +1,5 @@
-"""A master and workers on loopback addresses, from pyspark's own scripts;
-
-they can be killed and replaced.
+"""A master and workers on loopback addresses, from pyspark's own scripts; they can be killed and
+replaced.
 """
 
 import json
@@ -102,9 +101,8 @@ class Cluster:
         self._start_workers()
 
     def kill_executor(self, executor):
-        """kill −9 of an executor and its Python processes;
-
-        its worker goes on, and starts another.
+        """kill −9 of an executor and its Python processes; its worker goes on, and starts
+        another.
         """
         kill(executor, *descendants(executor))
 

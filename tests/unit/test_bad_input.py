@@ -130,9 +130,8 @@ def test_bad_choices(field, value):
 
 @pytest.mark.parametrize("start", ["spectral", "random"])
 def test_the_largest_seed_is_used(start):
-    """Rank 4 of a 2 × 2 matrix also draws the filler of the surplus columns, from seed + 1;
-
-    a certificate has coins.
+    """Rank 4 of a 2 × 2 matrix also draws the filler of the surplus columns, from seed + 1; a
+    certificate has coins.
     """
     config = replace(GOOD, seed=2**63 - 1, start=start, rank=4)
     done = fit_arrays(ROWS, COLS, LABELS, config, certify=Terms())

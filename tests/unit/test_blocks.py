@@ -1,6 +1,5 @@
-"""RatingBlock against a dictionary;
-
-ratings packed by tasks; what more than 2³¹ rows and ratings rest on.
+"""RatingBlock against a dictionary; ratings packed by tasks; what more than 2³¹ rows and ratings
+rest on.
 """
 
 import subprocess
@@ -122,9 +121,8 @@ def read_weighted(block):
 
 @given(weighted_triples, shapes, st.randoms())
 def test_weights_stay_with_their_ratings(ratings, shape, random):
-    """Also when both are turned, kept by a coin or given in another order;
-
-    ties of a code ascend by weight.
+    """Also when both are turned, kept by a coin or given in another order; ties of a code ascend by
+    weight.
     """
     block = make_weighted(ratings, shape)
     assert read_weighted(block) == sorted(ratings)
@@ -191,9 +189,8 @@ def test_bad_weights_and_too_many_columns_are_refused():
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=60), st.integers(1, 400))
 def test_row_ranges_cover_every_row_once(counts, target):
-    """In order, without gaps, none empty;
-
-    and none holds more work than the target plus its last row.
+    """In order, without gaps, none empty; and none holds more work than the target plus its last
+    row.
     """
     rows = np.repeat(np.arange(len(counts)), counts)
     block = RatingBlock.from_coordinates(

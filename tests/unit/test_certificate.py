@@ -82,9 +82,8 @@ def test_the_limit_of_the_draws_holds_for_unequal_probabilities():
 
 @pytest.mark.parametrize(("n", "delta"), [(1, 0.05), (7, 0.3), (50, 0.05)])
 def test_holdout_is_the_exact_binomial_limit(n, delta):
-    """At the bound, k or fewer errors have probability δ;
-
-    over all k it therefore fails with at most δ.
+    """At the bound, k or fewer errors have probability δ; over all k it therefore fails with at
+    most δ.
     """
     limits = [bounds.holdout(k, n, delta) for k in range(n + 1)]
     assert limits[-1] == 1
@@ -142,9 +141,8 @@ BROKEN = {"no-kl", "fitted"}
 
 
 def allowed(repeats):
-    """δ plus two standard errors;
-
-    of few fits, what chance exceeds with probability 10⁻³ if each violates with δ.
+    """δ plus two standard errors; of few fits, what chance exceeds with probability 10⁻³ if each
+    violates with δ.
     """
     if repeats >= 400:
         return DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / repeats)

@@ -174,9 +174,8 @@ def test_a_figure_is_the_same_on_all_pages():
 
 
 def test_other_libraries_stand_beside_ours_on_all_data():
-    """MLlib's ALS is measured by a script of its own, perhaps later;
-
-    a figure that no method has is no column.
+    """MLlib's ALS is measured by a script of its own, perhaps later; a figure that no method has is
+    no column.
     """
     ours = {"onebit_spark": {"correct": 0.95, "auc": 0.98}}
     found = {

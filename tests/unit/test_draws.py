@@ -62,9 +62,8 @@ def test_moments_against_monte_carlo(kind, intercepts):
 
 
 def test_logistic_probability_against_quadrature():
-    """∫ σ(u) N(u;
-
-    m, v) du: MacKay's σ(m/√(1 + πv/8)) is within .02 of it, and right about its side.
+    """∫ σ(u) N(u; m, v) du: MacKay's σ(m/√(1 + πv/8)) is within .02 of it, and right about its
+    side.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     for mean in (-3.0, -0.4, 0.0, 1.0, 4.0):
@@ -196,9 +195,8 @@ def first(row, position):
 
 
 def fill_normals(state, out):
-    """Overwrite ``out`` with the standard normals of one stream (Box and Muller, 1958);
-
-    return the state after them.
+    """Overwrite ``out`` with the standard normals of one stream (Box and Muller, 1958); return the
+    state after them.
     """
     with np.errstate(over="ignore"):
         for k in range(0, len(out), 2):

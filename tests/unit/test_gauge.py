@@ -244,9 +244,8 @@ def test_no_other_turning_is_better(symmetry, prior):
 
 
 def test_centring_is_the_best_shift():
-    """With γ and μ held, no other c, and after it no other e, makes the squares smaller;
-
-    s is best where μ follows.
+    """With γ and μ held, no other c, and after it no other e, makes the squares smaller; s is best
+    where μ follows.
     """
     rows, cols = sides("covariance", True)
     scales = hierarchy("gamma", True)
@@ -315,9 +314,8 @@ def solved(data, config, gauge, start=None):
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 def test_a_fit_with_a_gauge_is_ahead(loss, prior, intercepts):
-    """The first iteration's scores are those without a gauge;
-
-    its objective is lower, and so are the next ones.
+    """The first iteration's scores are those without a gauge; its objective is lower, and so are
+    the next ones.
     """
     data = simulated("B3", shape=(60, 50), fraction=0.5)
     config = config_of(loss, prior=prior, intercepts=intercepts, rank=4, max_iter=1)
@@ -372,9 +370,8 @@ class Eager(FitState):
     "options", [{}, {"implicit_features": False}, {"intercepts": False}], ids=str
 )
 def test_a_map_may_wait(options):
-    """The half steps of rows that wait for their maps are those of the mapped rows;
-
-    side features go along.
+    """The half steps of rows that wait for their maps are those of the mapped rows; side features
+    go along.
     """
     rows, cols, labels = simulated("B3", shape=(60, 50), fraction=0.5)
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50))

@@ -112,9 +112,8 @@ def test_a_fit_that_has_converged_stays_where_it_is(precision):
 
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 def test_the_second_moments_by_hand(loss):
-    """S_k = Σ E(L_ik − p_ik)² + Σ E(R_jk − q_jk)² + ρ(‖W_k‖² + ‖V_k‖²) with the latest weights;
-
-    and the residuals.
+    """S_k = Σ E(L_ik − p_ik)² + Σ E(R_jk − q_jk)² + ρ(‖W_k‖² + ‖V_k‖²) with the latest weights; and
+    the residuals.
     """
     rows, cols, labels = simulated("B2", shape=(30, 20))
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, (30, 20))
@@ -309,9 +308,8 @@ def test_the_statistics_after_a_step_are_those_of_the_moved_prior_means(intercep
 
 
 def coef_by_half_steps(block, mean, steps):
-    """The weights of the columns after so many steps, as half steps and the driver make them;
-
-    the rows do not move.
+    """The weights of the columns after so many steps, as half steps and the driver make them; the
+    rows do not move.
     """
     m = block.n_rows
     n = block.n_columns

@@ -1,6 +1,5 @@
-"""Which folder may import which, no circle of files, no Spark where the mathematics is;
-
-the package without its extras.
+"""Which folder may import which, no circle of files, no Spark where the mathematics is; the package
+without its extras.
 
 Every import counts, also one inside a function or under ``TYPE_CHECKING``. What does not count is
 that importing ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
@@ -140,9 +139,8 @@ def imported(text):
 
 
 def arrows_of(texts):
-    """file ─► files of the package that it imports;
-
-    ``from package import module`` is an arrow to the module.
+    """file ─► files of the package that it imports; ``from package import module`` is an arrow to
+    the module.
     """
     found = {}
     for name, text in texts.items():

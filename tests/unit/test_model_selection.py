@@ -1,6 +1,5 @@
-"""A tenth of the ratings chooses rank, κ, implicit features and length;
-
-posteriors with more and fewer factors.
+"""A tenth of the ratings chooses rank, κ, implicit features and length; posteriors with more and
+fewer factors.
 """
 
 import logging
@@ -711,9 +710,8 @@ def test_with_factors(kind, intercept, implicit):
 @FORMS
 @pytest.mark.parametrize("factors", [[0, 2], [2, 0], [1]])
 def test_keeping(kind, intercept, implicit, factors):
-    """Rows and columns of V in the order asked for;
-
-    dropping added factors gives back what was there.
+    """Rows and columns of V in the order asked for; dropping added factors gives back what was
+    there.
     """
     old = some_posterior(kind, intercept, implicit)
     factors = np.array(factors)

@@ -570,9 +570,8 @@ def test_the_map_in_a_browser(fit, tmp_path):
     BROWSER is None, reason="no Chromium is installed, in which the map could be opened"
 )
 def test_a_map_can_be_read(tmp_path):
-    """Its axes have names, shares and a scale;
-
-    the positive side of an item; short names; grey without a group.
+    """Its axes have names, shares and a scale; the positive side of an item; short names; grey
+    without a group.
     """
     i, j, positive = responses(*SHAPE, 0.6, 0, 2)[1:]
     names = np.array(
@@ -736,9 +735,8 @@ def test_tables_are_written_as_csv_or_parquet(fit, tmp_path, capsys, ending):
 
 
 def test_the_report_shows_the_map(fit, tmp_path):
-    """In the colours of the side features that the job was given;
-
-    so does the report of a diagnosed model.
+    """In the colours of the side features that the job was given; so does the report of a diagnosed
+    model.
     """
     i, j, positive = responses(*SHAPE, 0.6, 0, 2)[1:]
     fit.diagnose(i, j, positive).report(tmp_path / "report.html")

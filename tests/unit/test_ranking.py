@@ -1,6 +1,5 @@
-"""Precision, recall, NDCG and MAP of lists, against plain loops over sets;
-
-``ranking`` against sorted probabilities.
+"""Precision, recall, NDCG and MAP of lists, against plain loops over sets; ``ranking`` against
+sorted probabilities.
 """
 
 import json

@@ -165,9 +165,8 @@ def test_a_calibrated_model_answers_some_pairs(make_fit, make_model):
 
 
 def test_pairs_are_called_positive_and_negative(make_fit, make_model, tmp_path):
-    """``positive`` is for the first precision, past score 0;
-
-    ``min_precision`` selects another; one was not met.
+    """``positive`` is for the first precision, past score 0; ``min_precision`` selects another; one
+    was not met.
     """
     common = {"name": "precision", "group": None}
     certificates = [
@@ -273,7 +272,9 @@ def test_seen_pairs_and_unknown_ids_are_left_out(make_model, monkeypatch):
 @pytest.mark.parametrize("who", ["user", "item"])
 @pytest.mark.parametrize("choices", [{}, {"implicit_features": False}], ids=str)
 def test_rows_of_a_converged_fit_are_reproduced(make_model, ratings, who, choices):
-    """Of ids with a typical number of ratings, or more: those with fewer are taken for newcomers."""
+    """Of ids with a typical number of ratings, or more: those with fewer are taken for
+    newcomers.
+    """
     model = make_model(tol=1e-10, max_iter=300, **choices)
     users, items, labels = ratings
     own = users if who == "user" else items

@@ -29,9 +29,8 @@ def spectral_start(matrix, rank, seed):
 
 
 def reference(rows, cols, labels, rank, oversampling):
-    """L Rᵀ = t² D_r^{−½} U F Σ Vᵀ D_c^{−½}, in which signs and rotations cancel;
-
-    σ_+ = σ_{rank + oversampling}.
+    """L Rᵀ = t² D_r^{−½} U F Σ Vᵀ D_c^{−½}, in which signs and rotations cancel; σ_+ = σ_{rank +
+    oversampling}.
     """
     y = coo_array((labels.astype(float), (rows, cols))).tocsr()  # repeated cells are summed
     row_root, col_root = (np.bincount(index) ** -0.5 for index in (rows, cols))
@@ -44,7 +43,9 @@ def reference(rows, cols, labels, rank, oversampling):
 
 
 def gapped():
-    """A1 of rank 3, 120 × 90, 70% observed, each rating up to three times: three strong directions."""
+    """A1 of rank 3, 120 × 90, 70% observed, each rating up to three times: three strong
+    directions.
+    """
     simulation = simulate("A1", shape=(120, 90), fraction=0.7, seed=1)
     rng = np.random.default_rng(0)
     pick = np.concatenate(
@@ -109,9 +110,8 @@ def test_empty_rows_and_columns_start_at_zero_and_change_nothing():
 
 
 def test_columns_beyond_the_rank_are_small_noise():
-    """A fully observed A1 of rank 2 has two singular values;
-
-    the other columns differ from each other and from 0.
+    """A fully observed A1 of rank 2 has two singular values; the other columns differ from each
+    other and from 0.
     """
     simulation = simulate("A1", rank=2, shape=(30, 25), fraction=1.0)
     rows, cols = spectral_start(
@@ -124,9 +124,8 @@ def test_columns_beyond_the_rank_are_small_noise():
 
 
 def test_keyed_normals_are_normal_and_keyed():
-    """A line depends on the seed and the column's two counts only;
-
-    over 2,000 different counts they look normal.
+    """A line depends on the seed and the column's two counts only; over 2,000 different counts they
+    look normal.
     """
 
     counts = np.concatenate([np.arange(1, 2001), [5]])

@@ -231,9 +231,8 @@ def strangers(likes):
 
 @pytest.mark.parametrize("rule", ["drop", "nan"])
 def test_what_is_not_predicted_is_not_certified(strangers, rule):
-    """Unknown pairs count as not answered, and as not found;
-
-    the sentences name them. No threshold depends on them.
+    """Unknown pairs count as not answered, and as not found; the sentences name them. No threshold
+    depends on them.
     """
     model, known, others = strangers
     both = {name: known[name] + others[name] for name in known}
@@ -804,9 +803,8 @@ def test_a_calibrated_model(model, likes):
 
 
 def test_a_fit_starts_from_a_model(model, likes):
-    """It goes on where the model ended, also with an id that is new to it;
-
-    it keeps what both were fitted on.
+    """It goes on where the model ended, also with an id that is new to it; it keeps what both were
+    fitted on.
     """
     later = pa.concat_tables(
         [likes, pa.table({"user": ["new"] * 3, "item": ["i01", "i02", "i03"], "label": [1, -1, 1]})]

@@ -149,9 +149,8 @@ class _Projection:
         self.rank = 10  # of the last projection: how many singular values the next one will need
 
     def __call__(self, x: DoubleArray) -> DoubleArray:
-        """Singular values less θ, where those above θ then add up to the radius;
-
-        the smaller ones are not computed.
+        """Singular values less θ, where those above θ then add up to the radius; the smaller ones
+        are not computed.
         """
         smaller = min(x.shape)
         wanted = self.rank + 5

@@ -61,9 +61,8 @@ HALVINGS = 3
 
 @dataclass(frozen=True)
 class Hinge(Loss):
-    """``solver="mm"`` majorises the means' problem (default);
-
-    ``"gradient"`` is Algorithm 1 as printed.
+    """``solver="mm"`` majorises the means' problem (default); ``"gradient"`` is Algorithm 1 as
+    printed.
     """
 
     solver: Literal["mm", "gradient"] = "mm"
@@ -151,9 +150,8 @@ def floors(t: int) -> tuple[float, float]:
 
 @jit
 def _majorise(codes, weights, lo, n, u, floor, gram_weights, signed_weights):
-    """Weights of (1−yu)_+ ≤ ½(1−yu) + (1−yu)²/(4ω) + ω/4 at ω = max(|1−yu|, floor);
-
-    returns Σ w(1−yu)_+.
+    """Weights of (1−yu)_+ ≤ ½(1−yu) + (1−yu)²/(4ω) + ω/4 at ω = max(|1−yu|, floor); returns Σ
+    w(1−yu)_+.
     """
     total = 0.0
     codes = chunk_of(codes, lo, n)

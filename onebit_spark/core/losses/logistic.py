@@ -66,9 +66,8 @@ NO_MORE = 40.0  # beyond this ξ, 1 + e^{−ξ} rounds to 1
 
 @dataclass(frozen=True)
 class Logistic(Loss):
-    """``covariance="full"`` keeps a D×D covariance per row, as the paper does;
-
-    ``"diagonal"`` D variances.
+    """``covariance="full"`` keeps a D×D covariance per row, as the paper does; ``"diagonal"`` D
+    variances.
     """
 
     structure: Literal["full", "diagonal"] = "full"

@@ -326,9 +326,8 @@ def device_ratings(
     weights: ArrayLike | None,
     form: Form,
 ) -> Orientations:
-    """Both orientations of ratings in arrays;
-
-    the arguments are those of ``data.user_tables.checked_arrays``.
+    """Both orientations of ratings in arrays; the arguments are those of
+    ``data.user_tables.checked_arrays``.
 
     Arrays of the right types are uploaded as they are, and the device checks their values: the host
     would take longer to check a billion values than the whole fit takes. If a check fails,

@@ -155,9 +155,8 @@ class CudaEngine:
         weights: ArrayLike | None,
         form: Form,
     ) -> Self:
-        """An engine on the ratings of ``fit_arrays``;
-
-        ``settings`` are the problems of the settings.
+        """An engine on the ratings of ``fit_arrays``; ``settings`` are the problems of the
+        settings.
         """
         if not settings:
             prepare_ratings()
@@ -165,9 +164,8 @@ class CudaEngine:
 
     @classmethod
     def of_block(cls, block: RatingBlock, form: Form) -> Self:
-        """An engine on the ratings of a block;
-
-        ``form`` is that of the rows at the start of the fit.
+        """An engine on the ratings of a block; ``form`` is that of the rows at the start of the
+        fit.
         """
         prepare_ratings()
         weighted = block.weights is not None
@@ -1054,9 +1052,8 @@ def _coef_gram(parts: list[Vector], rank: int) -> Vector:
 
 
 def _direction_gram(parts: list[Vector]) -> Vector:
-    """[YᵀX' YᵀY] with Y = [S Q], from SX', QX', SS, SQ and QQ;
-
-    the last three have the columns of X'.
+    """[YᵀX' YᵀY] with Y = [S Q], from SX', QX', SS, SQ and QQ; the last three have the columns of
+    X'.
     """
     (se, qe), (ss, sq, qq) = parts[:2], (part[:, -len(part) :] for part in parts[2:])
     return np.block([[se, ss, sq], [qe, sq.T, qq]])

@@ -124,9 +124,8 @@ def placement_by_counts(
 def default_blocks(
     n_ratings: int, n_rows: int, cores: int, ratings_per_block: int = RATINGS_PER_BLOCK
 ) -> int:
-    """One block per core, or more so that no block exceeds ``ratings_per_block``;
-
-    at most one per row.
+    """One block per core, or more so that no block exceeds ``ratings_per_block``; at most one per
+    row.
     """
     return max(1, min(n_rows, max(cores, -(-n_ratings // ratings_per_block))))
 

@@ -227,9 +227,8 @@ def given_ratings(df: DataFrame, columns: Columns) -> DataFrame:
 
 
 def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) -> pa.Table:
-    """The table of side features on the driver, by one Spark job;
-
-    its ids must be of the type of the ratings' ids.
+    """The table of side features on the driver, by one Spark job; its ids must be of the type of
+    the ratings' ids.
     """
     try:
         refuse_stream(frame, "they")

@@ -1,5 +1,4 @@
 """From a DataFrame of ratings to the engine of its exchange, on the driver or on the executors;
-
 factors of models.
 """
 

@@ -303,9 +303,8 @@ def _workers_of_map_in_arrow(spark: SparkSession) -> Iterator[None]:
 def arrow_udf(
     function: Callable[..., pa.Array], takes: Sequence[DataType], returns: DataType
 ) -> Callable[..., Column]:
-    """A function of Arrow arrays as one of columns of the types ``takes``;
-
-    by pandas on Spark 4.0.
+    """A function of Arrow arrays as one of columns of the types ``takes``; by pandas on
+    Spark 4.0.
     """
     if hasattr(F, "arrow_udf"):
         return F.arrow_udf(function, returnType=returns)  # type: ignore[call-overload]

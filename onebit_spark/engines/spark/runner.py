@@ -115,9 +115,8 @@ class Broadcasts:
         )
 
     def send(self, value: Any, owner: object = None) -> Broadcast[Any]:
-        """Broadcast a value until the owner is garbage-collected;
-
-        without an owner, until the end of the fit.
+        """Broadcast a value until the owner is garbage-collected; without an owner, until the end
+        of the fit.
         """
         sent = broadcast(self._spark, value)
         end = weakref.finalize(owner or self, sent.destroy)

@@ -1,6 +1,5 @@
-"""Sessions, classic ones and those of Spark Connect;
-
-what their driver can hold; and work in a second thread.
+"""Sessions, classic ones and those of Spark Connect; what their driver can hold; and work in a
+second thread.
 """
 
 from __future__ import annotations

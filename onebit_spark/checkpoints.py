@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.hyper_posterior import HyperPosterior
@@ -37,6 +37,7 @@ from onebit_spark.engines.spark.sessions import described
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.finish import Fit, unfinished, unfinished_choice
 from onebit_spark.model_info import METADATA, SIDE_OF, ModelInfo, prior_row
+from onebit_spark.records import Fields
 from onebit_spark.settings import AUTO, FORM_SETTINGS, FitConfig, Who, param_names
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class CheckpointFolder(Generic[M]):
     refused.
     """
 
-    def __init__(self, files: ModelFiles[M], folder: str, subject: dict[str, Any]) -> None:
+    def __init__(self, files: ModelFiles[M], folder: str, subject: Fields) -> None:
         self._files = files
         self._folder = Location(files.spark, folder)
         self._subject = subject
@@ -259,7 +260,7 @@ def subject_of(
     config: FitConfig,
     counts: RatingCounts,
     features: dict[str, int] | None = None,
-) -> dict[str, Any]:
+) -> Fields:
     """What identifies a fit: the ratings, and all settings that its iterations depend on."""
     return {
         "ratings": counts.n,

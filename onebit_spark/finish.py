@@ -23,6 +23,7 @@ from onebit_spark.data.features import FeatureCoding, codings_of
 from onebit_spark.data.ratings import Columns, RatingCounts
 from onebit_spark.engines.base import T
 from onebit_spark.model_info import SIDE_OF, FitFeatures, ModelInfo
+from onebit_spark.records import Fields
 from onebit_spark.settings import Who
 
 UNFINISHED = "a checkpoint"
@@ -155,8 +156,8 @@ def info_of_fit(
     )
 
 
-def _side_features(fit: Fit[Any], unrated: Mapping[Side, int]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+def _side_features(fit: Fit[Any], unrated: Mapping[Side, int]) -> dict[str, Fields]:
+    found: dict[str, Fields] = {}
     for who, side in SIDE_OF.items():
         if side in fit.codings:
             found[who] = {
@@ -167,11 +168,11 @@ def _side_features(fit: Fit[Any], unrated: Mapping[Side, int]) -> dict[str, dict
     return found
 
 
-def _confidences(thresholds: Thresholds | None) -> dict[str, Any] | None:
+def _confidences(thresholds: Thresholds | None) -> Fields | None:
     if thresholds is None:
         return None
-    kept: dict[str, Any] = {str(call): each.as_dict() for call, each in thresholds.items()}
-    answered: dict[str, Any] = kept.pop("answered")
+    kept: Fields = {str(call): each.as_dict() for call, each in thresholds.items()}
+    answered: Fields = kept.pop("answered")
     return {**answered, **kept}
 
 

@@ -52,6 +52,7 @@ from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import local_path, write_into
 from onebit_spark.model_info import SIDE_OF, ModelInfo
 from onebit_spark.predict.sides import ModelSide
+from onebit_spark.records import Fields, Record
 from onebit_spark.settings import (
     Execution,
     FitConfig,
@@ -283,7 +284,7 @@ def fit_table(
     }
     part = None if holdout is None else Holdout(holdout, config.seed, f"holdout={holdout}")
     to_fit, kept = source.divided(part)
-    freshness: Mapping[str, Any] = KEPT_OUT
+    freshness: Record = KEPT_OUT
     if kept is not None and initial_model is not None:
         kept, freshness = unseen_by(initial_model, kept)
     task = FitTask(
@@ -305,7 +306,7 @@ def certified_on(
     model: FittedModel,
     kept: KeptRatings,
     terms: Terms,
-    freshness: Mapping[str, Any],
+    freshness: Record,
 ) -> FittedModel:
     """The model with certificates, and the figures of its report, by ratings that were kept out."""
     on = model.judge_kept(kept)
@@ -336,7 +337,7 @@ def initial_problems(model: object) -> list[Problem]:
     return [Problem("initial_model", message)]
 
 
-def unseen_by(initial: FittedModel, kept: KeptRatings) -> tuple[KeptRatings, dict[str, Any]]:
+def unseen_by(initial: FittedModel, kept: KeptRatings) -> tuple[KeptRatings, Fields]:
     """The held-out ratings of cells that the initial model was not fitted on, and their freshness:
     see ``fresh_to``.
     """

@@ -33,6 +33,7 @@ from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import CERTIFICATE, local_path
 from onebit_spark.model_info import SIDE_OF, ModelInfo
 from onebit_spark.predict.sides import asked_ids
+from onebit_spark.records import Fields
 from onebit_spark.settings import Who
 
 REPORT = "report.html"
@@ -88,7 +89,7 @@ def log_model(
     )
 
 
-def _figures(info: ModelInfo, certificate: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def _figures(info: ModelInfo, certificate: Fields) -> Iterator[tuple[str, float]]:
     yield "iterations", info.iterations
     yield "effective_rank", info.effective_rank
     yield "ratings", info.n_ratings
@@ -129,7 +130,7 @@ class ServedPairs:
             for who, column in self.columns.items()
         }
 
-    def predict(self, pairs: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+    def predict(self, pairs: pd.DataFrame, params: Fields | None = None) -> pd.DataFrame:
         absent = [column for column in self.columns.values() if column not in pairs]
         if absent:
             raise RequestError(f"the pairs have no column {', '.join(map(repr, absent))}")

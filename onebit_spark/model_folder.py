@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +40,7 @@ from onebit_spark.data.locations import (
 from onebit_spark.errors import RequestError
 from onebit_spark.model_info import METADATA, SIDE_OF, ModelInfo, factor_columns, plain_lists
 from onebit_spark.predict.sides import ModelSide, arrow_type
+from onebit_spark.records import Fields, Record
 from onebit_spark.settings import Who
 
 REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -94,7 +94,7 @@ FITTED = "fitted"  # a folder with the sketch of the fitted cells: ``data.hashes
 
 # info, users, items, certificate, Params, and the sketch of the cells that were fitted, if it is
 # known
-Content = tuple[ModelInfo, ModelSide, ModelSide, Document, Mapping[str, Any], CellSketch | None]
+Content = tuple[ModelInfo, ModelSide, ModelSide, Document, Record, CellSketch | None]
 
 
 def read_model(path: str | os.PathLike[str]) -> Content:
@@ -185,7 +185,7 @@ def _ids(ids: pa.ChunkedArray, spark_type: str) -> pa.ChunkedArray:
     return ids
 
 
-def _params(folder: Path) -> dict[str, Any]:
+def _params(folder: Path) -> Fields:
     parts = sorted(
         (folder / "metadata").glob("part-*")
     )  # one line of JSON; all parts but one may be empty

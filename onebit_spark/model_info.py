@@ -48,6 +48,7 @@ from onebit_spark.data.features import (
 from onebit_spark.data.id_index import IdIndex, Ids
 from onebit_spark.data.user_tables import one_array, wide
 from onebit_spark.errors import RequestError
+from onebit_spark.records import Fields
 from onebit_spark.settings import FORM_SETTINGS, FitConfig, Who
 
 SIDE_OF: dict[Who, Side] = {"user": "rows", "item": "cols"}
@@ -79,7 +80,7 @@ INTERCEPT_PRIOR = {
 class ModelInfo:
     """The content of ``metadata.json``, without ``format_version``."""
 
-    parameters: dict[str, Any]  # the fields of ``FitConfig``, with the κ, α and β that were used
+    parameters: Fields  # the fields of ``FitConfig``, with the κ, α and β that were used
     n_ratings: int  # numbers of ratings, of users with ratings and of items with ratings
     n_users: int
     n_items: int
@@ -106,25 +107,25 @@ class ModelInfo:
     exchange: dict[str, str] = field(
         default_factory=dict
     )  # how factors travelled, and why this exchange was chosen
-    calibration: dict[str, Any] | None = None  # see ``prediction.Calibration``
-    scale_moments: dict[str, Any]  # what determines q(γ): see ``hyper_posterior.Moments``
+    calibration: Fields | None = None  # see ``prediction.Calibration``
+    scale_moments: Fields  # what determines q(γ): see ``hyper_posterior.Moments``
     # thresholds of the confidence, from the fitted ratings: see
     # ``prediction.ConfidenceThresholds``; those of z and −z under ``positive`` and ``negative``
-    confidences: dict[str, Any] | None = None
+    confidences: Fields | None = None
     weight_losses: dict[str, float] | None = (
         None  # if κ was chosen: the held-out loss of each κ that was tried
     )
     # if a tenth of the ratings chose the settings: how, see
     # ``model_selection.SelectedModel.as_dict``
-    choice: dict[str, Any] | None = None
+    choice: Fields | None = None
     # for ``user`` and ``item``, if they have side features: ``coding``
     # (``features.FeatureCoding``), ``weights`` W (p × D), and the number of ``newcomers``, ids
     # without ratings
-    side_features: dict[str, dict[str, Any]] | None = None
+    side_features: dict[str, Fields] | None = None
     total_weight: float | None = None  # if the fit was weighted: the sum of the weights
-    diagnostics: dict[str, Any] | None = None  # figures for the report: see ``spark.scoring``
-    fitted: dict[str, Any] | None = None  # ``limit`` and ``complete`` of ``hashes.CellSketch``
-    axes: dict[str, Any] | None = None  # of positions: ``positions.Axes``
+    diagnostics: Fields | None = None  # figures for the report: see ``spark.scoring``
+    fitted: Fields | None = None  # ``limit`` and ``complete`` of ``hashes.CellSketch``
+    axes: Fields | None = None  # of positions: ``positions.Axes``
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -311,7 +312,7 @@ class ModelInfo:
                 yield f"{name} must hold {', '.join(sorted(needed))}, not {value}"
 
 
-def scale_fields(scales: HyperPosterior) -> dict[str, Any]:
+def scale_fields(scales: HyperPosterior) -> Fields:
     """The fields of ``ModelInfo`` that hold q(γ) and q(μ)."""
     names = INTERCEPT_PRIOR.items()
     own = scales.intercept_prior

@@ -6,3 +6,4 @@ from collections.abc import Mapping
 from typing import Any
 
 Record = Mapping[str, Any]  # an object of JSON, whose values depend on its keys
+Fields = dict[str, Any]  # the same, while it is made

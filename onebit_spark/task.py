@@ -18,6 +18,7 @@ from onebit_spark.data.ratings import Columns, RatingCounts
 from onebit_spark.engines.base import T
 from onebit_spark.finish import Fit, info_of_fit, unrated_tables
 from onebit_spark.model_info import FitFeatures, ModelInfo
+from onebit_spark.records import Fields
 from onebit_spark.settings import Execution, FitConfig, Terms, Who
 
 M = TypeVar("M")  # the model of a runtime
@@ -55,7 +56,7 @@ class ModelParts(Generic[T]):
     state: FitState[T]
     info: ModelInfo
     newcomers: Mapping[Side, pa.Table]  # factors of ids with side features and without ratings
-    certificate: dict[str, Any]
+    certificate: Fields
     sketch: CellSketch | None
 
 

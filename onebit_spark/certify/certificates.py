@@ -23,7 +23,7 @@ from onebit_spark.core.confidences import Call, ConfidenceThresholds, Thresholds
 from onebit_spark.core.randomness import Draws, GibbsErrors
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.records import Record
+from onebit_spark.records import Fields, Record
 from onebit_spark.settings import Terms, is_number
 
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
@@ -80,7 +80,7 @@ class Certificate:
             return not self.bound > self.inputs["class_share"]
         return not self.bound < min(0.5, self.majority_error)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Fields:
         own = {
             item.name: getattr(self, item.name) for item in fields(self) if item.name != "inputs"
         }
@@ -95,7 +95,7 @@ class Certificate:
         return cls(**{name: entry[name] for name in own}, inputs=inputs)
 
 
-def certificate_document(certificates: Iterable[Record]) -> dict[str, Any]:
+def certificate_document(certificates: Iterable[Record]) -> Fields:
     """The content of ``certificate.json``.
 
     The headline is chosen by name: choosing the smallest bound would cost δ.
@@ -253,7 +253,7 @@ def with_freshness(item: Certificate, freshness: Record) -> Certificate:
     )
 
 
-def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dict[str, Any]]:
+def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, Fields]:
     trials = counted.ratings * draws.per_rating
     share = terms.delta / terms.grid
     limit = bounds.gibbs_limit(counted.errors, trials, DRAWS_SHARE * share)
@@ -549,7 +549,7 @@ def _certificate(
     test = CallTest(thresholds, held, asked, terms.delta / (terms.grid * sharing))
     met = test.level is not None
     precise = asked.name == PRECISION
-    inputs: dict[str, Any] = {
+    inputs: Fields = {
         **test.inputs(),
         "requests": sharing,
         "group": None if group is None else asdict(group),
@@ -602,7 +602,7 @@ class CallTest:
     def level(self) -> int | None:
         return self.passed(self.asked.error, self.held)
 
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> Fields:
         held = self.held
         level = self.level
         n_answered = 0 if level is None else int(held.answered[level])
@@ -621,7 +621,7 @@ class CallTest:
             inputs |= self.hints()
         return inputs
 
-    def found(self, found: int) -> dict[str, Any]:
+    def found(self, found: int) -> Fields:
         """How much of the class is called."""
         n_class = self.held.of_class + self.held.unknown_of_class
         return {
@@ -632,7 +632,7 @@ class CallTest:
             "found_limit": found_limit(found, n_class, self.share / 2),
         }
 
-    def hints(self) -> dict[str, Any]:
+    def hints(self) -> Fields:
         """What might be met. It is chosen on these ratings, so it is not a certificate."""
         if not self.precise:
             return {"hint": self.next_error(HINTS)}
@@ -764,7 +764,7 @@ IN_ARGUMENTS = Wording(
 )
 
 
-def ungrouped_certificates(certificate: Record, call: Call = "answered") -> list[dict[str, Any]]:
+def ungrouped_certificates(certificate: Record, call: Call = "answered") -> list[Fields]:
     """The certificates of a call that are not about a group, in the order of the requests."""
     name = SELECTIVE if call == "answered" else PRECISION
     found = (
@@ -773,7 +773,7 @@ def ungrouped_certificates(certificate: Record, call: Call = "answered") -> list
     return [item for item in found if item.get("class", "answered") == call]
 
 
-def calls_unknown(certificate: dict[str, Any], call: Call) -> bool:
+def calls_unknown(certificate: Fields, call: Call) -> bool:
     """Whether the certificates of a call are also about pairs with an unknown user or item."""
     return not any(UNKNOWN in item for item in ungrouped_certificates(certificate, call))
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from onebit_spark.data.hashes import ENOUGH, CellSketch
 from onebit_spark.errors import RequestError
+from onebit_spark.records import Record
 
-Freshness = Mapping[str, Any]  # ``checked``, a ``reason`` and figures: see ``Certificate.inputs``
+Freshness = Record  # ``checked``, a ``reason`` and figures: see ``Certificate.inputs``
 
 KEPT_OUT: Freshness = {
     "checked": True,

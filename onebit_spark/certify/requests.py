@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from onebit_spark.certify.certificates import (
     OF_PREDICTIONS,
@@ -25,9 +24,10 @@ from onebit_spark.certify.freshness import Freshness
 from onebit_spark.model_info import (
     ModelInfo,
 )
+from onebit_spark.records import Fields
 from onebit_spark.settings import Terms, param_names
 
-Document = dict[str, Any]  # the content of certificate.json
+Document = Fields  # the content of certificate.json
 Precisions = str | float | Sequence[str | float]  # such as 0.9, or "0.9,negative:0.99"
 
 

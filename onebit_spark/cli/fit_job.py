@@ -27,6 +27,7 @@ from onebit_spark.data import locations as files
 from onebit_spark.data.locations import Location, OutputKind
 from onebit_spark.data.ratings import INTEGRAL, Columns
 from onebit_spark.errors import RequestError
+from onebit_spark.records import Fields
 from onebit_spark.report.map import coloured
 from onebit_spark.report.page import REPORT
 from onebit_spark.settings import Who
@@ -161,8 +162,8 @@ def _judged(runtime: Runtime, request: FitRequest, ratings: Any, model: Any, clo
 
 
 def with_colours(
-    runtime: Runtime, drawn: dict[str, Any], features: Mapping[Who, InputTable], column: str
-) -> dict[str, Any]:
+    runtime: Runtime, drawn: Fields, features: Mapping[Who, InputTable], column: str
+) -> Fields:
     """A map whose colours are a column of the side features of the users, if they have one with few
     values.
     """

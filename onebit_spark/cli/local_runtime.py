@@ -40,6 +40,7 @@ from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import local_path, replaced_folder
 from onebit_spark.model_info import SIDE_OF
 from onebit_spark.predict.judged import RatingsHere
+from onebit_spark.records import Record
 from onebit_spark.report.map import groups_of
 from onebit_spark.settings import Who
 from onebit_spark.task import FitTask
@@ -281,7 +282,7 @@ class LocalRuntime:
         table = model.positions(who, dimensions, anchors)
         _write(iter([table.rename_columns({who: model.info.columns[who]})]), target)
 
-    def groups(self, features: ArrowTable, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
+    def groups(self, features: ArrowTable, column: str, drawn: Record) -> dict[Any, Any]:
         """The words that colour a map, of the users on it."""
         table, (own, *_), shown = features.table(), features.matching(column), set(drawn["ids"])
         known = pa.array([str(each) in shown for each in table[own].to_pylist()], pa.bool_())

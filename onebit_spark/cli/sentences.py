@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from onebit_spark.certify.certificates import PRECISION, SELECTIVE, SKEWED, headlines
 from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.errors import counted
 from onebit_spark.model_info import ModelInfo
+from onebit_spark.records import Fields, Record
 from onebit_spark.report.page import rare_class
 
 MOST_STATEMENTS = 40  # certificates of groups that are printed
 
 
-def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str]:
+def fit_summary(info: ModelInfo, certificate: Record) -> Iterator[str]:
     share = info.n_positive / info.n_ratings
     (users, items) = info.rated
     who = f"{counted(users, 'user')} on {counted(items, 'item')}"
@@ -83,7 +83,7 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     yield from further_statements(further, "in the model's certificate.json")
 
 
-def further_statements(certificates: Iterable[Mapping[str, Any]], where: str) -> Iterator[str]:
+def further_statements(certificates: Iterable[Record], where: str) -> Iterator[str]:
     """The first of the certificates beside the headline; ``where`` says where the others are."""
     further = [
         item for item in certificates if item["name"] in (SELECTIVE, PRECISION) or item.get("group")
@@ -94,7 +94,7 @@ def further_statements(certificates: Iterable[Mapping[str, Any]], where: str) ->
         yield f"… and {len(further) - MOST_STATEMENTS} more certificates of groups, {where}."
 
 
-def evaluation_summary(figures: dict[str, Any], more: str) -> Iterator[str]:
+def evaluation_summary(figures: Fields, more: str) -> Iterator[str]:
     """``more`` says where all certificates are, if not all are printed."""
     if figures.get("warning"):
         yield f"Warning: {figures['warning']}."
@@ -134,7 +134,7 @@ def evaluation_summary(figures: dict[str, Any], more: str) -> Iterator[str]:
         yield from further_statements(figures["certificates"], more)
 
 
-def ranking_summary(figures: dict[str, Any]) -> Iterator[str]:
+def ranking_summary(figures: Fields) -> Iterator[str]:
     of = counted(figures["n_users"], "user")
     yield f"lists of {counted(figures['n'], 'item')}, over {of} with positive ratings"
     if figures["n_unknown_user"]:

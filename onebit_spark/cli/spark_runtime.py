@@ -32,6 +32,7 @@ from onebit_spark.engines.spark.columns import matching, missing, quoted, split_
 from onebit_spark.engines.spark.failures import reason_of
 from onebit_spark.engines.spark.ratings import SplitCounts, check_split
 from onebit_spark.errors import RequestError
+from onebit_spark.records import Record
 from onebit_spark.report.map import groups_of
 from onebit_spark.settings import Who
 from onebit_spark.spark import scoring
@@ -320,7 +321,7 @@ class SparkRuntime:
     ) -> None:
         self._write(model.positions(who, dimensions, anchors), target)
 
-    def groups(self, features: DataFrame, column: str, drawn: Mapping[str, Any]) -> dict[Any, Any]:
+    def groups(self, features: DataFrame, column: str, drawn: Record) -> dict[Any, Any]:
         """The words that colour a map, of the users on it."""
         own = matching(features, column)[0].name
         ids = self.session.createDataFrame(pa.table({"id": drawn["ids"]}))

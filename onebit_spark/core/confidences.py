@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.scores import HIGHEST_OCTAVE, LARGEST, compute_confidences, predictions_of
+from onebit_spark.records import Fields
 
 Histogram = NDArray[np.int64]
 Call = Literal[
@@ -91,11 +92,11 @@ class ConfidenceThresholds:
     def level(self, values: NDArray[np.float64]) -> NDArray[np.int16]:
         return (np.searchsorted(self.values, values, side="right") - 1).astype(np.int16)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Fields:
         return {"shares": list(self.shares), "thresholds": list(self.values)}
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any], class_share: float = 1.0) -> ConfidenceThresholds:
+    def from_dict(cls, fields: Fields, class_share: float = 1.0) -> ConfidenceThresholds:
         return cls(tuple(fields["shares"]), tuple(fields["thresholds"]), class_share)
 
 

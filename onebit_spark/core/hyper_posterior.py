@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from onebit_spark.core.arrays import DoubleArray, IntArray
 from onebit_spark.core.losses import RowPrior, Side
 from onebit_spark.core.prior import ScalePosterior, ScalePrior
 from onebit_spark.core.statistics import SideMoments
+from onebit_spark.records import Fields, Record
 
 INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
 
@@ -51,17 +52,15 @@ class Moments:
     def typical(self, side: Side) -> float:
         return self.ratings / (self.rows if side == "rows" else self.cols)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Fields:
         return {
             n: value.tolist() if isinstance(value, np.ndarray) else value
             for n, value in vars(self).items()
         }
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Moments:
-        arrays: dict[str, Any] = {
-            n: np.array(v) if isinstance(v, list) else v for n, v in fields.items()
-        }
+    def from_dict(cls, fields: Record) -> Moments:
+        arrays: Fields = {n: np.array(v) if isinstance(v, list) else v for n, v in fields.items()}
         return cls(**arrays)
 
 
@@ -128,7 +127,7 @@ class HyperPosterior:
         moments = self.moments
         if moments is not None:
             axes = {"factor": (0,), "row_implicit": (1,), "col_implicit": (1,)}
-            tables: dict[str, Any] = {name: getattr(moments, name) for name in axes}
+            tables: Fields = {name: getattr(moments, name) for name in axes}
             tables = {
                 name: None if table is None else placed(table, axes[name])
                 for name, table in tables.items()

@@ -43,7 +43,7 @@ from onebit_spark.core.randomness import Split
 from onebit_spark.core.setup import chooses_kappa, default_kappa, kappa_of, loss_of
 from onebit_spark.core.solver import IterationPlan, Start, solve
 from onebit_spark.engines.base import T
-from onebit_spark.records import Record
+from onebit_spark.records import Fields, Record
 from onebit_spark.settings import AUTO, FitConfig
 
 log = logging.getLogger("onebit_spark")
@@ -93,7 +93,7 @@ class Trial(Generic[T]):
         """Whether the loss is lower by more than ``LEAST_GAIN`` of its standard errors."""
         return self.loss < other.loss - LEAST_GAIN * self.holdout.standard_error
 
-    def as_dict(self, share: float, kept: bool) -> dict[str, Any]:
+    def as_dict(self, share: float, kept: bool) -> Fields:
         config = self.config
         return {
             "share": share,
@@ -117,9 +117,7 @@ class SelectedModel(Generic[T]):
         1  # number of κ that could be selected; theorem 1 pays for all of them, tried or not
     )
     ranks: int = 1  # number of ranks that could be selected; each has a prior of its own
-    trail: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # all trials, in order: see ``Trial.as_dict``
+    trail: list[Fields] = field(default_factory=list)  # all trials, in order: see ``Trial.as_dict``
     noise: TemperatureScaling | None = (
         None  # the calibration of the probabilities, if it lowers the loss
     )
@@ -142,7 +140,7 @@ class SelectedModel(Generic[T]):
             for entry in sorted(alike, key=lambda entry: bool(entry["kept"]))
         }
 
-    def as_dict(self) -> dict[str, Any] | None:
+    def as_dict(self) -> Fields | None:
         if not self.trail:
             return None
         start = self.start
@@ -340,7 +338,7 @@ class _Search(Generic[T]):
         ] = {}  # rank and κ of what was tried: whether it is clearly worse
         self._new = _longer(state)  # the side of which a level has more rows than that below
         self._rival: Trial[T] | None = None  # the state that a group of changes must beat together
-        self.trail: list[dict[str, Any]] = []
+        self.trail: list[Fields] = []
         self._began = time.perf_counter()
 
     @property

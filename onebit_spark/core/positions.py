@@ -8,10 +8,9 @@ With L̃ = (b, L) and R̃ = (1, R), or L and R without intercepts, a score is d 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.arrays import DoubleArray, FloatArray
 from onebit_spark.core.loss import Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.records import Fields, Record
 
 AT_ONCE = 2**22  # numbers that are mapped at a time
 NO_SHARE = 1e-9  # a dimension that explains less than this share of the first is not determined
@@ -64,11 +64,11 @@ class Axes:
         return axes.towards(axes.cubes(rows.location))
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Axes:
-        arrays: dict[str, Any] = {name: np.asarray(value) for name, value in fields.items()}
+    def from_dict(cls, fields: Record) -> Axes:
+        arrays: Fields = {name: np.asarray(value) for name, value in fields.items()}
         return cls(**{**arrays, "intercepts": bool(fields["intercepts"])})
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Fields:
         return {
             name: value if isinstance(value, bool) else value.tolist()
             for name, value in vars(self).items()

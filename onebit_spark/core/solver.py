@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.core.work import Matrix
 from onebit_spark.engines.base import T
 from onebit_spark.errors import FitFailed
+from onebit_spark.records import Record
 from onebit_spark.settings import FitConfig
 
 WINDOW = 5  # the stopping rule compares the objective with that of so many iterations before
@@ -71,9 +72,9 @@ class Start(Generic[T]):
     # of an interrupted fit, which is continued
     history: list[Iteration] = field(default_factory=list)
     # rank, κ and implicit features of the earlier fit
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Record = field(default_factory=dict)
     # how they were chosen: see ``model_selection.SelectedModel.as_dict``
-    record: Mapping[str, Any] | None = None
+    record: Record | None = None
     earlier: int = 0  # iterations on a part of the ratings, which count for the relaxation
     # the side that moves first: that with rows whose ratings are new to the posteriors
     first: Side = "rows"

@@ -16,6 +16,7 @@ from onebit_spark.core.arrays import DoubleArray, FloatArray, IntArray
 from onebit_spark.core.features import FEATURE_RIDGE, RIDGE, CoefStep, coef_gram, gram_matrix
 from onebit_spark.core.loss import RowPrior, RowSums
 from onebit_spark.core.posterior import Form, RowMap, RowPosterior
+from onebit_spark.records import Fields
 
 # smaller scores are 0 for the stopping rule: they move a probability by less than a millionth
 ZERO_SCORE = 1e-6
@@ -246,7 +247,7 @@ class SideStatistics:
             "rank + 1": form.rank + 1,
             "features": -1,
         }
-        values: dict[str, Any] = {}
+        values: Fields = {}
         for name, names_of_sizes in _shapes().items():
             shape = [sizes[size] for size in names_of_sizes]
             length = len(vector) if -1 in shape else int(np.prod(shape, dtype=int))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from onebit_spark.core.arrays import DoubleArray, Indices, Mask
 from onebit_spark.core.loss import Side
 from onebit_spark.data.user_tables import one_array
+from onebit_spark.records import Fields, Record
 
 log = logging.getLogger("onebit_spark")
 
@@ -63,11 +63,11 @@ class FeatureCoding:
     def names(self) -> list[str]:
         return [feature.name for feature in self.features]
 
-    def as_list(self) -> list[dict[str, Any]]:
+    def as_list(self) -> list[Fields]:
         return [asdict(feature) for feature in self.features]
 
     @classmethod
-    def from_list(cls, entries: Iterable[Mapping[str, Any]]) -> FeatureCoding:
+    def from_list(cls, entries: Iterable[Record]) -> FeatureCoding:
         return cls(tuple(Feature(**entry) for entry in entries))
 
     @property

@@ -9,7 +9,6 @@ without Spark holds out the same ratings, and has the same fingerprint, as one w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.compiled import inner, jit
 from onebit_spark.data.user_tables import one_array
+from onebit_spark.records import Fields
 
 SALT = "onebit_spark cell"  # so that no other use of the same hash has chosen the ratings
 SALT_HASH = 0xF46402A423482CFF  # xxhash64(SALT)
@@ -328,7 +328,7 @@ class CellSketch:
         return int(self.ratings.sum())
 
     @property
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Fields:
         return {"limit": self.limit, "complete": self.complete}
 
     def up_to(self, limit: int) -> CellSketch:

@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ from onebit_spark.data.limits import LARGEST_WEIGHT, ZERO_WEIGHT
 from onebit_spark.data.user_tables import one_array, spark_name
 from onebit_spark.engines.spark.sessions import one_ahead
 from onebit_spark.errors import FitFailed, RequestError, counted, refuse
+from onebit_spark.records import Fields
 from onebit_spark.settings import Who
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
@@ -342,7 +343,7 @@ GROUP = "__onebit_group"
 INSIDE = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT, "group": GROUP}
 
 Batches = Iterator[pa.RecordBatch]
-Facts = dict[str, Any]
+Facts = Fields
 
 
 def joined(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +33,7 @@ from onebit_spark.predict.metrics import (
 )
 from onebit_spark.predict.predictor import Predictor
 from onebit_spark.predict.top_n import Numbers
+from onebit_spark.records import Fields
 
 
 def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
@@ -65,7 +65,7 @@ def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
     )
 
 
-Figures = dict[str, Any]  # as JSON
+Figures = Fields  # as JSON
 Flags = NDArray[np.bool_]
 
 SCORE_BINS = 1 << 16  # of the scores of ratings that come in parts, equally wide in tanh(score/2)

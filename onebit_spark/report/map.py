@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onebit_spark.data.locations import MAP_MARK
-from onebit_spark.records import Record
+from onebit_spark.records import Fields, Record
 
 MOST_POINTS = 100_000
 REPORTED = 1000  # on a map of its own, and on that of a report
@@ -55,7 +55,7 @@ def drawing(
     shares: Shares,
     most: int = MOST_POINTS,
     count: int | None = None,
-) -> dict[str, Any]:
+) -> Fields:
     """What a map shows of two tables of ``FittedModel.positions`` with two dimensions, and their
     ``shares``.
 
@@ -87,7 +87,7 @@ def _numbers(column: pa.ChunkedArray) -> list[Any]:
     return [None if not np.isfinite(value) else float(f"{value:.4g}") for value in values]
 
 
-def coloured(drawn: dict[str, Any], groups: Mapping[Any, Any]) -> dict[str, Any]:
+def coloured(drawn: Fields, groups: Mapping[Any, Any]) -> Fields:
     """The drawing with a colour for each of the most frequent groups; ``groups`` are words by the
     id of the user.
 

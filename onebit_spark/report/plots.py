@@ -13,7 +13,7 @@ import numpy as np
 
 from onebit_spark.certify.certificates import SELECTIVE
 from onebit_spark.model_info import SIDE_OF, ModelInfo, feature_effects
-from onebit_spark.records import Record
+from onebit_spark.records import Fields, Record
 from onebit_spark.settings import Who
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _risk_coverage(points: Sequence[Record], curve: Record, axes: Axes) -> None:
     errors = np.array(curve["error"])
     shown = shares >= 0.01  # for a smaller share the error is too noisy
     axes.plot(shares[shown], errors[shown], color=BLUE, linewidth=1.5)
-    beside: dict[str, Any] = {"textcoords": "offset points", "color": ORANGE, "fontsize": 8}
+    beside: Fields = {"textcoords": "offset points", "color": ORANGE, "fontsize": 8}
     for item in points:
         asked = f"≤ {100 * item['request']:.3g}%"
         axes.axhline(item["request"], color=ORANGE, linewidth=0.8, linestyle=":")
@@ -271,7 +271,7 @@ def _risk_coverage(points: Sequence[Record], curve: Record, axes: Axes) -> None:
         axes.plot([share, share], [error, item["request"]], color=ORANGE, linewidth=1)
         axes.plot(share, error, color=ORANGE, marker="o", markersize=5)
         left = share > 0.2  # the curve rises to the right
-        place: dict[str, Any] = {
+        place: Fields = {
             "xytext": (-4 if left else 4, 3),
             "ha": "right" if left else "left",
         }
@@ -288,7 +288,7 @@ def _precision_recall(points: Sequence[Record], name: str, calls: Record, axes: 
     shown = n >= min(50, n[-1])  # for fewer calls the precision is too noisy
     axes.plot((found / max(found[-1], 1))[shown], (found / n)[shown], color=BLUE, linewidth=1.5)
     axes.axhline(found[-1] / n[-1], color=GREY, linewidth=0.8, linestyle="--")
-    beside: dict[str, Any] = {
+    beside: Fields = {
         "textcoords": "offset points",
         "color": ORANGE,
         "fontsize": 8,

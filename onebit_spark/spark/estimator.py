@@ -49,6 +49,7 @@ from onebit_spark.errors import RequestError, refuse
 from onebit_spark.fit import fit_model
 from onebit_spark.in_process import driver_state
 from onebit_spark.model_info import DIRECTIONS, MEASURED, METADATA, SIDE_OF, ModelInfo
+from onebit_spark.records import Fields
 from onebit_spark.settings import (
     Execution,
     FitConfig,
@@ -211,7 +212,7 @@ class OneBitCompletion(
 
     def _chosen(self, table: type[S]) -> S:
         """The values of the Params as the settings of a table."""
-        values: dict[str, Any] = {
+        values: Fields = {
             name: self.getOrDefault(param) if self.isDefined(param) else None
             for name, param in param_names(table).items()
         }

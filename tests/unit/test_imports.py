@@ -29,51 +29,51 @@ MAY_IMPORT = {
     "errors": "",
     "records": "",  # the type of JSON
     "registry": "",  # implementations that are found by their files
-    "settings": "registry",
+    "settings": "records registry",
     "compiled": "",  # numba with a cache
     "limits": "",
-    "core": "settings registry compiled limits errors",
-    "data": "sessions core settings compiled limits errors",  # files, tables, ids, side features
-    "sessions": "core settings errors",  # what Spark itself offers
-    "ratings": "data sessions core settings limits errors",
-    "engines.base": "core settings",  # what an engine is
+    "core": "records settings registry compiled limits errors",
+    "data": "records sessions core settings compiled limits errors",  # files, tables, ids, side features
+    "sessions": "records core settings errors",  # what Spark itself offers
+    "ratings": "records data sessions core settings limits errors",
+    "engines.base": "records core settings",  # what an engine is
     "loop": "records engines.base data core settings errors",
     "certify": "records data model_info loop core settings errors",
     "model_info": "records data core settings errors",
     "report": "records model_info data certify loop core settings errors",
-    "simulate": "core settings errors",
-    "engines": "sessions ratings data loop engines.base model_info core settings compiled "
+    "simulate": "records core settings errors",
+    "engines": "records sessions ratings data loop engines.base model_info core settings compiled "
     "limits errors",
-    "predict": "report model_info ratings data certify loop core settings compiled limits errors",
-    "model_folder": "predict certify model_info data core settings errors",
-    "model": "model_folder predict report model_info ratings data certify loop core settings "
+    "predict": "records report model_info ratings data certify loop core settings compiled limits errors",
+    "model_folder": "records predict certify model_info data core settings errors",
+    "model": "records model_folder predict report model_info ratings data certify loop core settings "
     "errors",
-    "checkpoints": "finish engines.base sessions ratings data model_info loop core settings errors",
+    "checkpoints": "records finish engines.base sessions ratings data model_info loop core settings errors",
     "finish": "records engines.base ratings data certify model_info loop core settings errors",
-    "compile": "finish engines certify loop core settings compiled",
-    "task": "finish checkpoints engines.base ratings data certify model_info loop core settings "
+    "compile": "records finish engines certify loop core settings compiled",
+    "task": "records finish checkpoints engines.base ratings data certify model_info loop core settings "
     "errors",
-    "fit": "task compile finish checkpoints engines.base ratings data certify model_info loop "
+    "fit": "records task compile finish checkpoints engines.base ratings data certify model_info loop "
     "core settings errors",
     "in_process": (
-        "fit task model model_folder predict engines ratings data model_info certify loop core "
+        "records fit task model model_folder predict engines ratings data model_info certify loop core "
         "settings limits errors"
     ),
     "spark": (
-        "in_process fit task checkpoints model model_folder predict report engines sessions "
+        "records in_process fit task checkpoints model model_folder predict report engines sessions "
         "ratings data certify "
         "model_info loop core settings compiled limits errors"
     ),
     "cli": (
-        "__init__ spark in_process fit task checkpoints model model_folder predict report engines "
+        "records __init__ spark in_process fit task checkpoints model model_folder predict report engines "
         "sessions ratings "
         "data certify model_info loop core settings compiled limits errors"
     ),
-    "demo": "cli spark simulate settings",
-    "__init__": "spark model in_process certify loop core settings errors",  # the public face
-    "__main__": "__init__ cli settings",
-    "mlflow": "__init__ model model_folder predict model_info data loop core settings errors",
-    "sklearn": "in_process model predict data core settings errors",
+    "demo": "records cli spark simulate settings",
+    "__init__": "records spark model in_process certify loop core settings errors",  # the public face
+    "__main__": "records __init__ cli settings",
+    "mlflow": "records __init__ model model_folder predict model_info data loop core settings errors",
+    "sklearn": "records in_process model predict data core settings errors",
 }
 # Files of a folder that are a room of their own: the loop that fits runs on any engine.
 ROOMS = {

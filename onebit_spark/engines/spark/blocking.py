@@ -67,6 +67,7 @@ from onebit_spark.engines.spark.packing import (
 from onebit_spark.engines.spark.sessions import is_connect, parallelism
 from onebit_spark.engines.spark.survey import PARTS_PER_CORE, PackedRatings, RatingSurvey
 from onebit_spark.errors import FitFailed
+from onebit_spark.records import Fields
 
 RATINGS_PER_BLOCK = 8_000_000  # 32 MB of codes; a task holds a few copies of them
 BLOCKS_PER_TASK = 4
@@ -163,7 +164,7 @@ def read_blocks(batches: Batches) -> Iterator[PlacedBlock]:
             yield read_block({name: batch.column(name)[i] for name in batch.schema.names})
 
 
-def read_block(cell: dict[str, Any]) -> PlacedBlock:
+def read_block(cell: Fields) -> PlacedBlock:
     # Spark's worker runs ``gc.collect()`` after each task, which takes longer than a small block if
     # it visits every object of every imported package. Frozen objects are still freed by their
     # reference counts.

@@ -80,6 +80,7 @@ from onebit_spark.model_info import (
     read_factors,
     side_table,
 )
+from onebit_spark.records import Record
 from onebit_spark.settings import Execution, FitConfig
 
 log = logging.getLogger("onebit_spark")
@@ -378,7 +379,7 @@ def factors_of(
     spark: SparkSession,
     state: FitState[Any],
     side: Side,
-    tables: Mapping[str, Any],
+    tables: Record,
     schema: StructType,
     newcomers: pa.Table | None = None,
     persist: bool = False,

@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +38,7 @@ from onebit_spark.data.ratings import (
     read_batch,
 )
 from onebit_spark.engines.spark.frames import binary_line, cell_array, ids_cell, read_ids, schema_of
+from onebit_spark.records import Fields
 
 BUNDLE = 4_000_000  # ratings, about
 SUMMARY = (
@@ -75,7 +75,7 @@ class Pack:
 
 def _packed(number: int, bundle: RatingCollector) -> pa.RecordBatch:
     """One bundle. If an id or a label is null, it has facts alone: such ratings are refused."""
-    facts: dict[str, Any] = dict(bundle.facts)
+    facts: Fields = dict(bundle.facts)
     if facts["absent"]:
         return binary_line(
             bundle=number, facts=json.dumps(facts), **dict.fromkeys(BINARY_CELLS, NOTHING)

@@ -16,7 +16,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,7 @@ from onebit_spark.engines.spark.frames import (
     truncate_plan,
 )
 from onebit_spark.engines.spark.sessions import parallelism
+from onebit_spark.records import Fields
 
 RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
 MOST_HERE = 100  # files that one process reads
@@ -121,7 +122,7 @@ class RatingFiles:
         log.debug("ratings: read by Arrow on the driver")
         return self._ratings(groups, threads=True)
 
-    def _footer(self, place: int) -> dict[str, Any]:
+    def _footer(self, place: int) -> Fields:
         """The row groups of a file, or why Arrow cannot read it."""
         path, length = list(self.files.items())[place]
         try:
@@ -225,7 +226,7 @@ def _opened(path: str) -> DataFile:
     return DataFile(system, inside, system.get_file_info(inside).size)
 
 
-def _row_groups(footers: list[dict[str, Any]]) -> list[RowGroup]:
+def _row_groups(footers: list[Fields]) -> list[RowGroup]:
     """The row groups of all files, in the order of the files; none if a file cannot be read."""
     if problem := next((each["problem"] for each in footers if "problem" in each), None):
         log.info("ratings: Spark reads the files, because Arrow cannot: %s", problem)

@@ -75,6 +75,7 @@ from onebit_spark.engines.spark.frames import (
 )
 from onebit_spark.engines.spark.sessions import broadcast, described, is_connect, is_local
 from onebit_spark.engines.threads import ThreadEngine
+from onebit_spark.records import Fields
 from onebit_spark.settings import FitConfig
 
 CELLS = schema_of("key int, place int, sender int, values binary")
@@ -483,7 +484,7 @@ class SparkEngine(BlockEngine[Table]):
         lines = self._collected(side, results.select("key", "sums", "n", "checksum"))
         return self.sides[side].in_order({line["key"]: _sums_of(line) for line in lines})
 
-    def _collected(self, side: Side, results: DataFrame) -> Iterator[dict[str, Any]]:
+    def _collected(self, side: Side, results: DataFrame) -> Iterator[Fields]:
         """The lines of a job as its tasks end.
 
         The count and checksum of every block are checked.
@@ -520,7 +521,7 @@ def _sources(own: Mapping[str, Table]) -> tuple[dict[str, Source], list[DataFram
     return sources, cells
 
 
-def _sums_of(line: dict[str, Any]) -> Sums:
+def _sums_of(line: Fields) -> Sums:
     return np.frombuffer(line["sums"], np.float64).copy()  # a view would keep the whole batch
 
 
@@ -595,7 +596,7 @@ class RunWork:
                     {name: batch.column(name)[i] for name in batch.schema.names}, NO_CELLS
                 )
 
-    def _result(self, block_cells: dict[str, Any], cells: pa.Table) -> pa.RecordBatch:
+    def _result(self, block_cells: Fields, cells: pa.Table) -> pa.RecordBatch:
         if self.kernels is not None:
             adopt_kernels(self.kernels.value)
         block = read_block(block_cells)

@@ -524,12 +524,12 @@ class IdLines:
     """One line of numbers per id, such as side features or the prior means that they explain."""
 
     ids: pa.Array  # different ids
-    lines: NDArray[Any]  # ``lines[i]`` belongs to ``ids[i]``
+    lines: DoubleArray  # ``lines[i]`` belongs to ``ids[i]``
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def at(self, ids: pa.Array) -> NDArray[Any]:
+    def at(self, ids: pa.Array) -> DoubleArray:
         places = IdIndex(self.ids).find(ids)
         lines = np.zeros((len(ids), self.lines.shape[1]), self.lines.dtype)
         lines[places >= 0] = self.lines[places[places >= 0]]

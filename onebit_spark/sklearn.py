@@ -70,7 +70,7 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
     ['no']
     """
 
-    classes_: NDArray[Any]
+    classes_: NDArray[np.generic]
     model_: FittedModel
 
     def __init__(self, **settings: Any) -> None:
@@ -98,7 +98,7 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
         self.n_iter_ = self.model_.info.iterations
         return self
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> NDArray[np.generic]:
         """The likelier label of every pair."""
         model = self._fitted()
         return self.classes_[(model.predict(*self._columns(X)) > 0).astype(np.intp)]
@@ -204,7 +204,7 @@ def _weights(given: ArrayLike, n: int) -> NDArray[np.float64]:
     return weights
 
 
-def _classes(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
+def _classes(y: ArrayLike) -> tuple[NDArray[np.generic], NDArray[np.intp]]:
     """The two labels, and which of them each rating has."""
     labels = column_or_1d(y, warn=True)
     if (kind := type_of_target(labels, input_name="y", raise_unknown=True)) != "binary":

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -260,8 +260,8 @@ def count_errors(
 class _Posteriors(NamedTuple):
     """The posteriors of some rows, as a kernel reads them."""
 
-    location: NDArray[Any]
-    scale: NDArray[Any]
+    location: NDArray[np.generic]
+    scale: NDArray[np.generic]
 
 
 class _How(NamedTuple):

@@ -83,7 +83,9 @@ class IdIndex:
         The keys to look up are sorted too, so that successive searches read the same cache lines.
         """
         integers = self._type == pa.int64()
-        keys_of: Callable[[pa.Array], NDArray[Any]] = pa.Array.to_numpy if integers else hashes_of
+        keys_of: Callable[[pa.Array], NDArray[np.generic]] = (
+            pa.Array.to_numpy if integers else hashes_of
+        )
         keys = keys_of(self._known)
         order = np.argsort(keys).astype(np.int32)
         keys = keys[order]
@@ -135,7 +137,7 @@ def encode(ids: pa.ChunkedArray | pa.Array) -> tuple[Codes, pa.Array]:
 
 
 def sum_by_id(
-    ids: pa.ChunkedArray | pa.Array, *counts: NDArray[Any]
+    ids: pa.ChunkedArray | pa.Array, *counts: NDArray[np.generic]
 ) -> tuple[pa.Array, list[NDArray[np.int64]]]:
     """The different ids, and for each of the ``counts`` of the single ids their sums (exact up to
     2⁵³).

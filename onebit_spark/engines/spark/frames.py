@@ -57,7 +57,7 @@ _PLAIN = {
 }
 
 
-def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
+def cell_array(cell: pa.Scalar, dtype: type[Item] | np.dtype[Item]) -> NDArray[Item]:
     return np.frombuffer(cell.as_buffer(), dtype)
 
 
@@ -134,6 +134,7 @@ UNEVEN = 2  # times as many jobs as partitions of average size would need
 ROWS_PER_BATCH = 65_536
 
 Batches = Iterator[pa.RecordBatch]
+Item = TypeVar("Item", bound=np.generic)  # of an array
 T = TypeVar("T")
 
 

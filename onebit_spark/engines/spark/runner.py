@@ -554,7 +554,7 @@ def send_rows(
     ends = cell_array(block["ends"][0], np.int64)
     routes = cell_array(block["routes"][0], np.int32)
     weights = cell_array(block["row_weights"][0], np.float64)
-    numbers = cell_array(cells["values"][0], layout.dtype)
+    numbers = cell_array(cells["values"][0], np.dtype(layout.dtype))
     n_rows = len(pointers) - 1
     if send is not None:
         values = send.make(
@@ -627,7 +627,8 @@ class RunWork:
         others = np.empty((0, 0), self.others.dtype)
         for sender in np.flatnonzero(np.diff(edges)):
             positions = order[edges[sender] : edges[sender + 1]]
-            values = cell_array(arrived[int(sender)], self.others.dtype).reshape(len(positions), -1)
+            values = cell_array(arrived[int(sender)], np.dtype(self.others.dtype))
+            values = values.reshape(len(positions), -1)
             if not len(others):
                 others = np.empty((len(block.columns), values.shape[1]), self.others.dtype)
             others[positions] = values
@@ -711,7 +712,7 @@ def _block_rows(
         if isinstance(source, BroadcastRows):
             found[name] = source.at(rows)
         else:
-            values = cell_array(cells["values"][at[place]], source.dtype)
+            values = cell_array(cells["values"][at[place]], np.dtype(source.dtype))
             found[name] = source.read(values, len(rows))
     return found
 

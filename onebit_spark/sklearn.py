@@ -26,7 +26,7 @@ from onebit_spark.data.user_tables import arrow_table, refuse_repeated_columns
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import fit_table
 from onebit_spark.model import FittedModel
-from onebit_spark.predict.sides import asked_ids
+from onebit_spark.predict.sides import TableLike, asked_ids
 from onebit_spark.settings import FitConfig, declared, documented_parameter, parameter_section
 
 SETTINGS = {name: item for name, item in declared(FitConfig).items() if item.key is not None}
@@ -79,7 +79,7 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
         for name in DEFAULTS:
             setattr(self, name, arguments.arguments[name])
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the labels ``y``, of two classes, of the pairs ``X``: users and items.
 
         A rating of ``sample_weight`` 2 counts as two; one of weight 0 is left out (docs/MATH.md,
@@ -98,17 +98,17 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
         self.n_iter_ = self.model_.info.iterations
         return self
 
-    def predict(self, X: Any) -> NDArray[np.generic]:
+    def predict(self, X: TableLike) -> NDArray[np.generic]:
         """The likelier label of every pair."""
         model = self._fitted()
         return self.classes_[(model.predict(*self._columns(X)) > 0).astype(np.intp)]
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: TableLike) -> NDArray[np.float64]:
         """The probabilities of ``classes_``, one row per pair."""
         positive = self._fitted().probability(*self._columns(X))
         return np.column_stack([1.0 - positive, positive])
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: TableLike) -> NDArray[np.float64]:
         """The score of every pair; above 0 the second class is likelier."""
         return self._fitted().score(*self._columns(X))
 
@@ -116,7 +116,7 @@ class OneBitClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self.model_
 
-    def _columns(self, X: Any, y: Any = "no_validation", reset: bool = False) -> list[Any]:
+    def _columns(self, X: TableLike, y: Any = "no_validation", reset: bool = False) -> list[Any]:
         """The two columns of ``X``, whose names must be those of the fit."""
         columns = id_columns(X)
         validate_data(self, X, y, reset=reset, skip_check_array=True)
@@ -158,12 +158,12 @@ class CellKFold(GroupKFold):
     too good.
     """
 
-    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Any]:
+    def split(self, X: TableLike, y: Any = None, groups: Any = None) -> Iterator[Any]:
         """The indices of the training and the test ratings of every fold. ``groups`` is ignored."""
         return super().split(X, y, cell_hashes(*arrow_ids(id_columns(X)).values()))
 
 
-def id_columns(X: Any) -> list[Any]:
+def id_columns(X: TableLike) -> list[Any]:
     if hasattr(X, "columns"):  # a DataFrame or an Arrow table
         table = arrow_table(X, "X")
         refuse_repeated_columns(table.column_names, "X")

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc
 
 from onebit_spark.certify import bounds
@@ -442,7 +442,7 @@ def fewest_answered(request: float, delta: float) -> int:
     return math.ceil(math.log(delta) / math.log1p(-request) - 1e-9)
 
 
-def precision_requests(given: Any) -> list[CallRequest]:
+def precision_requests(given: ArrayLike) -> list[CallRequest]:
     """The precisions in 0.9, in "0.9,negative:0.99" or in a sequence of such; without a class, of
     positives.
 
@@ -457,12 +457,12 @@ def precision_requests(given: Any) -> list[CallRequest]:
     ]
 
 
-def precision_problems(given: Any) -> list[str]:
+def precision_problems(given: ArrayLike) -> list[str]:
     must = "must hold precisions strictly between 0 and 1, such as 0.9 or negative:0.99"
     return [f"{must}, not {text!r}" for text in _texts(given) if not PRECISE.fullmatch(text)]
 
 
-def _texts(given: Any) -> list[str]:
+def _texts(given: ArrayLike) -> list[str]:
     joined = given if isinstance(given, str) else ",".join(map(str, np.atleast_1d(given)))
     return [text.strip() for text in joined.split(",") if text.strip()]
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from onebit_spark.engines.spark.sessions import is_connect
+from onebit_spark.engines.spark.sessions import JavaObject, is_connect
 from onebit_spark.errors import RequestError
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class Location:
 
 class HadoopLocation(Location):
     def _open(self, path: str) -> None:
-        jvm_session: Any = self.spark._jsparkSession
+        jvm_session: JavaObject = self.spark._jsparkSession
         bare = getattr(self.spark._jvm, PATH)(path)
         self._files = bare.getFileSystem(jvm_session.sessionState().newHadoopConf())
         self._path = self._files.makeQualified(bare)

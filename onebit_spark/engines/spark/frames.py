@@ -29,7 +29,7 @@ from pyspark.sql.types import ArrayType, DataType, FloatType, StructType
 from pyspark.util import inheritable_thread_target, local_connect_and_auth
 
 from onebit_spark.data.locations import Location
-from onebit_spark.engines.spark.sessions import is_connect, one_ahead, own_session
+from onebit_spark.engines.spark.sessions import JavaObject, is_connect, one_ahead, own_session
 from onebit_spark.errors import FitFailed
 
 # ---- lines of binary cells ----------------------------------------------------------------------
@@ -98,7 +98,7 @@ def ids_cell(ids: pa.Array) -> pa.Buffer:
     return sink.getvalue()
 
 
-def read_ids(cell: Any) -> pa.Array:
+def read_ids(cell: pa.Scalar) -> pa.Array:
     with pa.ipc.open_stream(cell.as_buffer()) as stream:
         return stream.read_next_batch().column(0)
 
@@ -170,7 +170,7 @@ def arrow_batches(frame: DataFrame) -> Batches:
     if is_connect(frame.sparkSession):
         yield from frame.toArrow().to_batches()
         return
-    plan: Any = frame._jdf
+    plan: JavaObject = frame._jdf
     port, secret, server = plan.collectAsArrowToPython()
     with _connected(port, secret) as stream:
         yield from pa.ipc.open_stream(stream)
@@ -188,13 +188,13 @@ def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
     """
     if is_connect(frame.sparkSession):
         return None
-    plan: Any = frame._jdf
+    plan: JavaObject = frame._jdf
     batches = plan.toArrowBatchRdd().toJavaRDD()
     n_partitions = batches.getNumPartitions()
     if n_partitions < groups:
         return None
     schema = frame.limit(0).toArrow().schema
-    context: Any = frame.sparkSession.sparkContext
+    context: JavaObject = frame.sparkSession.sparkContext
 
     def served() -> Iterator[Any]:
         for group in range(groups):
@@ -232,7 +232,7 @@ def cached_rows(frame: DataFrame) -> int | None:
     """
     if is_connect(frame.sparkSession):
         return None
-    jvm_frame: Any = frame._jdf
+    jvm_frame: JavaObject = frame._jdf
     plan = jvm_frame.queryExecution().optimizedPlan()
     if (
         plan.nodeName() != "InMemoryRelation"
@@ -264,7 +264,7 @@ def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: Struc
     """
     if is_connect(frame.sparkSession):
         return frame.mapInArrow(work, schema)
-    plan: Any = frame._jdf
+    plan: JavaObject = frame._jdf
     batches: RDD[bytes] = RDD(
         plan.toArrowBatchRdd().toJavaRDD(), frame.sparkSession.sparkContext, NoOpSerializer()
     )
@@ -357,8 +357,8 @@ def truncate_plan(frame: DataFrame, session: SparkSession | None = None) -> Data
     session = session or frame.sparkSession
     if is_connect(session):
         return frame
-    jvm_session: Any = session._jsparkSession
-    plan: Any = frame._jdf
+    jvm_session: JavaObject = session._jsparkSession
+    plan: JavaObject = frame._jdf
     rows = plan.queryExecution().toRdd()
     return DataFrame(jvm_session.internalCreateDataFrame(rows, plan.schema(), False), session)
 
@@ -401,7 +401,7 @@ def forget(kept: DataFrame) -> None:
     On Spark Connect the server does so when no plan reads them any more.
     """
     if not is_connect(kept.sparkSession):
-        frame: Any = kept._jdf
+        frame: JavaObject = kept._jdf
         frame.queryExecution().analyzed().rdd().unpersist(False)
 
 
@@ -418,8 +418,8 @@ def computed_once(frame: DataFrame) -> DataFrame:
         return frame.localCheckpoint(
             eager=False
         )  # the server forgets it with the frame; lost rows end the job
-    plan: Any = frame._jdf
-    jvm_session: Any = session._jsparkSession
+    plan: JavaObject = frame._jdf
+    jvm_session: JavaObject = session._jsparkSession
     rows = plan.javaRDD().persist(
         session.sparkContext._getJavaStorageLevel(StorageLevel.MEMORY_AND_DISK)
     )
@@ -539,7 +539,10 @@ def parquet_files(frame: DataFrame) -> dict[str, int] | None:
     spark = frame.sparkSession
     if is_connect(spark) or any(spark.conf.get(name, "false") == "true" for name in LENIENT):
         return None
-    own: Any = frame.select("*")  # with a plan of its own: Spark consults its cache once per plan
+    # It has a plan of its own, because Spark consults its cache once per plan.
+    own: JavaObject = frame.select(
+        "*"
+    )  # with a plan of its own: Spark consults its cache once per plan
     plan = own._jdf.queryExecution().withCachedData()
     plain = {"AttributeReference"}
     while (
@@ -567,11 +570,11 @@ def parquet_files(frame: DataFrame) -> dict[str, int] | None:
     return {path: length for path, length in sorted(files) if length}
 
 
-def _kind(node: Any) -> str:
+def _kind(node: JavaObject) -> str:
     return str(node.getClass().getSimpleName())
 
 
-def _each(sequence: Any) -> list[Any]:
+def _each(sequence: JavaObject) -> list[JavaObject]:
     return [sequence.apply(place) for place in range(sequence.size())]
 
 
@@ -593,14 +596,14 @@ class TemporaryFolders:
     def __init__(self) -> None:
         self._folders: dict[str, Location] = {}  # by URI
         self._readers: dict[
-            str, list[Any]
+            str, list[JavaObject]
         ] = {}  # weak references of the JVM to the shared index of the files
-        self._jvm: Any = None  # of the readers
+        self._jvm: JavaObject = None  # of the readers
         atexit.register(self._delete_all)
 
     @classmethod
     def of(cls, spark: SparkSession) -> TemporaryFolders:
-        application: Any = spark if is_connect(spark) else spark.sparkContext
+        application: JavaObject = spark if is_connect(spark) else spark.sparkContext
         with _MAKING:
             if not hasattr(application, "_onebit_folders"):
                 application._onebit_folders = cls()
@@ -612,7 +615,7 @@ class TemporaryFolders:
         if is_connect(frame.sparkSession):
             return
         self._jvm = frame.sparkSession._jvm
-        plan: Any = frame._jdf
+        plan: JavaObject = frame._jdf
         plan = plan.queryExecution().analyzed()
         try:
             shared = plan.relation().location()

@@ -26,6 +26,8 @@ PATIENCE = 10  # seconds
 NO_LIMIT = 2**62
 TIME_ZONE = "spark.sql.session.timeZone"
 
+JavaObject = Any  # of the JVM, through py4j
+
 V = TypeVar("V")
 
 
@@ -118,11 +120,11 @@ def driver_limits(spark: SparkSession) -> DriverLimits:
     On Spark Connect the driver is this process: there is no heap beside it, and the executors are
     elsewhere.
     """
-    settings: Any = spark.conf if is_connect(spark) else spark.sparkContext.getConf()
+    settings: JavaObject = spark.conf if is_connect(spark) else spark.sparkContext.getConf()
     result = as_bytes(str(settings.get("spark.driver.maxResultSize", "1g"))) or NO_LIMIT
     if is_connect(spark):
         return DriverLimits(result, heap=NO_LIMIT, memory=available_memory(), local=False)
-    jvm: Any = spark.sparkContext._jvm
+    jvm: JavaObject = spark.sparkContext._jvm
     runtime = jvm.java.lang.Runtime.getRuntime()
     heap = int(runtime.maxMemory())
     taken = int(runtime.totalMemory())
@@ -178,7 +180,7 @@ def logging_is_configured() -> bool:
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()
-    jvm: Any = SparkContext._jvm
+    jvm: JavaObject = SparkContext._jvm
     files = ("log4j2.configurationFile", "log4j.configurationFile")
     if SparkConf().contains("spark.log.level") or any(map(jvm.System.getProperty, files)):
         return True

@@ -519,7 +519,7 @@ def opened(address):
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
-        "--virtual-time-budget=2000",
+        "--virtual-time-budget=10000",
         "--dump-dom",
     ]
     return subprocess.run(

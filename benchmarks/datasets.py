@@ -49,9 +49,8 @@ def senate() -> Ratings:
 
 
 def congress() -> Ratings:
-    """Roll calls of both chambers of the US Congress, 1989 to 2026 (unitedstates/congress);
-
-    1 = yea.
+    """Roll calls of both chambers of the US Congress, 1989 to 2026 (unitedstates/congress); 1 =
+    yea.
     """
     table = pq.read_table(folder() / "congress" / "votes.parquet")
     member, rollcall = (

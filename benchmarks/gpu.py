@@ -184,9 +184,8 @@ def fits(n: int, ranks: list[int], iterations: int) -> None:
     for name, settings in asked.items():
         cupy().get_default_memory_pool().free_all_blocks()
         try:
-            timed_fit(
-                host, **{**settings, **({"max_iter": 2} if settings else {})}
-            )  # which compiles
+            # Which compiles
+            timed_fit(host, **{**settings, **({"max_iter": 2} if settings else {})})
             print(f"{n:.0e}, {name}: {timed_fit(host, **settings)}", flush=True)
         except RequestError as error:
             print(f"{n:.0e}, {name}: {error}", flush=True)

@@ -71,7 +71,7 @@ def read(path: Path) -> Ratings:
 
 def libmf(loss: str, k: int, epochs: int, penalty: float) -> Fit:
     quiet = contextlib.redirect_stdout(io.StringIO())
-    # it would take our first argument for its library
+    # It would take our first argument for its library
     with quiet, patch.object(sys, "argv", sys.argv[:1]):
         from libmf import mf
     kind = {"logistic": mf.P_LR_MFC, "squared hinge": mf.P_L2_MFC}[loss]

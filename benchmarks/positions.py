@@ -40,12 +40,13 @@ from onebit_spark.core.setup import kappa_of
 from onebit_spark.predict.metrics import log_loss
 from onebit_spark.predict.questions import best_questions
 
+# Persons, questions, share asked
 SCENARIOS = (
     (500, 60, 0.5),
     (2000, 40, 1.0),
     (2000, 200, 0.2),
     (300, 500, 0.3),
-)  # persons, questions, share asked
+)
 LARGE = 11_785, 36_259, 0.02
 ASKED = 0, 5, 10, 13, 16, 20, 27, 30
 NORMAL = 1.96
@@ -360,9 +361,8 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="into results.json, for pages.py")
     asked = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
-    logging.getLogger("onebit_spark").setLevel(
-        logging.ERROR
-    )  # "raw" asks for the spreads of the fit
+    # "raw" asks for the spreads of the fit
+    logging.getLogger("onebit_spark").setLevel(logging.ERROR)
     print(provenance())
     if asked.what == "coverage":
         coverage(asked.draws, asked.seed, asked.save)

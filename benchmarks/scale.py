@@ -164,9 +164,8 @@ def ours(ratings: DataFrame, config: FitConfig, exchange: str) -> dict[str, obje
 def without_spark(path: str, config: FitConfig) -> dict[str, object]:
     """From Parquet to a saved model, in this process."""
     iterations: list[float] = []
-    fit_arrays(
-        [0, 0, 1], [0, 1, 0], [1, 0, 1], replace(config, rank=2)
-    )  # so that nothing is compiled below
+    # So that nothing is compiled below
+    fit_arrays([0, 0, 1], [0, 1, 0], [1, 0, 1], replace(config, rank=2))
     began = time.perf_counter()
     model = fit_table(path, config, on_iteration=lambda step: iterations.append(step.seconds))
     fitted = time.perf_counter()

@@ -1,6 +1,5 @@
-"""Pages of the documentation site that are written elsewhere:
-
-README as its start page, and what lies beside it.
+"""Pages of the documentation site that are written elsewhere: README as its start page, and what
+lies beside it.
 """
 
 import contextlib

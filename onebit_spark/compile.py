@@ -54,7 +54,7 @@ IN_PYTHON = (
     "ONEBIT_KERNELS_IN_PYTHON"  # the environment of the process that runs the kernels in Python
 )
 
-# the settings that decide which kernels a fit calls
+# The settings that decide which kernels a fit calls
 OF_KERNELS = ("loss", "intercepts", "implicit_features", "solver", "covariance", "precision")
 
 
@@ -102,9 +102,8 @@ def run_logged(command: list[str], environment: Mapping[str, str]) -> None:
 
 # ---- in the process of its own -----------------------------------------------------------------
 
-Form = tuple[
-    str, str, tuple[Any, ...]
-]  # module and name of a kernel, and numba's types of its arguments
+# Module and name of a kernel, and numba's types of its arguments
+Form = tuple[str, str, tuple[Any, ...]]
 
 INTRINSICS: dict[str, Callable[..., Any]] = {
     "load": lambda array, line: array[line].copy(),
@@ -119,9 +118,8 @@ INTRINSICS: dict[str, Callable[..., Any]] = {
 
 
 def main(settings: str, weighted: bool) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes of a terminal; the first one decides
+    # Ctrl-C reaches all processes of a terminal; the first one decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_after(partial(os.read, sys.stdin.fileno(), 1))
     forms = forms_of(FitConfig(**json.loads(settings)), weighted)
     numba.njit(lambda: 0).compile(())  # numba's own start, once for all processes
@@ -156,11 +154,10 @@ def forms_of(config: FitConfig, weighted: bool) -> list[Form]:
     dispatch = patch.object(Dispatcher, "_compile_for_args", in_python)
     intrinsics = patch.dict(vars(batched_solve), INTRINSICS)
     with dispatch, intrinsics, warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # numpy's about overflows, which hashes and random numbers mean
+        # Numpy's about overflows, which hashes and random numbers mean
+        warnings.simplefilter("ignore")
         run_fit(config, weighted)
-        # the choice of the settings may drop them; then draws are certified
+        # The choice of the settings may drop them; then draws are certified
         if config.implicit_features:
             run_fit(replace(config, implicit_features=False), weighted)
     return sorted(forms, key=forms.__getitem__)

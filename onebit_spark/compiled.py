@@ -42,9 +42,8 @@ log = logging.getLogger("onebit_spark")
 # Sums may be reordered and fused, for vector instructions. Infinities and NaN keep their meaning.
 REORDERED_SUMS = frozenset({"reassoc", "contract", "nsz"})
 _ARITHMETIC: dict[str, Any] = {"error_model": "numpy", "fastmath": set(REORDERED_SUMS)}
-_NOT_FOR_C: dict[str, Any] = {
-    "no_cfunc_wrapper": True
-}  # an entry point for C takes time to compile and is not used
+# An entry point for C takes time to compile and is not used
+_NOT_FOR_C: dict[str, Any] = {"no_cfunc_wrapper": True}
 
 PATIENCE = 1.0  # seconds of waiting for another process, before the log says so
 _held: set[Path] = set()  # the lock files that threads of this process hold
@@ -142,9 +141,8 @@ def cache_folder() -> Path | None:
             continue
         status = folder.stat()
         others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if user is None or (
-            status.st_uid == user and not others_write
-        ):  # code is loaded from private folders alone
+        # Code is loaded from private folders alone
+        if user is None or (status.st_uid == user and not others_write):
             return folder
     return None
 
@@ -233,9 +231,8 @@ class _Cache(FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         say_compiling()
-        with locked(
-            cache_folder()
-        ):  # otherwise two processes could give the same name to two kernels
+        # Otherwise two processes could give the same name to two kernels
+        with locked(cache_folder()):
             super().save_overload(sig, data)
 
 
@@ -309,9 +306,10 @@ def adopt_kernels(kernels: Mapping[str, bytes]) -> None:
     with locked(folder):
         for index in indices:
             stem = index.removesuffix("nbi")
+            # The index is written last.
             for name in sorted(
                 (each for each in kernels if each.startswith(stem)), key=index.__eq__
-            ):  # the index last
+            ):
                 part = folder / f"{name}.{os.getpid()}"
                 part.write_bytes(kernels[name])
                 part.replace(folder / name)

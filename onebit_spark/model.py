@@ -130,9 +130,8 @@ class FittedModel(JudgedModel):
     certificate: Document
     cold_start: str = "prior"
     max_error: float | None = None
-    params: Mapping[str, object] = field(
-        default_factory=dict
-    )  # all Params of the folder, which ``save`` writes again
+    # All Params of the folder, which ``save`` writes again
+    params: Mapping[str, object] = field(default_factory=dict)
     fitted: CellSketch | None = (
         None  # which cells were fitted, so that ``certify`` can refuse their ratings
     )

@@ -92,7 +92,7 @@ ML_FORMAT = "4.0.0"  # the version of Spark whose form of metadata/ is written
 SEAL = "_SUCCESS"  # an empty file, written last
 FITTED = "fitted"  # a folder with the sketch of the fitted cells: ``data.hashes``
 
-# info, users, items, certificate, Params, and the sketch of the cells that were fitted, if it is
+# Info, users, items, certificate, Params, and the sketch of the cells that were fitted, if it is
 # known
 Content = tuple[ModelInfo, ModelSide, ModelSide, Document, Record, CellSketch | None]
 
@@ -186,9 +186,8 @@ def _ids(ids: pa.ChunkedArray, spark_type: str) -> pa.ChunkedArray:
 
 
 def _params(folder: Path) -> Fields:
-    parts = sorted(
-        (folder / "metadata").glob("part-*")
-    )  # one line of JSON; all parts but one may be empty
+    # One line of JSON; all parts but one may be empty
+    parts = sorted((folder / "metadata").glob("part-*"))
     try:
         content = json.loads("".join(map(_text, parts)))
         return {**content["defaultParamMap"], **content["paramMap"]}

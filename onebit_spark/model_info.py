@@ -56,12 +56,13 @@ PARTNER: dict[Who, Who] = {"user": "item", "item": "user"}
 
 FORMAT_VERSION = 1
 METADATA = "metadata.json"
+# −1/1, 0/1, false/true, a number above a threshold
 LABEL_CODINGS = (
     "signed",
     "binary",
     "boolean",
     "threshold",
-)  # −1/1, 0/1, false/true, a number above a threshold
+)
 
 CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
 MOMENTS = {
@@ -104,21 +105,20 @@ class ModelInfo:
     n_positive: int = 0  # number of positive ratings
     repeats: dict[str, int]  # repeated ratings of a cell: see ``core.blocks``
     fingerprint: str = ""  # hash of the set of ratings: see ``data.ratings``
-    exchange: dict[str, str] = field(
-        default_factory=dict
-    )  # how factors travelled, and why this exchange was chosen
+    # How factors travelled, and why this exchange was chosen
+    exchange: dict[str, str] = field(default_factory=dict)
     calibration: Fields | None = None  # see ``prediction.Calibration``
     scale_moments: Fields  # what determines q(γ): see ``hyper_posterior.Moments``
-    # thresholds of the confidence, from the fitted ratings: see
+    # Thresholds of the confidence, from the fitted ratings: see
     # ``prediction.ConfidenceThresholds``; those of z and −z under ``positive`` and ``negative``
     confidences: Fields | None = None
     weight_losses: dict[str, float] | None = (
         None  # if κ was chosen: the held-out loss of each κ that was tried
     )
-    # if a tenth of the ratings chose the settings: how, see
+    # If a tenth of the ratings chose the settings: how, see
     # ``model_selection.SelectedModel.as_dict``
     choice: Fields | None = None
-    # for ``user`` and ``item``, if they have side features: ``coding``
+    # For ``user`` and ``item``, if they have side features: ``coding``
     # (``features.FeatureCoding``), ``weights`` W (p × D), and the number of ``newcomers``, ids
     # without ratings
     side_features: dict[str, Fields] | None = None

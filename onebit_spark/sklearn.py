@@ -169,9 +169,8 @@ def id_columns(X: TableLike) -> list[Any]:
         refuse_repeated_columns(table.column_names, "X")
         columns = table.columns
     else:
-        kind = (
-            None if hasattr(X, "dtype") else object
-        )  # numpy would make text of a list of texts and numbers
+        # Numpy would make text of a list of texts and numbers
+        kind = None if hasattr(X, "dtype") else object
         columns = list(check_array(X, dtype=kind, ensure_min_features=2, input_name="X").T)
     if len(columns) != 2:
         raise RequestError(

@@ -14,9 +14,8 @@ CONNECT = os.environ.get("ONEBIT_TEST_SESSION") == "connect"  # make test-connec
 
 # The first example of a test may compile a kernel: no deadline. The same examples in every run.
 settings.register_profile("onebit", deadline=None, derandomize=True, max_examples=30)
-settings.register_profile(
-    "thorough", deadline=None, derandomize=True, max_examples=200
-)  # make test-all
+# Make test-all
+settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=200)
 settings.load_profile("onebit")
 
 
@@ -58,9 +57,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture(scope="session")
 def movielens_100k():
-    """rows, cols, labels of MovieLens-100K (943 × 1,682, 100,000 ratings);
-
-    +1 is a rating above 3.5, as in the paper.
+    """rows, cols, labels of MovieLens-100K (943 × 1,682, 100,000 ratings); +1 is a rating above
+    3.5, as in the paper.
 
     Read from ``$ONEBIT_DATA/ml-100k/u.data`` (default ``./data``), never copied into the project.
     """

@@ -113,9 +113,8 @@ def _run(
     from paper.provenance import provenance
     from paper.tasks import on_workers, run_tasks
 
-    folder = refuse_output(
-        spark, "--output", request.output, REPRODUCTION, overwrite=True
-    )  # a killed run continues
+    # A killed run continues
+    folder = refuse_output(spark, "--output", request.output, REPRODUCTION, overwrite=True)
     REPRODUCTION.write_marker(folder)
     tasks = folder / "tasks" / experiment.name
     if request.overwrite and tasks.exists():

@@ -21,9 +21,8 @@ CATONI_GRID = tuple(2.0 ** (j / 2) for j in range(-14, 5))
 
 
 def theorem1(avb: float, n: int, lam: float, delta: float) -> float:
-    """Theorem 1 of the paper:
-
-    AVB(ρ) + λ/(2n) + log(1/δ)/λ, for a λ = κn that was fixed in advance. Hinge loss only.
+    """Theorem 1 of the paper: AVB(ρ) + λ/(2n) + log(1/δ)/λ, for a λ = κn that was fixed in advance.
+    Hinge loss only.
 
     ``avb`` is the objective divided by λ. It contains the hinge risk of ρ and KL(ρ‖π)/λ, so no
     draws are needed. At κ ≥ 2 the bound is above 1.

@@ -28,11 +28,12 @@ from onebit_spark.settings import Terms, is_number
 
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("holdout", "seeger")  # the headline is the first of these that was asked for
+# These are about the predictions; the others are about draws.
 OF_PREDICTIONS = (
     "holdout",
     "selective",
     "precision",
-)  # about the predictions; the others are about draws
+)
 SKEWED = 0.15  # below this error of the majority class, the headline is not the error rate alone
 
 GIBBS = "Gibbs: the sign of a fresh random draw of the score, as `sample` makes it"
@@ -306,7 +307,7 @@ def _stated(seen: float | None, **fields: Any) -> Certificate:
 
 SELECTIVE = "selective"
 PRECISION = "precision"
-# in a certificate: the ratings that the model does not predict, if it leaves any out
+# In a certificate: the ratings that the model does not predict, if it leaves any out
 UNKNOWN = "unknown_left_out"
 ANSWERED = (
     "mean predictor: the sign of the score, where the confidence reaches the threshold "
@@ -317,9 +318,8 @@ START = 10.0  # the first level of the test should call so many times the least 
 HINTS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
 MORE_HINTS = (*HINTS, 0.5, 0.6, 0.7, 0.8, 0.9)  # for a precision
 MORE_RATINGS = 1.25 ** np.arange(1, 21)  # so many times the held-out ratings might be enough
-PRECISE = re.compile(
-    r"(?:(positive|negative):)?(0?\.\d*[1-9]\d*)"
-)  # a precision strictly between 0 and 1
+# A precision strictly between 0 and 1
+PRECISE = re.compile(r"(?:(positive|negative):)?(0?\.\d*[1-9]\d*)")
 
 
 @dataclass(frozen=True)
@@ -496,9 +496,8 @@ def first_level(
 def last_passed(
     shares: Sequence[float], held: HeldOut, request: float, delta: float, class_share: float = 1.0
 ) -> int | None:
-    """The last level that passes the fixed-sequence test of the error rate ``request``;
-
-    None if the first one fails.
+    """The last level that passes the fixed-sequence test of the error rate ``request``; None if the
+    first one fails.
     """
     start = first_level(shares, held.n, request, delta, class_share)
     if start is None:

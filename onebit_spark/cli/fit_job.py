@@ -81,9 +81,8 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
                 failures_after(f"the model is saved in {request.output}, but predicting failed"),
             ):
                 runtime.predict(model, pairs, n_pairs, Target.of(request))
-    drawn = (
-        not request.quiet and (Location(runtime.session, request.output) / REPORT).exists()
-    )  # needs matplotlib
+    # Without matplotlib there is no report.
+    drawn = not request.quiet and (Location(runtime.session, request.output) / REPORT).exists()
     report = f"{request.output.rstrip('/')}/{REPORT}" if drawn else None
     places = {"report": report, "model": request.output, **Target.of(request).places}
     print_summary(fit_summary(model.info, model.certificate), clock, request.quiet, places)

@@ -44,6 +44,7 @@ MODEL = "model"
 CERTIFICATES = "certificates and probabilities"
 OUTPUT = "output"
 SPARK = "Spark and devices"
+# The groups of --help; one line names the flags of RARE.
 GROUPS = (
     MAIN,
     INPUT,
@@ -52,7 +53,7 @@ GROUPS = (
     OUTPUT,
     RESUMING,
     SPARK,
-)  # of --help; a line names those of RARE
+)
 GROUP_OF = {FitConfig: MODEL, Labels: INPUT, Terms: CERTIFICATES, Execution: SPARK}
 
 METAVARS = {"model": "FOLDER", "output_table": "TABLE", "certify_by": "COLUMN", "remote": "URL"}

@@ -159,9 +159,8 @@ class Progress(_Display):
     def __init__(
         self, max_iter: int, tol: float, *, quiet: bool = False, stream: TextIO | None = None
     ) -> None:
-        total = (
-            max_iter if tol <= 0 else None
-        )  # with a tolerance the number of iterations is unknown
+        # With a tolerance the number of iterations is unknown
+        total = max_iter if tol <= 0 else None
         form = "{desc} |{bar}| {elapsed}{postfix}" if total else "{desc} {elapsed}{postfix}"
         super().__init__("iteration", total, form, quiet, stream)
         self.iterations: list[Iteration] = []

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Settings)
 
 FILES = ("parquet", "csv", "json")
+# Spark needs their packages
 TABLE_FORMATS = {
     "delta": "Delta Lake",
     "iceberg": "Iceberg",
     "hudi": "Hudi",
-}  # Spark needs their packages
+}
 FORMATS = (*FILES, *TABLE_FORMATS)
 TABLE = re.compile(r"\w+(\.\w+){0,2}")
 FILE_ENDINGS = (
@@ -168,9 +169,8 @@ class JobRequest(SessionRequest):
                 "; a file without a header line needs --option header=false, and its "
                 "columns are _c0, _c1, …"
             )
-        visible = [
-            column if column == column.strip() else repr(column) for column in columns
-        ]  # blanks are overlooked
+        # Blanks are overlooked
+        visible = [column if column == column.strip() else repr(column) for column in columns]
         return RequestError(
             f"{as_flag(name)} {getattr(self, name)} has no column {', '.join(map(repr, absent))}; "
             f"its columns are {', '.join(visible) or 'none'}: {cure}"

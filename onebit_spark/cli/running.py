@@ -59,9 +59,8 @@ class Job(Generic[Request]):
     # Gives the function work(runtime, request). It is imported when the arguments have been
     # checked.
     work: Callable[[], Callable[[Any, Request], None]]
-    advice: Callable[[Any, Request], str] = lambda runtime, request: (
-        ""
-    )  # how to go on after an interrupt
+    # How to go on after an interrupt
+    advice: Callable[[Any, Request], str] = lambda runtime, request: ""
     # warm_up(request, name of the runtime): runs in a thread while Spark starts or a file is read
     warm_up: Callable[[Request, str], None] | None = None
     needs_classic: bool = False  # refuses Spark Connect
@@ -249,9 +248,10 @@ def too_large(request: requests.JobRequest, wanted: str) -> Iterator[str]:
         # The types of JSON lines are known only after reading them all: the job checks the ids of
         # these.
         if rows is not None and (request.format or format_of(request.ratings).name) != "json":
+            # Inferring the types would read the whole file.
             options = {
                 key: value for key, value in request.option.items() if key.lower() != "inferschema"
-            }  # reads all
+            }
             table = open_table(request.ratings, request.format, options)
             ids = id_text_bytes(table, (request.user_col, request.item_col), rows)
     if rows is None:

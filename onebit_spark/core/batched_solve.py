@@ -236,9 +236,8 @@ def sweep_arrays(size):
 @jit
 def sweep_all(system, pivots, scratch, size):
     """[A, b] ─► [−A⁻¹, A⁻¹b]. ``pivots`` are filled with the reciprocals of the pivots."""
-    for k in range(
-        0, size - BLOCK + 1, BLOCK
-    ):  # not from k = 0: numba would compile a form for this constant
+    # Not from k = 0: numba would compile a form for this constant
+    for k in range(0, size - BLOCK + 1, BLOCK):
         _sweep_block(system, pivots, scratch[0], scratch[1], scratch[2], size, k)
     for k in range(size - size % BLOCK, size):
         _sweep_one(system, size + 1, size, k, scratch[0], pivots, k)

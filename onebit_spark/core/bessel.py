@@ -22,7 +22,7 @@ Kernel = Callable[[DoubleArray, DoubleArray], DoubleArray]
 
 _SPLIT = 25.0  # the w where the two regimes meet
 _TERMS = 16  # of the expansion; the first omitted term is below 1e−15 at the split
-# of the trapezoidal rule: its error is about e^{w(1 − cos y) − 2πy/step}, any y < π/2, < 1e−16
+# Of the trapezoidal rule: its error is about e^{w(1 − cos y) − 2πy/step}, any y < π/2, < 1e−16
 _STEP = 0.125
 _NEGLIGIBLE = 40.0  # the rule stops where the integrand is below e^{−40} of its peak
 

@@ -73,9 +73,8 @@ class Calibration:
 def _platt(
     scores: DoubleArray, variances: DoubleArray, positives: DoubleArray, negatives: DoubleArray
 ) -> tuple[float, float]:
-    """Slope and noise of σ(slope·score/√(noise + variance)):
-
-    Platt's method without an intercept.
+    """Slope and noise of σ(slope·score/√(noise + variance)): Platt's method without an
+    intercept.
     """
     total = np.sum(positives) + np.sum(negatives)
     spread = float(np.dot(positives + negatives, variances) / total) + 1e-12
@@ -93,9 +92,8 @@ def _platt(
 
 
 def _knots(t: DoubleArray, weights: DoubleArray) -> DoubleArray:
-    """The knots:
-
-    0, at least one on either side of 0, and more quantiles of t the more ratings there are.
+    """The knots: 0, at least one on either side of 0, and more quantiles of t the more ratings
+    there are.
     """
     total = weights.sum()
     wanted = int(np.clip(total // RATINGS_PER_KNOT, 2, MOST_KNOTS))
@@ -121,9 +119,8 @@ def _piecewise_linear(
     half = np.full(len(knots), 0.5)
     zero = int(np.searchsorted(knots, 0.0))
     knot, step = np.indices((len(knots), len(knots) - 1))
-    climb = ((zero <= step) & (step < knot)).astype(float) - (
-        (knot <= step) & (step < zero)
-    )  # logits = climb @ steps
+    # logits = climb @ steps
+    climb = ((zero <= step) & (step < knot)).astype(float) - ((knot <= step) & (step < zero))
 
     def loss(steps: DoubleArray) -> tuple[float, DoubleArray]:
         logits = climb @ steps

@@ -23,13 +23,11 @@ from onebit_spark.core.scores import HIGHEST_OCTAVE, LARGEST, compute_confidence
 from onebit_spark.records import Fields
 
 Histogram = NDArray[np.int64]
-Call = Literal[
-    "answered", "positive", "negative"
-]  # what a model can say of a pair; each is a boolean column
+# What a model can say of a pair; each is a boolean column
+Call = Literal["answered", "positive", "negative"]
 
-LOWEST_OCTAVE = (
-    -8
-)  # log₂ |z| ranges up to HIGHEST_OCTAVE; the first and the last bin take what is outside
+# log₂ |z| ranges up to HIGHEST_OCTAVE; the first and the last bin take what is outside
+LOWEST_OCTAVE = -8
 PER_OCTAVE = 512
 HISTOGRAM_BINS = (
     HIGHEST_OCTAVE - LOWEST_OCTAVE
@@ -58,9 +56,8 @@ class ConfidenceThresholds:
     """
 
     shares: tuple[float, ...]  # share of the fitted ratings that each level calls; the first is 1
-    values: tuple[
-        float, ...
-    ]  # the thresholds, ascending; the first is 0 or −LARGEST, so level 0 calls everything
+    # The thresholds, ascending; the first is 0 or −LARGEST, so level 0 calls everything
+    values: tuple[float, ...]
     class_share: float = 1.0  # share of the fitted ratings that are of the called class; 1 for |z|
 
     def __post_init__(self) -> None:

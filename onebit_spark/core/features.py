@@ -149,9 +149,8 @@ def _partner_sums(pointers, codes, i, partners, is_first, part, sums):
     count = 0.0
     for lo in range(pointers[i], pointers[i + 1], CHUNK):
         hi = min(lo + CHUNK, pointers[i + 1])
-        for l in range(
-            lo, hi
-        ):  # a column that is rated twice counts once, and its ratings are neighbours
+        # A column that is rated twice counts once, and its ratings are neighbours
+        for l in range(lo, hi):
             is_first[l - lo] = l == pointers[i] or codes[l] >> 1 != codes[l - 1] >> 1
             count += is_first[l - lo]
         add_weighted_rows(partners, codes, lo, hi, 0, is_first, part, sums, True)
@@ -262,9 +261,8 @@ class CoefStep:
         return ImplicitMove(-self.matrix, PLACE_R, PLACE_S)
 
     def before(self, by: RowMap) -> CoefStep:
-        """The same step for lines to which the map x ─► xT has not been applied yet:
-
-        TAT⁻¹ and TBT⁻¹.
+        """The same step for lines to which the map x ─► xT has not been applied yet: TAT⁻¹ and
+        TBT⁻¹.
         """
         rank = self.matrix.shape[1]
         turn = by.matrix[-rank:, -rank:]
@@ -305,9 +303,8 @@ def _move_implicit(implicit, matrix, value, directions, first, last):
 
 @dataclass(frozen=True)
 class FeatureRidge:
-    factorised: tuple[
-        DoubleArray, bool
-    ]  # Cholesky factor of G + ρI, in the form of ``scipy.linalg.cho_factor``
+    # Cholesky factor of G + ρI, in the form of ``scipy.linalg.cho_factor``
+    factorised: tuple[DoubleArray, bool]
 
     @classmethod
     def of(cls, gram: DoubleArray) -> FeatureRidge:

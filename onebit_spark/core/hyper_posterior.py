@@ -78,9 +78,8 @@ class HyperPosterior:
     mean: float = 0.0  # m_μ and v_μ: the mean of the rows' intercepts
     mean_variance: float = INTERCEPT_MEAN_VARIANCE
     moments: Moments | None = None  # what determines q(γ); None before the first γ step
-    features: Matrices = field(
-        default_factory=dict
-    )  # W (p × D), the coefficients of the side features (§15)
+    # W (p × D), the coefficients of the side features (§15)
+    features: Matrices = field(default_factory=dict)
 
     @property
     def intercepts(self) -> bool:

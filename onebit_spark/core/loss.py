@@ -153,9 +153,8 @@ class Loss(ABC):
     start_std: ClassVar[float]  # standard deviation of every coordinate at the start
     start_shrinkage: ClassVar[float]  # the spectral start's factor in a model with intercepts
     has_curvature: ClassVar[bool] = False  # whether ``HalfStep.curvature`` is possible
-    score_noise: ClassVar[
-        float
-    ]  # c: ``probability`` is an increasing function of score/√(c + variance)
+    # c: ``probability`` is an increasing function of score/√(c + variance)
+    score_noise: ClassVar[float]
 
     def __init_subclass__(cls) -> None:
         cls.name = name_of(cls.__module__)

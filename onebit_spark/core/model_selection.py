@@ -60,10 +60,11 @@ TRIAL_ITERATIONS = 2
 FIRST_ITERATIONS = 4  # between two evaluations of the loss, and before the first one
 LEAST_GAIN = 0.1  # by which a change must lower the loss, in standard errors
 CLEAR_LOSS = 0.3  # by so many standard errors a state is clearly worse
+# By which new factors may raise the loss after 2 and after 4 iterations
 NEW_FACTORS_LOSS = (
     2.0,
     1.0,
-)  # by which new factors may raise the loss after 2 and after 4 iterations
+)
 GROWTH = 16  # ranks above ``START_RANK`` are multiples of it, from twice as many on
 FEWEST_IN_SLICE = 75_000  # ratings of the smallest slice, at least
 SLICE_RATIO = 4  # of the sizes of two slices
@@ -185,7 +186,7 @@ def select_model(
         return SelectedModel(given, start)
     candidates = len(KAPPA_FACTORS) if chooses_kappa(config) else 1
     ranks = config.max_rank if config.rank == AUTO else 1
-    # an interrupted fit that had nothing to choose
+    # An interrupted fit that had nothing to choose
     if start is not None and start.history and start.record is None:
         return SelectedModel(given, start)
     if start is not None:  # the settings of the earlier fit, except for those that are given
@@ -359,9 +360,8 @@ class _Search(Generic[T]):
         """The trial of a ``state``."""
         self.trail = list(record["trail"])
         self._refused = dict.fromkeys(map(tuple, record["search"]["refused"]), True)
-        return Trial(
-            config, start, HoldoutLoss.of_sums(np.zeros(5))
-        )  # the next level does not read its loss
+        # The next level does not read its loss
+        return Trial(config, start, HoldoutLoss.of_sums(np.zeros(5)))
 
     def best(self, level: Split | None, below: Trial[T] | None) -> Trial[T] | None:
         """The state that no change improves, on a slice of the ratings or on all of them (None)."""
@@ -371,7 +371,7 @@ class _Search(Generic[T]):
             if level is not None:
                 self._level = release.enter_context(self._whole.restricted(level))
                 self._share = level.fraction
-                # a few ids have most of the ratings
+                # A few ids have most of the ratings
                 if self._level.engine.n_ratings < FEWEST_RATINGS:
                     return below
             self._part = release.enter_context(self._level.restricted(self._split))
@@ -450,7 +450,7 @@ class _Search(Generic[T]):
                 if (config.factors, kappa_of(config)) in self._refused:
                     break
                 changed = self._trial(config, trial.start, TRIAL_ITERATIONS)
-                # undecided
+                # Undecided
                 if abs(changed.loss - trial.loss) < LEAST_GAIN * trial.holdout.standard_error:
                     changed = self._trial(config, changed.start, TRIAL_ITERATIONS)
                 if not self._kept(changed, trial):
@@ -517,9 +517,8 @@ class _Search(Generic[T]):
         self._record(changed, True)
         changed = self._with_best_kappa(changed, (1,))
         if changed.beats(trial):
-            for (rank, kappa), clearly in list(
-                self._refused.items()
-            ):  # more factors want no smaller κ
+            # More factors want no smaller κ
+            for (rank, kappa), clearly in list(self._refused.items()):
                 if rank == old and kappa < kappa_of(trial.config):
                     self._refused[wider.factors, kappa] = clearly
             return changed

@@ -99,7 +99,7 @@ class RowPosterior:
     scale: FloatArray
     kind: Kind  # what ``scale`` contains
     has_intercept: bool  # whether the first coordinate is an intercept
-    # with implicit features: the vectors [w r z d s q] of a row, m × 6K (``core.features``); a
+    # With implicit features: the vectors [w r z d s q] of a row, m × 6K (``core.features``); a
     # model keeps [w r], and [w r z d] are sent to partners
     implicit: FloatArray | None = None
 
@@ -248,9 +248,8 @@ class RowPosterior:
         )
         rows = wider.unpacked(np.zeros((self.n_rows, wider.width), wider.precision))
         rows.location[:] = np.hstack([self.location, factors])
-        rows.scale[:, : self.scale.shape[1]] = (
-            self.scale
-        )  # the triangle of the first coordinates comes first
+        # The triangle of the first coordinates comes first
+        rows.scale[:, : self.scale.shape[1]] = self.scale
         new = (
             np.arange(self.dimension, dimension)
             if self.kind == "spread"
@@ -278,7 +277,7 @@ class RowPosterior:
             implicit = implicit.take(
                 np.concatenate([factors + n * self.rank for n in range(self.vectors)]), axis=1
             )
-        # take, since an index of columns would give arrays in Fortran's order, which kernels read
+        # Take, since an index of columns would give arrays in Fortran's order, which kernels read
         # more slowly
         tables = self.location.take(kept, axis=1), self.scale.take(scale, axis=1)
         return RowPosterior(*tables, self.kind, self.has_intercept, implicit)

@@ -26,9 +26,8 @@ import numpy as np
 from onebit_spark.compiled import AHEAD, inner, prefetch_rows
 
 CHUNK = 256  # a chunk of 12 float64 coordinates is 24 kB: it stays in the first-level cache
-CHUNK_STRIDE = (
-    CHUNK + 8
-)  # so that the lines of a chunk do not all begin in the same set of the cache
+# The lines of a chunk must not all begin in the same set of the cache.
+CHUNK_STRIDE = CHUNK + 8
 
 
 @inner

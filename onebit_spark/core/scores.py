@@ -189,7 +189,7 @@ def pair_moments(w, own, met, base, location, scale, full, has_intercept, z):
         score += w[a] * z[a]
     if has_intercept:
         z[0] = 1.0
-    # two loops, and no index that a branch changes: these compile to vector instructions, five
+    # Two loops, and no index that a branch changes: these compile to vector instructions, five
     # times faster
     if full:
         for q in range(len(met)):

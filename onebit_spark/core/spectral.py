@@ -23,9 +23,8 @@ from onebit_spark.core.randomness import STEP, scrambled
 T = TypeVar("T")
 
 Table = DoubleArray  # one line per row of a side
-StartTable = NDArray[
-    np.float32
-]  # a factor or the result of a product with Y: a start needs no more digits
+# A factor or the result of a product with Y: a start needs no more digits
+StartTable = NDArray[np.float32]
 
 NOISE = 1e-2  # size of factors beyond the rank of the spectrum, relative to a typical factor
 
@@ -52,9 +51,8 @@ def scaled_product(rows: CountedRows, table: FloatArray, right: DoubleArray) -> 
 
 @dataclass(frozen=True)
 class Keyed:
-    """Makes ``width`` standard normals per row, from a hash of (seed, counts, positives);
-
-    0 for empty rows.
+    """Makes ``width`` standard normals per row, from a hash of (seed, counts, positives); 0 for
+    empty rows.
     """
 
     width: int
@@ -69,9 +67,8 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Makes ``width`` normals per row with this standard deviation, from a hash of (seed, row);
-
-    0 for empty rows.
+    """Makes ``width`` normals per row with this standard deviation, from a hash of (seed, row); 0
+    for empty rows.
     """
 
     width: int
@@ -207,9 +204,8 @@ class SignMatrix(Protocol[T]):
         """The factors of the start, line by line."""
 
     def product(self, side: Side, table: T, right: DoubleArray) -> T:
-        """D^{−½} Y D^{−½} (table·right) for a table of the other side;
-
-        Yᵀ if the side is the columns.
+        """D^{−½} Y D^{−½} (table·right) for a table of the other side; Yᵀ if the side is the
+        columns.
         """
 
     def total(self, side: Side, measure: TableSum, table: T) -> DoubleArray:
@@ -219,9 +215,8 @@ class SignMatrix(Protocol[T]):
 def spectral_start(
     matrix: SignMatrix[T], rank: int, seed: int, margin: float = MARGIN
 ) -> tuple[T, T]:
-    """The spectral start:
-
-    L (m1 × K) and R (m2 × K) from Y. Rows and columns without ratings get zeros.
+    """The spectral start: L (m1 × K) and R (m2 × K) from Y. Rows and columns without ratings get
+    zeros.
     """
     width = min(rank + OVERSAMPLING, matrix.count("rows"), matrix.count("cols"))
     right = np.eye(width)

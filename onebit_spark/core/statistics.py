@@ -18,7 +18,7 @@ from onebit_spark.core.loss import RowPrior, RowSums
 from onebit_spark.core.posterior import Form, RowMap, RowPosterior
 from onebit_spark.records import Fields
 
-# smaller scores are 0 for the stopping rule: they move a probability by less than a millionth
+# Smaller scores are 0 for the stopping rule: they move a probability by less than a millionth
 ZERO_SCORE = 1e-6
 
 
@@ -79,9 +79,8 @@ class SideStatistics:
     covariance: Annotated[DoubleArray, "dimension", "dimension"]  # Σ_i V_i
     log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
     data: float  # the data term of the objective, if the half step computes it
-    gram: Annotated[
-        DoubleArray, "augmented", "augmented"
-    ]  # XᵀX, ΔᵀΔ and ΔᵀX (not symmetric), for the stopping rule
+    # XᵀX, ΔᵀΔ and ΔᵀX (not symmetric), for the stopping rule
+    gram: Annotated[DoubleArray, "augmented", "augmented"]
     change_gram: Annotated[DoubleArray, "augmented", "augmented"]
     change_cross: Annotated[DoubleArray, "augmented", "augmented"]
     # X'ᵀX' of the new means minus the explained means; with ``covariance`` it determines the γ and
@@ -128,9 +127,8 @@ class SideStatistics:
         fixed = int(posterior.has_intercept)
         size = new.shape[1] + fixed
         ones = np.ones((len(new), fixed))
-        both = gram_matrix(
-            np.concatenate([ones, old, np.zeros_like(ones), new - old], axis=1)
-        )  # of [X Δ]
+        # This is the Gram matrix of [X Δ].
+        both = gram_matrix(np.concatenate([ones, old, np.zeros_like(ones), new - old], axis=1))
         directions = np.zeros((len(new), 0))
         if posterior.features is not None:  # they have Y = [S Q] times |Ω_i|^{−½}
             directions = np.asarray(posterior.features.directions[pick] * roots, np.float64)
@@ -189,9 +187,8 @@ class SideStatistics:
         return CoefStep.best(square, crossed[:, -(len(coef_gram) // 3) :], coef_gram)
 
     def after(self, step: CoefStep) -> SideStatistics:
-        """The statistics after a step of the other side's coefficients:
-
-        X' − [0, YC] replaces X'.
+        """The statistics after a step of the other side's coefficients: X' − [0, YC]
+        replaces X'.
         """
         size = len(self.gram)
         (directions, rank) = step.matrix.shape

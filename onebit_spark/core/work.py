@@ -53,7 +53,7 @@ Rows = RowPosterior | FloatArray  # the rows of a table: of a posterior, or plai
 Own = Mapping[str, Rows]  # the rows of a block in the tables of its side, by name
 Result = tuple[Rows | None, Sums]  # new rows, and a vector that is summed
 NO_SUMS: Sums = np.empty(0)
-# the part of the rows lo … hi−1 of a block in a sum
+# The part of the rows lo … hi−1 of a block in a sum
 RangeSum = Callable[[int, int], NDArray[np.float64] | NDArray[np.int64]]
 
 RowTransform = RowMap | ImplicitMove  # maps of every row, which ``apply_to`` applies in place

@@ -200,17 +200,15 @@ class Format(NamedTuple):
 
 
 def is_data(name: str) -> bool:
-    """Whether a name in a folder is one of data:
-
-    Spark skips those that begin with a dot or an underscore.
+    """Whether a name in a folder is one of data: Spark skips those that begin with a dot or an
+    underscore.
     """
     return not name.startswith((".", "_")) or ("=" in name and not name.startswith("."))
 
 
 def ending(name: str) -> str | None:
-    """The file extension that names the format, such as csv of ratings.csv.gz;
-
-    None if there is none.
+    """The file extension that names the format, such as csv of ratings.csv.gz; None if there is
+    none.
     """
     parts = name.lower().rstrip("/").split(".")[1:]
     if parts and parts[-1] in COMPRESSIONS:
@@ -219,9 +217,8 @@ def ending(name: str) -> str | None:
 
 
 def format_of(path: str, within: Iterable[str] = ()) -> Format:
-    """The format by the name of a file, or of the files ``within`` a folder;
-
-    Parquet if they have no extension.
+    """The format by the name of a file, or of the files ``within`` a folder; Parquet if they have
+    no extension.
 
     Raises an Unreadable if the files within a folder have different extensions.
     """
@@ -249,9 +246,8 @@ class DataFile:
     system: fs.FileSystem
     path: str
     size: int
-    partition: Mapping[str, str | None] = field(
-        default_factory=dict
-    )  # column ─► its value, from folders as day=3
+    # Column ─► its value, from folders as day=3
+    partition: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def uri(self) -> str:
@@ -308,9 +304,8 @@ def data_files(path: str) -> Iterator[DataFile]:
         entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
         for each in sorted(entries, key=lambda entry: entry.path):
             *folders, name = posixpath.relpath(each.path, info.path).split("/")
-            inside_partitions = all(
-                "=" in folder for folder in folders
-            )  # Spark reads no other folders
+            # Spark reads no other folders
+            inside_partitions = all("=" in folder for folder in folders)
             if (
                 each.type == fs.FileType.File
                 and inside_partitions
@@ -329,7 +324,7 @@ NUMBER = re.compile(
     r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)[df]?|([+-]?inf(?:inity)?|nan)", re.IGNORECASE
 )
 WHOLE = pa.decimal128(38, 0)  # stands for whole numbers that are too large for 64 bits
-# of text: the first type that fits, and a wider one of the same family if later text needs it
+# Of text: the first type that fits, and a wider one of the same family if later text needs it
 INFERRED = (
     (pa.int32(), pa.int64(), WHOLE, pa.float64()),
     (pa.date32(), pa.timestamp("us")),
@@ -387,9 +382,8 @@ def _digits(text: pa.Array | pa.ChunkedArray) -> int:
 def inferred(
     text: pa.Array | pa.ChunkedArray, among: Families = INFERRED
 ) -> pa.Array | pa.ChunkedArray:
-    """A column of text as numbers, times or booleans, if all of it is such:
-
-    Spark's ``inferSchema``.
+    """A column of text as numbers, times or booleans, if all of it is such: Spark's
+    ``inferSchema``.
     """
     types = inferred_types(text, among)
     if text.null_count == len(text) or not types:
@@ -452,7 +446,7 @@ SPARK_CSV = {  # of Spark's reader: the dialect above
     "header": "true",
     "escape": '"',
     "mode": "FAILFAST",  # a line with too many or too few fields
-    # otherwise Spark would not count the fields of columns that are not read
+    # Otherwise Spark would not count the fields of columns that are not read
     "columnPruning": "false",
     "unescapedQuoteHandling": "RAISE_ERROR",
 }
@@ -514,9 +508,8 @@ EMPTY_CSV = "is empty: a CSV file has a header line"
 
 
 def shared_name(names: Sequence[str]) -> str | None:
-    """Why a header line with these names cannot be that of several files;
-
-    Spark could not compare these lines.
+    """Why a header line with these names cannot be that of several files; Spark could not compare
+    these lines.
     """
     times = Counter(map(str.lower, names))
     twice = next((name for name in names if name and times[name.lower()] > 1), None)
@@ -530,9 +523,8 @@ class _Files:
         self.files = files
 
     def rows(self) -> int | None:
-        """The number of rows, here by the length of the lines at the beginning;
-
-        None if it is not known.
+        """The number of rows, here by the length of the lines at the beginning; None if it is not
+        known.
         """
         file = self.files[0]
         with file.stream() as stream:
@@ -574,9 +566,8 @@ class CsvReader(_Files):
         self._names = first if self._header else [""] * len(first)
         if len(self.files) > 1 and (problem := shared_name(self._names)):
             raise Unreadable(problem)
-        times = Counter(
-            map(str.lower, self._names)
-        )  # as Spark, number the columns that have no name of their own
+        # As Spark, number the columns that have no name of their own
+        times = Counter(map(str.lower, self._names))
         self._columns = [
             name if name and times[name.lower()] == 1 else f"{name or '_c'}{n}"
             for n, name in enumerate(self._names)
@@ -724,9 +715,8 @@ def _json(file: DataFile) -> pa.Table:
     options = pajson.ReadOptions(block_size=BLOCK)
     try:
         table = pajson.read_json(file.stream(), options)
-        if times := [
-            column.name for column in table.schema if pa.types.is_timestamp(column.type)
-        ]:  # text in Spark
+        # They are text in Spark.
+        if times := [column.name for column in table.schema if pa.types.is_timestamp(column.type)]:
             text = pa.schema([(name, pa.string()) for name in times])
             table = pajson.read_json(
                 file.stream(), options, pajson.ParseOptions(explicit_schema=text)

@@ -251,7 +251,7 @@ ENOUGH = 30  # with fewer ratings a share means little
 MOST_MARGIN = 0.01
 MARGIN_OF_ROOT = 0.3
 ALLOWED_STANDARD_ERRORS = 3.0  # the same, in standard errors
-# few ratings, all on known cells: they are not fresh if this had a smaller chance in a fresh sample
+# Few ratings, all on known cells: they are not fresh if this had a smaller chance in a fresh sample
 UNLIKELY = 0.01
 
 

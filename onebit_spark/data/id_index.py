@@ -23,7 +23,7 @@ from onebit_spark.data.user_tables import in_utc, narrow, one_array, wide
 
 Codes = NDArray[np.int32]
 
-# integers are encoded by a table of their range if it has at most so many numbers for each of them
+# Integers are encoded by a table of their range if it has at most so many numbers for each of them
 DENSE_PER_ID = 4
 FEW = 1 << 20  # different ids of several parts that are not merged yet
 

@@ -33,13 +33,14 @@ SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 # ms.
 PATH = "org.apache.hadoop.fs.Path"
 HADOOPS = {"s3a": "s3", "s3n": "s3"}  # schemes of Hadoop ─► those of Arrow
+# Schemes that rename a folder in one atomic step
 RENAMING = (
     "file",
     "hdfs",
     "viewfs",
     "webhdfs",
     "swebhdfs",
-)  # schemes that rename a folder in one atomic step
+)
 FAILURES = {"Py4JJavaError", "PySparkException", "OSError", "ArrowInvalid"}
 LARGEST = 2**26  # bytes of a file by which an output is recognised
 SEALS = ("metadata.json", "_SUCCESS")  # written last; a folder without one of these is not complete
@@ -83,9 +84,8 @@ def explained(complaint: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        kinds = {
-            kind.__name__ for kind in type(error).__mro__
-        }  # by name: Spark need not be installed
+        # By name: Spark need not be installed
+        kinds = {kind.__name__ for kind in type(error).__mro__}
         if isinstance(error, RequestError) or not kinds & FAILURES:
             raise
         reason = str(error)
@@ -264,7 +264,7 @@ class HadoopLocation(Location):
         self._files.delete(self._path, True)
 
     def move_to(self, target: Location) -> None:
-        # not by Hadoop, which would move the checksum file beside it, too
+        # Not by Hadoop, which would move the checksum file beside it, too
         if self.scheme == "file":
             Location(None, self.uri).move_to(Location(None, target.uri))
         elif not self._files.rename(self._path, target._path):
@@ -289,11 +289,12 @@ PREDICTED = {"score", "std", "probability"}  # columns of all predictions and re
 MARKER = (
     "_onebit_spark"  # names the kind of a folder; Spark and Arrow read no file with such a name
 )
+# What Spark leaves in a folder without data
 UNFINISHED = {
     "_SUCCESS",
     "._SUCCESS.crc",
     "_temporary",
-}  # what Spark leaves in a folder without data
+}
 
 
 @dataclass(frozen=True)
@@ -314,9 +315,8 @@ class OutputKind:
         if self.is_file:
             return re.search(self.mark, output.text()) is not None
         marked = output.text(MARKER) == self.name
-        return (
-            marked and table_format(output._spark, output.uri) is None
-        )  # nobody has made a lake's table of it
+        # A folder of ours may have become a table of Delta Lake, Iceberg or Hudi since.
+        return marked and table_format(output._spark, output.uri) is None
 
     def write_marker(self, folder: Location) -> None:
         (folder / MARKER).write_text(self.name)
@@ -365,9 +365,8 @@ class OutputKind:
         )
         with deleted_on_error(fresh):
             yield fresh
-            self.check_target(
-                target, path, overwrite
-            )  # it may exist by now: a rename would move the folder into it
+            # It may exist by now: a rename would move the folder into it
+            self.check_target(target, path, overwrite)
             replaced = target.exists()
             if replaced:
                 target.move_to(old)

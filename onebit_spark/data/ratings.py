@@ -46,12 +46,13 @@ from onebit_spark.settings import Who
 Coding = Literal["signed", "binary", "boolean", "threshold"]
 
 INTEGRAL = ("tinyint", "smallint", "int", "bigint")  # as ids they interchange
+# types as Spark names them, without their parameters
 NUMBERS = (
     *INTEGRAL,
     "float",
     "double",
     "decimal",
-)  # types as Spark names them, without their parameters
+)
 OTHER_IDS = ("boolean", "string", "binary", "date", "timestamp", "timestamp_ntz", "char", "varchar")
 EXAMPLES = 3
 
@@ -191,9 +192,8 @@ def may_be_refused(columns: Columns, present: Mapping[str, int]) -> bool:
 def counts_if_sound(
     columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]
 ) -> RatingCounts:
-    """The counts, or a RequestError with every defect, its count and three examples;
-
-    NoRatings if there is none.
+    """The counts, or a RequestError with every defect, its count and three examples; NoRatings if
+    there is none.
 
     ``totals`` are ``n``, how many ratings have each of FLAGS, and the sums of HASH_PARTS.
     ``boolean`` is true if the labels are booleans. ``examples`` makes a text of three ratings that
@@ -388,9 +388,8 @@ def read_batch(table: pa.Table, threshold: float | None) -> RatingBatch:
         hashes = cell_hashes(table[USER], table[ITEM])
     weights = None
     if WEIGHT in table.schema.names:
-        weights = np.array(
-            table[WEIGHT].to_numpy(), np.float32
-        )  # a copy: a view would keep the whole table
+        # A copy: a view would keep the whole table
+        weights = np.array(table[WEIGHT].to_numpy(), np.float32)
         facts["bad_weight"] = int(np.count_nonzero(~((weights > 0) & (weights <= LARGEST_WEIGHT))))
         facts["weight"] = float(np.sum(weights, dtype=np.float64, where=np.isfinite(weights)))
     if table[LABEL].null_count:
@@ -409,9 +408,8 @@ def count_labels(
     values = (
         labels.cast(pa.int8()) if pa.types.is_boolean(labels.type) else labels
     ).to_numpy()  # null is NaN
-    limit = np.float64(
-        0.0 if threshold is None else threshold
-    )  # so that numpy compares doubles, as Spark does
+    # So that numpy compares doubles, as Spark does
+    limit = np.float64(0.0 if threshold is None else threshold)
     above: NDArray[np.bool_] = values > limit
     named = {"plus": 1, "minus": -1, "zero": 0}
     kinds = {name: int(np.count_nonzero(values == value)) for name, value in named.items()}
@@ -596,9 +594,8 @@ class ArrowRatings:
         kept = _Keeping()
         tally = self._tally()
         for table in self._tables():
-            fit.limit = limit_for(
-                fit.facts["n"] + len(table.plain)
-            )  # their number is not known before
+            # Their number is not known before
+            fit.limit = limit_for(fit.facts["n"] + len(table.plain))
             takers: tuple[RatingCollector | _Keeping, ...] = fit, kept
             parts = zip(table.parts(holdout), takers, strict=False)
             tally.add(table, [self._take(part, taker) for part, taker in parts])
@@ -705,9 +702,8 @@ def without_zeros(given: pa.Table) -> pa.Table:
 
 
 def plain_numbers(given: pa.Table) -> pa.Table:
-    """Labels and weights as numbers, groups as text;
-
-    −0.0 is 0.0 among ids, as in Spark's grouping and joins.
+    """Labels and weights as numbers, groups as text; −0.0 is 0.0 among ids, as in Spark's grouping
+    and joins.
     """
     columns = {name: given[name] for name in given.schema.names}
     for name in (USER, ITEM):

@@ -220,9 +220,8 @@ def arrow_table(given: Any, what: str = "the table") -> pa.Table:
     try:
         if isinstance(given, Mapping):
             return pa.table({name: column_of(values) for name, values in given.items()})
-        if hasattr(given, "__arrow_c_stream__") and not hasattr(
-            given, "iloc"
-        ):  # pandas would add its index
+        # Pandas would add its index
+        if hasattr(given, "__arrow_c_stream__") and not hasattr(given, "iloc"):
             return pa.table(given)
         return pa.Table.from_pandas(given, preserve_index=False)
     except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
@@ -286,9 +285,8 @@ def in_spark_type(
     if values.type == wanted:
         return values
     try:
-        if pa.types.is_dictionary(
-            values.type
-        ):  # Arrow decodes no dictionary of string views, as polars has them
+        # Arrow decodes no dictionary of string views, as polars has them
+        if pa.types.is_dictionary(values.type):
             if isinstance(values, pa.ChunkedArray):
                 parts = [part.dictionary.cast(wanted).take(part.indices) for part in values.chunks]
                 return pa.chunked_array(parts, wanted)

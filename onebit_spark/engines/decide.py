@@ -9,9 +9,8 @@ from onebit_spark.data.ratings import TABLE_BYTES, SizeEstimate
 from onebit_spark.engines.spark.sessions import NOT_ON_CONNECT, DriverLimits
 from onebit_spark.errors import RequestError
 
-BROADCAST_BYTES = (
-    512 * 2**20
-)  # of factors that the driver and every Python worker of a cluster hold a copy of
+# Bytes of factors that the driver and every Python worker of a cluster hold a copy of.
+BROADCAST_BYTES = 512 * 2**20
 DRIVER_COPIES = 2
 WORKER_COPIES = 2.5  # of the broadcast factors: held, updated; held, taken by a block
 BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way

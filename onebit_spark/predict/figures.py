@@ -88,12 +88,10 @@ class ScoreSums:
     log_loss: float
     brier: float
     reliability: DoubleArray  # see ``reliability_sums``
-    classes: NDArray[
-        np.int64
-    ]  # positive and negative ratings of every score, or of every bin, ascending
-    levels: list[
-        pa.Table
-    ]  # numbers of ratings by their levels, by whether an id is unknown, and by group
+    # Positive and negative ratings of every score, or of every bin, ascending
+    classes: NDArray[np.int64]
+    # Numbers of ratings by their levels, by whether an id is unknown, and by group
+    levels: list[pa.Table]
     exact: bool  # whether every score is counted by itself
 
     @classmethod
@@ -218,10 +216,11 @@ SAMPLE = 500_000  # about so many ratings are used: enough for each figure of a 
 CALIBRATING = 5_000_000  # and so many for a calibration
 SCORE_WIDTH = 0.1  # of a bin of the histogram
 CONFIDENCE_BINS = -4.0, 12.0, 6  # range of log₂ of the confidence, and bins per factor of two
+# Bins of the score and of log std, within which the calibration does not distinguish ratings
 CELL_WIDTHS = (
     0.05,
     0.1,
-)  # bins of the score and of log std, within which the calibration does not distinguish ratings
+)
 
 
 def sampled(n: int, most: int = SAMPLE) -> Numbers:

@@ -70,9 +70,8 @@ def brier(labels: ArrayLike, probabilities: ArrayLike) -> float:
 def auc_of_counts(
     positives: NDArray[np.int64], negatives: NDArray[np.int64]
 ) -> tuple[float, float] | None:
-    """P(s₊ > s₋) + ½ P(s₊ = s₋) for a random positive and a random negative rating;
-
-    None if there is only one class.
+    """P(s₊ > s₋) + ½ P(s₊ = s₋) for a random positive and a random negative rating; None if there
+    is only one class.
 
     Both arrays count the ratings of every score, or of every bin of scores, ascending. Within a bin
     any order is possible: the second number is the largest error.
@@ -95,7 +94,6 @@ def class_figures(
     positives: NDArray[np.int64], negatives: NDArray[np.int64], called: int, wrong: int
 ) -> dict[str, float | None]:
     """Precision, recall and average precision of positives and, as ``negative_…``, of negatives;
-
     None if undefined.
 
     Both arrays count the ratings of every score, ascending. ``called`` ratings are predicted

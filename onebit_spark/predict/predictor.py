@@ -39,9 +39,8 @@ SCALE_STREAM = np.uint64(0x5CA1E)  # keeps the draws of γ and μ apart from tho
 
 Flags = NDArray[np.bool_]
 Pairs = tuple[RowPosterior, RowPosterior]  # line l of both is pair l
-Lines = tuple[
-    pa.StructArray, pa.StructArray
-]  # the same as lines of factor tables; a null line is an unknown id
+# The same as lines of factor tables; a null line is an unknown id
+Lines = tuple[pa.StructArray, pa.StructArray]
 
 OUTPUTS = ("score", "std", "probability", "prediction")
 

@@ -39,7 +39,7 @@ class ModelSide:
     ids: pa.Array  # different ids
     known: RowPosterior  # one row per id
     prior: RowPosterior  # one row: that of an unknown id, whose position is −1
-    # number of ratings, and standard deviations of positions: ``core.work.MeasureSpreads``
+    # Number of ratings, and standard deviations of positions: ``core.work.MeasureSpreads``
     measured: FloatArray | None = None
 
     @classmethod

@@ -28,9 +28,8 @@ from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.settings import available_cores, is_integer
 
 Numbers = NDArray[np.int64]
-Seen = tuple[
-    Numbers, NDArray[np.int32]
-]  # row i has seen the partners positions[pointers[i] : pointers[i + 1]]
+# Row i has seen the partners positions[pointers[i] : pointers[i + 1]]
+Seen = tuple[Numbers, NDArray[np.int32]]
 
 ROWS_PER_SLICE = 1024  # that one thread ranks at a time
 TILE_ROWS = 256

@@ -57,15 +57,13 @@ class Plot:
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
         text = io.StringIO()
-        with rc_context(
-            {**STYLE, "svg.hashsalt": self.title, "svg.fonttype": "path"}
-        ):  # ids differ between plots
+        # Ids differ between plots
+        with rc_context({**STYLE, "svg.hashsalt": self.title, "svg.fonttype": "path"}):
             figure = Figure(figsize=SIZE)
             FigureCanvasSVG(figure)
             self.draw(figure.add_subplot())
-            ConstrainedLayoutEngine().execute(
-                figure
-            )  # once: a figure with a layout engine is drawn twice
+            # Once: a figure with a layout engine is drawn twice
+            ConstrainedLayoutEngine().execute(figure)
             figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
         markup = text.getvalue()
         markup = markup[markup.index("<svg") :].replace(
@@ -226,9 +224,8 @@ def _scores(scores: Record, axes: Axes) -> None:
     high = centres[min(np.searchsorted(inside, 0.999), len(centres) - 1)]
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.set_xlim(low - 2 * scores["width"], high + 2 * scores["width"])
-    axes.set_ylim(
-        0, 1.3 * max(np.max(scores[name]) for name in ("positive", "negative")) / total
-    )  # and the legend
+    # And the legend
+    axes.set_ylim(0, 1.3 * max(np.max(scores[name]) for name in ("positive", "negative")) / total)
     axes.set(xlabel="score", ylabel="share of ratings")
     axes.legend(loc="upper left")
 

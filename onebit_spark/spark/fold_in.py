@@ -203,9 +203,8 @@ def side_frame(factors: SparkFactors, who: Who, table: pa.Table) -> DataFrame:
 def _with_new(
     factors: SparkFactors, given: NewRatings, who: Who, means: IdLines | None
 ) -> DataFrame | None:
-    """The factor table with the new rows, computed and kept by the executors;
-
-    None if there is no new row.
+    """The factor table with the new rows, computed and kept by the executors; None if there is no
+    new row.
     """
     info = factors.info
     ratings = rating_lines(given.frame, given.columns)

@@ -690,9 +690,8 @@ def _write_factors(factors: DataFrame, folder: Location, small: bool) -> None:
     with Spark.
     """
     if small:
-        with suppress(
-            pa.ArrowNotImplementedError, pa.ArrowInvalid
-        ):  # ids of a type that only Spark can write
+        # Ids of a type that only Spark can write
+        with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):
             _write_parquet(collected_factors(factors), folder)
             return
     factors.write.parquet(folder.uri)

@@ -65,9 +65,8 @@ class SparkFactors:
     users: DataFrame  # see ``model_info``
     items: DataFrame
     columns: Mapping[Who, str]  # ``userCol`` and ``itemCol``
-    collected: list[tuple[ModelSide, ModelSide]] = field(
-        default_factory=list
-    )  # both tables on the driver, or nothing
+    # Both tables on the driver, or nothing
+    collected: list[tuple[ModelSide, ModelSide]] = field(default_factory=list)
 
     def of(self, who: Who) -> DataFrame:
         return self.users if who == "user" else self.items
@@ -237,7 +236,7 @@ def known_pair(prefix: str) -> Column:
 
 # ---- ratings that a model is judged by ---------------------------------------------------------
 
-# up to so many ratings the driver holds all scores: 35 bytes per rating, and its group
+# Up to so many ratings the driver holds all scores: 35 bytes per rating, and its group
 COLLECT_LIMIT = 5_000_000
 SCORED_BYTES = 60  # of a rating with its scores on its way to the driver, about
 

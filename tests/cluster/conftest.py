@@ -15,9 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def bare_python(folder):
-    """The dependencies by PYTHONPATH:
-
-    .pth files are not read there, so an editable install stays invisible.
+    """The dependencies by PYTHONPATH: .pth files are not read there, so an editable install stays
+    invisible.
     """
     site_packages = Path(pyspark.__file__).parents[1]
     script = folder / "python"

@@ -232,9 +232,8 @@ def test_ids_in_json_keep_their_types(results):
 
 
 def test_weights_of_zero_count_nowhere(results):
-    """A quarter of the 300 ratings has weight 0, the others .5, 1 and 1.5:
-
-    225 are fitted or held out.
+    """A quarter of the 300 ratings has weight 0, the others .5, 1 and 1.5: 225 are fitted or held
+    out.
     """
     folder = results.after("weighted", "weighted measured", "weighted csv")
     info, document = (

@@ -29,10 +29,11 @@ LEFT_BEHIND = {  # expressions that hold at the end
     "streaming.md": 'Path("models/batch-0/metadata.json").exists()',
 }
 
+# Beyond the package and its extra `all`
 NEEDS = {
     "mlflow.md": ["mlflow"],
     "sklearn.md": ["sklearn", "mapie"],
-}  # beyond the package and its extra `all`
+}
 
 PAGES = [guide for guide in GUIDES if list(snippets(guide))]
 BY_DEFAULT = "serving.md"  # has snippets of each kind; the other guides are slow

@@ -191,9 +191,8 @@ def test_a_full_disk_leaves_the_old_output(request, small, tmp_path, monkeypatch
     if runtime == "spark":
         request.getfixturevalue("spark")
     pairs = small / "predictions"
-    table = pq.read_table(pairs).replace_schema_metadata(
-        None
-    )  # Spark would read the columns from there
+    # Spark would read the columns from there
+    table = pq.read_table(pairs).replace_schema_metadata(None)
     ratings = write(
         tmp_path / "ratings",
         table.select(["user", "item"]).append_column("label", table["prediction"]),

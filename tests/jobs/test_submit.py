@@ -156,9 +156,8 @@ def test_bad_data_ends_with_one_line_after_spark_stopped(folder, ratings):
 def test_bad_arguments_end_before_spark_starts(folder):
     done = submit("fit", "--ratings", folder / "ratings.csv", "--rank", "0")
     assert done.returncode == 2
-    lines = [
-        line for line in done.stdout.splitlines() if " INFO ShutdownHookManager" not in line
-    ]  # of Spark 4.0
+    # Of Spark 4.0
+    lines = [line for line in done.stdout.splitlines() if " INFO ShutdownHookManager" not in line]
     assert lines[-1] == (
         "error: 2 problems: (1) --output is required; (2) --rank must be an integer of at least 1 "
         "or auto, not 0"
@@ -314,9 +313,8 @@ def test_processes_that_compile_end_with_the_job(tmp_path, number):
         return alive.count(str(job.pid))
 
     with started(command, log, env={"ONEBIT_CACHE": str(tmp_path / "cache")}) as job:
-        wait_for(
-            lambda: processes() > 3, job, log
-        )  # the job, the process that it starts, and two that compile
+        # The job, the process that it starts, and two that compile
+        wait_for(lambda: processes() > 3, job, log)
         os.kill(job.pid, number)
         assert job.wait(60) == (-number if number == signal.SIGKILL else 128 + number)
         ended = time.monotonic()

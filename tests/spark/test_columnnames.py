@@ -74,12 +74,13 @@ def test_case_does_not_count_in_the_tables_of_jobs(spark, tmp_path):
         "user",
         "item",
     ]
+    # An id stays text
     assert (
         read_features(SparkRuntime(spark), request, {"user": "user", "item": "item"})[
             "user"
         ].first()["USER"]
         == "01"
-    )  # an id stays text
+    )
 
 
 @pytest.mark.usefixtures("case_counts")

@@ -64,9 +64,8 @@ def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, wh
 
 
 def test_a_small_result_size_means_several_collects(ratings, whole, monkeypatch):
-    """Text is weighed by its length:
-
-    4 bytes and an offset of 4 here. Each collect is over some of the partitions.
+    """Text is weighed by its length: 4 bytes and an offset of 4 here. Each collect is over some of
+    the partitions.
 
     On Spark Connect the number of partitions is not available.
     """
@@ -309,9 +308,8 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
             Terms(),
             counted=counted,
         )
-    assert (
-        estimator.fit(source).info.n_ratings <= ratings.count()
-    )  # nothing is left over for the next fit
+    # Nothing is left over for the next fit
+    assert estimator.fit(source).info.n_ratings <= ratings.count()
 
 
 @SLOW

@@ -1,6 +1,5 @@
-"""OneBitCompletion among pyspark.ml's own:
-
-Params, pipelines, searches, persistence, and code written for ALS.
+"""OneBitCompletion among pyspark.ml's own: Params, pipelines, searches, persistence, and code
+written for ALS.
 """
 
 import numpy as np
@@ -182,9 +181,8 @@ def test_param_maps_and_train_validation_split(ratings, tmp_path):
     search = TrainValidationSplit(
         estimator=completion, estimatorParamMaps=grid, evaluator=accuracy, seed=2
     )
-    assert (
-        max(search.fit(ratings).validationMetrics) > 0.5
-    )  # on 57 ratings: a standard error of .07
+    # On 57 ratings: a standard error of .07
+    assert max(search.fit(ratings).validationMetrics) > 0.5
 
 
 # ---- persistence -------------------------------------------------------------------------------

@@ -287,9 +287,8 @@ def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, quick_fit, exc
     """Same layout, same ids: the blocks are the same, so is every number. ``test_driver.py`` has
     the driver.
     """
-    arranged = ratings.orderBy(F.rand(1)).repartition(
-        20, "label"
-    )  # most of the partitions are empty
+    # Most of the partitions are empty
+    arranged = ratings.orderBy(F.rand(1)).repartition(20, "label")
     assert_same_bits(estimator(exchange, maxIter=1).fit(arranged), quick_fit(exchange))
 
 

@@ -117,10 +117,11 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
             exchanges.append(
                 plan.count("Exchange hashpartitioning(key#") - plan.count("InMemoryRelation")
             )
+    # Users to their own blocks; then to their routes, and from there to the blocks of items
     assert exchanges == [
         1,
         2,
-    ]  # users to their own blocks; then to their routes, and from there to the blocks of items
+    ]
 
 
 @pytest.mark.connect
@@ -138,9 +139,8 @@ def test_on_connect_ratings_stay_and_nothing_stays_behind(spark, ratings, tmp_pa
             "rows", lambda *_: None, {"rows": own}, partners
         )._explain_string()
         assert views(spark)
-    assert (
-        plan.count("InMemoryRelation") == 2
-    )  # the blocks of rows and the routes of columns, and not their sources
+    # The blocks of rows and the routes of columns, and not their sources
+    assert plan.count("InMemoryRelation") == 2
     assert "ENSURE_REQUIREMENTS" not in plan
     assert not views(spark)
     assert dict(spark.conf.getAll) == before
@@ -172,21 +172,19 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
     completion.execution = lambda: execution
     model = completion.fit(ratings)
     left = list(tmp_path.iterdir())
-    assert [path.name.endswith("-model") for path in left] == [
-        True
-    ]  # the model reads its factors there
+    # The model reads its factors there
+    assert [path.name.endswith("-model") for path in left] == [True]
     assert model.users.count() == 70
     predictions = model.transform(ratings).select("user", "score")
     del model
     gc.collect()
     TemporaryFolders.of(spark).delete_unread()  # as the next fit does
-    assert (
-        list(tmp_path.iterdir()) == left
-    )  # the model is gone, its predictions are still to be computed
+    # The model is gone, its predictions are still to be computed
+    assert list(tmp_path.iterdir()) == left
     assert predictions.count() == 1500
     del predictions
     deadline = time.monotonic() + 60
-    # the JVM hears later of what is released here
+    # The JVM hears later of what is released here
     while list(tmp_path.iterdir()) and time.monotonic() < deadline:
         gc.collect()
         TemporaryFolders.of(spark).delete_unread()

@@ -97,9 +97,8 @@ def test_an_initial_models_ratings_are_not_fresh(parts, model):
         with pytest.raises(RequestError, match=SEEN):
             fresh(fit, seen)
     assert fresh(again, held_out)["checked"]
-    with pytest.raises(
-        RequestError, match=SEEN
-    ):  # fitted, and then folded in: that is not rated twice
+    # Fitted, and then folded in: that is not rated twice
+    with pytest.raises(RequestError, match=SEEN):
         fresh(model.foldIn(fitted), fitted)
 
 

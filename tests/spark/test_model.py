@@ -231,9 +231,8 @@ def test_integral_widths_interchange(spark, make_fit, make_model, model_type, in
 
 def test_an_id_beyond_the_models_width_is_unknown(spark, make_fit, make_model):
     model = make_model(id_types={"user": "int", "item": "int"})
-    df = pairs(spark).withColumn(
-        "user", F.col("user") + 2**32
-    )  # would be a known id after a silent cast
+    # Would be a known id after a silent cast
+    df = pairs(spark).withColumn("user", F.col("user") + 2**32)
     assert_same_as_fit(model.transform(df), make_fit(), users=np.full(10, 99))
 
 

@@ -171,9 +171,8 @@ def test_what_spark_must_read(spark, folder):
     }
     assert not [name for name, other in others.items() if rating_files(other, columns)]
     assert rating_files(held_out[0], Columns(label="liked")) is None
-    assert (
-        rating_files(ratings, Columns(item="group")) is None
-    )  # stands in the names of the folders
+    # Stands in the names of the folders
+    assert rating_files(ratings, Columns(item="group")) is None
     kept = spark.read.parquet(folder).cache()
     try:
         assert rating_files(kept, columns) is None

@@ -92,9 +92,8 @@ def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
         ]
         (one,) = matching
         assert_same_figures(one, item, "group")
-    assert (
-        certified.certificate["headline"] is None
-    )  # no certificate is about all pairs that are predicted
+    # No certificate is about all pairs that are predicted
+    assert certified.certificate["headline"] is None
     for one in found:  # the model kept no sketch of its ratings
         assert one["freshness"] == {"checked": False, "reason": UNKNOWN}
         assert (
@@ -188,9 +187,8 @@ def test_beyond_what_can_be_collected(make_known, ratings, certified, monkeypatc
 def test_which_error_rate_and_under_which_name(spark, ratings, certified, tmp_path):
     model = certified.copy()
     strangers = spark.createDataFrame([(1, 1), (1, 99)], "user long, item long")
-    assert (
-        not model.copy().setMaxError(0.001).transform(ratings).where("answered").head(1)
-    )  # could not be met
+    # Could not be met
+    assert not model.copy().setMaxError(0.001).transform(ratings).where("answered").head(1)
     renamed = model.copy().setAnsweredCol("sure")
     assert renamed.transform(strangers).columns[-1] == "sure"
     assert "answered" not in model.copy().setAnsweredCol("").transform(strangers).columns

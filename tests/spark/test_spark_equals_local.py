@@ -168,10 +168,11 @@ def test_the_same_figures(spark, data, model, tmp_path, monkeypatch):
     assert here.pop("auc_error") == 0
     assert 0 < error < 0.5
     assert abs(here.pop("auc") - binned.pop("auc")) <= error + 1e-12
+    # The ratings of a bin count as ties
     for name in (
         "average_precision",
         "negative_average_precision",
-    ):  # the ratings of a bin count as ties
+    ):
         assert here.pop(name) == pytest.approx(binned.pop(name), abs=1e-4)
     assert_alike(here, binned)
 
@@ -287,9 +288,8 @@ def test_ids_in_files_of_spark(spark, make_model, tmp_path, on_executors, id_typ
     model.save(str(tmp_path / "m"))
     served = onebit_spark.load(tmp_path / "m")
     assert_same(served, model.transform(ids).toArrow())
-    assert (
-        served.users.positions(asked_ids(values, served.users.ids.type, "the ids")).min() == 0
-    )  # none is unknown
+    # None is unknown
+    assert served.users.positions(asked_ids(values, served.users.ids.type, "the ids")).min() == 0
 
 
 def test_recommendations(spark, make_named, tmp_path):

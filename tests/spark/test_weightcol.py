@@ -165,9 +165,8 @@ def test_the_memory_of_the_driver_counts_them(ratings):
     form = form_of(FitConfig(rank=2))
     n = 1_000_000
     plain, weighted = (estimate_size(ratings, Columns(weight=name)) for name in (None, "w"))
-    assert (
-        weighted.bytes_per_rating == plain.bytes_per_rating + 8 + 1 / 8
-    )  # and a bit that it is there
+    # And a bit that it is there
+    assert weighted.bytes_per_rating == plain.bytes_per_rating + 8 + 1 / 8
     limits = DriverLimits(2**40, 2**40, 2 * 30 * n + 2**28, local=True)
     assert isinstance(
         driver_exchange("auto", SizeEstimate(n, 0.0), 0, form, limits, None), Exchange

@@ -33,9 +33,8 @@ def scale(prior, second_moment, count):
     100.
     """
     x = np.linspace(-40, 40, 40_001)
-    log_prior = (
-        DENSITY[prior.name](prior.alpha, prior.beta).logpdf(np.exp(x)) + x
-    )  # the density of x
+    # The density of x
+    log_prior = DENSITY[prior.name](prior.alpha, prior.beta).logpdf(np.exp(x)) + x
     log_rho = log_prior - 0.5 * count * x - 0.5 * second_moment * np.exp(-x)
     log_rho -= log_rho.max()
     log_rho -= np.log(np.sum(np.exp(log_rho)) * (x[1] - x[0]))

@@ -22,9 +22,8 @@ from onebit_spark.engines.cuda.device import text_of
 from support import cudasanitized
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
-SANITIZER = os.environ.get(
-    "ONEBIT_SANITIZER"
-)  # a tool of compute-sanitizer: then the kernels run on a GPU
+# A tool of compute-sanitizer: then the kernels run on a GPU
+SANITIZER = os.environ.get("ONEBIT_SANITIZER")
 COMPILER = shutil.which("g++") or shutil.which("c++")
 KERNEL = re.compile(
     r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)'

@@ -168,9 +168,8 @@ def test_steps_over_all_ratings(both):
             < 1e-6
         )
         assert (found.errors, found.n) == (expected.errors, expected.n)
-        assert (
-            np.abs(found.margins - expected.margins).sum() < 0.01 * expected.total_weight
-        )  # neighbouring bins
+        # Neighbouring bins
+        assert np.abs(found.margins - expected.margins).sum() < 0.01 * expected.total_weight
         with here.restricted(split) as part, there.restricted(split) as other:
             assert other.engine.n_ratings == part.engine.n_ratings
             for side in SIDES:
@@ -191,9 +190,8 @@ def test_steps_over_all_ratings(both):
             each.engine.over_ratings(work, *each.posteriors.values()) for each in (here, there)
         )
         assert found.sum() == expected.sum()
-        assert np.abs(found - expected).sum() <= 2 * max(
-            4, 0.005 * expected.sum()
-        )  # neighbouring bins
+        # Neighbouring bins
+        assert np.abs(found - expected).sum() <= 2 * max(4, 0.005 * expected.sum())
 
 
 def test_positions(both):

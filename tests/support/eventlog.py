@@ -79,7 +79,6 @@ class EventLog:
 
     def _jobs(self, phase):
         wanted = f"onebit_spark: {phase}"
-        jobs = [
-            job for job in self.events("JobStart") if job["Stage IDs"]
-        ]  # no stages: an empty table was asked for
+        # No stages: an empty table was asked for
+        jobs = [job for job in self.events("JobStart") if job["Stage IDs"]]
         return [job for job in jobs if job["Properties"].get("spark.job.description") == wanted]

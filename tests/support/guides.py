@@ -70,9 +70,8 @@ class Snippet:
 
     @property
     def job(self):
-        """(job, its flags) of ``spark-submit jobs/fit.py …`` or ``onebit-spark fit …``;
-
-        None of another command.
+        """(job, its flags) of ``spark-submit jobs/fit.py …`` or ``onebit-spark fit …``; None of
+        another command.
         """
         words = self.words
         for at, word in enumerate(words):

@@ -101,9 +101,8 @@ def one_fit(world, rng, n, config, terms):
     """
     cells, labels = world.ratings(rng, n)
     rows, cols = (index[cells] for index in world.pairs)
-    coin = (
-        rng.random(world.signs.size) < HELD_OUT
-    )  # thrown per cell, before any rating is looked at
+    # Thrown per cell, before any rating is looked at
+    coin = rng.random(world.signs.size) < HELD_OUT
     held = coin[cells]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
@@ -288,7 +287,7 @@ def later(one, config, n, switch, repeats, terms, seed=0, **more):
 
 # ---- certified precision -----------------------------------------------------------------------
 
-# world ─► share of positive cells, how often a label is switched, requested precisions of
+# World ─► share of positive cells, how often a label is switched, requested precisions of
 # positives, and of negatives
 CALLING = {
     "balanced": (0.5, 0.05, (0.9, 0.8), 0.9),

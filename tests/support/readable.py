@@ -153,10 +153,7 @@ def tau(xi):
 
 
 def logistic_row(row, mean, covariance, relaxation=1.0):
-    """The exact update of Section 5 with a full covariance:
-
-    V = A⁻¹; the mean goes ω times the way.
-    """
+    """The exact update of Section 5 with a full covariance: V = A⁻¹; the mean goes ω times the way."""
     system, right = _logistic_system(row, mean, covariance)
     new_covariance = np.asarray(np.linalg.inv(system), np.float64)
     new_mean = mean + relaxation * (new_covariance @ right - mean)

@@ -27,10 +27,11 @@ SUBMIT += [
     "--conf",
     "spark.sql.codegen.wholeStage=false",
 ]
+# As in the session of the other tests
 SUBMIT += [
     "--conf",
     "spark.sql.codegen.factoryMode=NO_CODEGEN",
-]  # as in the session of the other tests
+]
 
 
 def environment(**more):
@@ -163,7 +164,6 @@ def run_job(command, folder, runtime="spark"):
         arguments += ["--output", f"{folder}/absent-0"]
     with pytest.MonkeyPatch.context() as patch:
         if runtime == "spark":
-            patch.setenv(
-                "PYSPARK_GATEWAY_PORT", "0"
-            )  # as under spark-submit: only Spark can tell what a path means
+            # As under spark-submit: only Spark can tell what a path means
+            patch.setenv("PYSPARK_GATEWAY_PORT", "0")
         return run_here(job, *arguments, runtime=runtime)

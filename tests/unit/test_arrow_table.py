@@ -52,9 +52,8 @@ def test_a_file(tmp_path):
         "a.json",
         "file",
     )
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [
-        "a.json"
-    ]  # nothing half-written is left
+    # Nothing half-written is left
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.json"]
     there.delete()
     there.delete()
     assert not there.exists()
@@ -146,9 +145,8 @@ FILES = {
 def test_formats_by_their_ending(tmp_path, name):
     (tmp_path / name).write_bytes(FILES[name])
     table = open_table(str(tmp_path / name))
-    expected = (
-        TEXT if "sv" in name.lower() else LIKES.select(sorted(LIKES.schema.names))
-    )  # as Spark orders JSON
+    # As Spark orders JSON
+    expected = TEXT if "sv" in name.lower() else LIKES.select(sorted(LIKES.schema.names))
     assert table.table() == expected
     assert open_table(f"file:{tmp_path}/{name}").table() == expected
 
@@ -325,9 +323,8 @@ def test_data_frames():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(LIKES.to_pydict())
     assert ArrowTable.of(frame).table() == LIKES
-    assert (
-        ArrowTable.of(frame[frame.index > 0]).table() == LIKES[1:]
-    )  # the numbers of the lines are no column
+    # The numbers of the lines are no column
+    assert ArrowTable.of(frame[frame.index > 0]).table() == LIKES[1:]
     with pytest.raises(
         RequestError, match="must be an Arrow table, or a DataFrame of pandas or polars, not a list"
     ):

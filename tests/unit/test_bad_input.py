@@ -112,9 +112,8 @@ def test_bad_arrays(defect):
 @pytest.mark.parametrize("index", [1e300, 2**62, 2**40], ids=repr)
 @pytest.mark.parametrize("side", ["rows", "cols"])
 def test_an_index_beyond_what_a_block_can_hold(side, index):
-    """Refused before anything of that size is allocated:
-
-    2³⁰ rows or columns are the limit of the format.
+    """Refused before anything of that size is allocated: 2³⁰ rows or columns are the limit of the
+    format.
     """
     (complaint,) = complaints(**{side: [0, 1, 1, index]})
     assert side in complaint

@@ -42,9 +42,8 @@ from onebit_spark.engines.start import Multiply
 from onebit_spark.settings import FitConfig
 
 triples = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans()), max_size=60)
-shapes = st.tuples(
-    st.integers(8, 11), st.integers(6, 9)
-)  # a few rows and columns beyond the ratings
+# A few rows and columns beyond the ratings
+shapes = st.tuples(st.integers(8, 11), st.integers(6, 9))
 
 
 def make(ratings, shape):
@@ -181,9 +180,8 @@ def test_bad_weights_and_too_many_columns_are_refused():
     ):
         with pytest.raises(error, match=words):
             RatingBlock.from_coordinates(rows, rows, positive, (2, 2), weights)
-    with pytest.raises(
-        ValueError, match="at most 2\\^30 columns"
-    ):  # before anything of that size is allocated
+    # Before anything of that size is allocated
+    with pytest.raises(ValueError, match="at most 2\\^30 columns"):
         RatingBlock.from_coordinates(rows, rows, positive, (2, MAX_COLUMNS + 1))
 
 

@@ -85,9 +85,8 @@ def test_the_sums_are_those_of_the_ratings_that_were_not_chosen(choices, weighte
     expected, _ = np.histogram(
         np.clip(margins, -WIDEST, np.nextafter(WIDEST, 0)), edges, weights=weights
     )
-    assert (
-        np.abs(found.margins - expected).sum() < 0.01 * weights.sum()
-    )  # a margin at the edge of a bin may be rounded
+    # A margin at the edge of a bin may be rounded
+    assert np.abs(found.margins - expected).sum() < 0.01 * weights.sum()
     assert found.margins.sum() == pytest.approx(weights.sum())
 
 

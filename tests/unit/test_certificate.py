@@ -167,9 +167,8 @@ def test_certificates_hold(few_draws, loss, repeats):
     for name in set(violated) - BROKEN:
         assert violated[name][0] <= allowed(repeats), name
     if repeats >= 400:
-        assert (
-            violated["holdout"][0] >= binom.isf(1 - 1e-3, repeats, DELTA / 3) / repeats
-        )  # exact, not loose
+        # Exact, not loose
+        assert violated["holdout"][0] >= binom.isf(1 - 1e-3, repeats, DELTA / 3) / repeats
     assert violated["fitted"][0] > allowed(repeats)
 
 
@@ -520,9 +519,8 @@ def test_requests_share_delta():
     unshared = [
         violations(sequence(DELTA), flat, [r], n=1500 + 40 * k) for k, r in enumerate(several)
     ]
-    assert 1 - np.prod(1 - np.array(unshared)) > most(
-        REPEATS
-    )  # four independent requests at the whole δ each
+    # Four independent requests at the whole δ each
+    assert 1 - np.prod(1 - np.array(unshared)) > most(REPEATS)
 
 
 @pytest.mark.slow
@@ -611,9 +609,8 @@ def test_requests_of_precisions():
 
 
 def test_the_test_of_a_rare_class_begins_where_its_ratings_might_be():
-    """With 10% positives of 2000, about 200 calls can be right:
-
-    240 calls could not have a precision of .9.
+    """With 10% positives of 2000, about 200 calls can be right: 240 calls could not have a
+    precision of .9.
     """
     fewest = fewest_answered(0.1, 0.05)
     start = first_level(SHARES, 2000, 0.1, 0.05, 0.1)
@@ -723,9 +720,8 @@ def test_the_limit_of_what_is_found_holds_at_all_thresholds_at_once(n):
         broken += any(
             found_limit(found, n, DELTA) > share for found, share in zip(k, t, strict=True)
         )
-        pointwise += bool(
-            np.any(binom.sf(k - 1, n, t) <= DELTA)
-        )  # Clopper–Pearson at each threshold
+        # Clopper–Pearson at each threshold
+        pointwise += bool(np.any(binom.sf(k - 1, n, t) <= DELTA))
     assert 0.5 * DELTA < broken / 2000 <= most(2000)
     assert pointwise / 2000 > 0.5
     assert found_limit(0, 0, DELTA) == 0

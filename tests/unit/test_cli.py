@@ -50,9 +50,8 @@ def here(tmp_path, monkeypatch):
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(jobrun, "spark_session", no_spark)
-    monkeypatch.setattr(
-        jobrun, "in_background", lambda *_: None
-    )  # its thread would outlive the test
+    # Its thread would outlive the test
+    monkeypatch.setattr(jobrun, "in_background", lambda *_: None)
     return tmp_path
 
 
@@ -482,9 +481,8 @@ def test_what_is_certainly_local(monkeypatch):
     assert str(local_path("a/b")) == "a/b"
     assert str(local_path("file:///a/b")) == "/a/b"
     assert local_path("hdfs://host/a") is None
-    monkeypatch.setenv(
-        "PYSPARK_GATEWAY_PORT", "1"
-    )  # under spark-submit the default file system may be another
+    # Under spark-submit the default file system may be another
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert local_path("a/b") is None
     assert str(local_path("file:/a/b")) == "/a/b"
 

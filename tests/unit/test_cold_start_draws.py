@@ -71,9 +71,8 @@ def expected(fit, row_known, col_known, rng):
         if known:
             sides.append(rng.multivariate_normal(side.location[KNOWN], side.covariance[KNOWN], N))
             continue
-        implicit_mean, implicit_variance = scales.moments.implicit_moments(
-            name
-        )  # by implicit features
+        # By implicit features
+        implicit_mean, implicit_variance = scales.moments.implicit_moments(name)
         x = implicit_mean + rng.normal(size=gamma.shape) * np.sqrt(gamma + implicit_variance)
         if intercepts:
             mu = (

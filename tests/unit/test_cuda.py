@@ -67,9 +67,8 @@ def test_the_same_fit_as_on_the_cpu(name):
         for place in ("cpu", "cuda")
     )
     np.testing.assert_allclose(there.objective_history, here.objective_history, rtol=1e-6)
-    cells = [
-        index.ravel() for index in np.indices((ROWS + 1, COLUMNS))
-    ]  # the last row has no rating
+    # The last row has no rating
+    cells = [index.ravel() for index in np.indices((ROWS + 1, COLUMNS))]
     np.testing.assert_allclose(there.score(*cells), here.score(*cells), atol=1e-4)
     for who in ("user", "item"):
         one, two = (fit.positions(who, 1) for fit in (here, there))

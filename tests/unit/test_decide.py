@@ -71,9 +71,8 @@ def test_slices_of_fits_on_executors_go_to_the_driver_by_the_same_rule():
         (2 * 10**6 + 1, few, None, False),
     ):
         assert takes_slice(False, FORM, driver, most, n, 2000) == taken
-    assert not takes_slice(
-        True, FORM, few, None, 2 * 10**6, 2000
-    )  # the weights are collected as well
+    # The weights are collected as well
+    assert not takes_slice(True, FORM, few, None, 2 * 10**6, 2000)
     assert not takes_slice(False, FORM, DRIVER, None, 10**6, 4 * 10**6)
 
 

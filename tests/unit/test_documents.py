@@ -30,10 +30,11 @@ def test_every_file_that_is_named_exists(document):
     named = set(
         re.findall(r"`([\w/.-]+\.(?:py|md|toml|cu))`", (ROOT / document).read_text("utf-8"))
     )
+    # To be made by the reader
     written = {
         "onebit_spark/core/losses/yours.py",
         "onebit_spark/core/priors/your_prior.py",
-    }  # to be made by the reader
+    }
     absent = [
         name
         for name in sorted(named - written)
@@ -92,6 +93,7 @@ JOBS = {
     "positions": PositionsRequest,
     "evaluate": EvaluateRequest,
 }
+# Spark's own flags
 SUBMIT = {
     "--master",
     "--deploy-mode",
@@ -99,7 +101,7 @@ SUBMIT = {
     "--archives",
     "--py-files",
     "--properties-file",
-}  # Spark's own flags
+}
 SNIPPETS = [snippet for guide in GUIDES for snippet in snippets(guide)]
 COMMANDS = [
     each

@@ -32,7 +32,6 @@ LARGEST_RISE = {"float64": 1e-9, "float32": 1e-6}  # of the objective, relative
 )
 def test_objective_never_rises(kind, loss, prior, intercepts, precision, request):
     """40 iterations of the simulations, where logistic fits decrease by less than 1e−6 at the end;
-
     12 of MovieLens.
     """
     data = simulated("A2", shape=(60, 50)) if kind == "small" else data_named(kind, request)
@@ -65,9 +64,8 @@ def test_objective_does_not_rise_at_the_end_either(loss, precision):
     ["A2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("B3", "MovieLens-100K"))],
 )
 def test_mm_ends_no_higher_than_gradient_descent(kind, prior, intercepts, request):
-    """The same number of iterations of each;
-
-    Algorithm 1's gradient, which descends on the whole, is the yardstick.
+    """The same number of iterations of each; Algorithm 1's gradient, which descends on the whole,
+    is the yardstick.
     """
     data = data_named(kind, request)
     iterations = 20 if kind == "MovieLens-100K" else 60
@@ -118,20 +116,17 @@ def test_the_effective_rank_is_by_strength_alone():
     """
     location = np.array([[3.0, 0.2, 0.02, 0.009]] * 4)
     rows = RowPosterior.isotropic(location, 0.1, "spread", False)
-    assert factors_in_use(rows.column_norms, rows.column_norms, 4, 4).tolist() == [
-        0
-    ]  # 9, .04, .0004, …
+    # 9, .04, .0004, …
+    assert factors_in_use(rows.column_norms, rows.column_norms, 4, 4).tolist() == [0]
     assert factors_in_use(np.array([3.0, 1e-3, 2.0]), np.array([2.0, 1.0, 4.0]), 4, 1).tolist() == [
         0,
         2,
     ]
     weaker = RowPosterior.isotropic(location * [0.1, 1, 1, 1], 0.1, "spread", False)
-    assert (
-        len(factors_in_use(weaker.column_norms, weaker.column_norms, 4, 4)) == 2
-    )  # .09, .04, .0004, …
-    assert (
-        len(factors_in_use(weaker.column_norms, weaker.column_norms, 20, 20)) == 1
-    )  # .018, .008, …
+    # .09, .04, .0004, …
+    assert len(factors_in_use(weaker.column_norms, weaker.column_norms, 4, 4)) == 2
+    # .018, .008, …
+    assert len(factors_in_use(weaker.column_norms, weaker.column_norms, 20, 20)) == 1
     assert len(factors_in_use(weaker.column_norms, weaker.column_norms, 40, 40)) == 0
 
 
@@ -247,10 +242,11 @@ def test_no_pair_and_one_pair():
         assert np.ravel(method(3, 4))[0] == method([3], [4])[0]
 
 
+# Of the largest |score|; the hinge is less smooth
 SCORE_TOLERANCE = {
     "logistic": 1e-5,
     "hinge": 1e-3,
-}  # of the largest |score|; the hinge is less smooth
+}
 
 
 @pytest.mark.parametrize(
@@ -259,9 +255,8 @@ SCORE_TOLERANCE = {
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 @pytest.mark.parametrize("kind", ["small", pytest.param("MovieLens-100K", marks=pytest.mark.slow)])
 def test_order_and_numbering_change_nothing(kind, loss, prior, intercepts, precision, request):
-    """Ratings shuffled, rows and columns renumbered:
-
-    15 iterations end at the same objective and scores.
+    """Ratings shuffled, rows and columns renumbered: 15 iterations end at the same objective and
+    scores.
     """
     rows, cols, labels = (
         simulated("A2", shape=(100, 80)) if kind == "small" else data_named(kind, request)

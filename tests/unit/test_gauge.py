@@ -213,9 +213,8 @@ def test_the_best_stretch_is_the_minimum(prior, counts):
                 height, bounds=(centre - 8, centre + 8), method="bounded", options={"xatol": 1e-10}
             )
             assert height(np.log(t)) <= best.fun + 1e-12 * abs(best.fun)
-            assert np.log(t) == pytest.approx(
-                best.x, abs=1e-4
-            )  # as near as a flat minimum can be found
+            # As near as a flat minimum can be found
+            assert np.log(t) == pytest.approx(best.x, abs=1e-4)
     if prior == "inverse-gamma":  # the closed form
         root = np.sqrt((m1 - m2) ** 2 * beta**2 + 4 * (alpha + m1) * (alpha + m2) * product)
         np.testing.assert_allclose(

@@ -266,9 +266,8 @@ def test_no_direction_gives_no_step():
     weights[:RANK, :RANK] = rng.random((RANK, RANK))
     nothing = np.zeros((2 * RANK, 2 * RANK))
     assert not CoefStep.best(nothing, nothing[:, :RANK], weights).matrix.any()
-    undefined = CoefStep.best(
-        nothing * np.nan, nothing[:, :RANK], weights
-    )  # the objective will add_implicit_sums
+    # The objective will add_implicit_sums
+    undefined = CoefStep.best(nothing * np.nan, nothing[:, :RANK], weights)
     assert not undefined.matrix.any()
 
 

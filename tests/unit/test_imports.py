@@ -158,9 +158,8 @@ def arrows_of(texts):
 
 
 def circles_of(arrows):
-    """The groups of files that reach each other:
-
-    Tarjan's strongly connected components of two files and more.
+    """The groups of files that reach each other: Tarjan's strongly connected components of two
+    files and more.
     """
     number = {}
     low = {}
@@ -361,12 +360,13 @@ def test_without_tqdm_a_terminal_sees_lines(monkeypatch):
 def test_the_times_are_those_of_the_fits(tmp_path):
     """Not of the jobs, of which one draws a report and predicts."""
     for name, objective, fit in (("driver", 1000.0, 5.0), ("blocks", 1000.0001, 36.0)):
+        # The start is a part of the fit
         seconds = {
             "survey": 3.0,
             "blocking": 1.0,
             "fit": fit,
             "start": 2.0,
-        }  # the start is a part of the fit
+        }
         (tmp_path / name).mkdir()
         info = {"objective_history": [2000.0, objective], "seconds": seconds}
         (tmp_path / name / "metadata.json").write_text(json.dumps(info))

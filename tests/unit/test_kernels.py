@@ -27,6 +27,7 @@ from onebit_spark.core.losses.hinge import floors
 from onebit_spark.core.losses.logistic import softplus_sum, tau_weights
 from onebit_spark.core.posterior import RowPosterior
 
+# 256 is a kernel's chunk; 700 are three, the last one partly filled
 ROW_LENGTHS = (
     0,
     1,
@@ -35,7 +36,7 @@ ROW_LENGTHS = (
     256,
     257,
     700,
-)  # 256 is a kernel's chunk; 700 are three, the last one partly filled
+)
 COLUMNS = 40  # so a row of 255 ratings rates every column several times
 
 
@@ -154,9 +155,8 @@ def check_kernel(make, move, intercepts, kappa, relaxation, mean_lines, precisio
         before = posteriors[side]
         after = posteriors[side].copy()
         prior = make_prior(rng, block.n_rows, before.dimension, mean_lines, precision_lines)
-        step = half_step(
-            side, kappa, prior, move, move.covariances, relaxation
-        )  # a plan asks in its last move
+        # A plan asks in its last move
+        step = half_step(side, kappa, prior, move, move.covariances, relaxation)
         sums = loss.update_rows(block, 0, block.n_rows, loss.other_lines(other), after, step)
 
         log_volume = data = 0.0

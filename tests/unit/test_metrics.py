@@ -64,9 +64,8 @@ def test_log_loss_is_finite_and_accurate_at_the_ends():
     assert log_loss([1, -1], [1.0, 0.0]) == pytest.approx(0, abs=2e-15)
     assert log_loss([1], [0.0]) == pytest.approx(-math.log(1e-15))
     assert log_loss([-1], [1.0]) == pytest.approx(-math.log(1e-15), rel=1e-3)
-    assert log_loss([-1], [1e-12]) == pytest.approx(
-        1e-12, rel=1e-9
-    )  # log(1 − p) would keep 4 digits
+    # log(1 − p) would keep 4 digits
+    assert log_loss([-1], [1e-12]) == pytest.approx(1e-12, rel=1e-9)
 
 
 def test_a_score_of_zero_is_an_error():

@@ -79,9 +79,8 @@ def test_clear_labels_weigh_more_than_noisy_ones_and_mere_noise_weighs_less():
         select_model(engine_of(*ratings), config) for ratings in (data("A1"), data("B3"))
     )
     draws = [select_model(engine_of(*noise()), replace(config, seed=seed)) for seed in range(5)]
-    mere = sorted(draws, key=lambda choice: kappa_of(choice.config))[
-        2
-    ]  # a single tenth of mere noise may prefer any κ
+    # A single tenth of mere noise may prefer any κ
+    mere = sorted(draws, key=lambda choice: kappa_of(choice.config))[2]
     assert (
         kappa_of(mere.config)
         <= 0.4
@@ -106,9 +105,8 @@ def test_a_change_is_kept_if_it_gains_a_tenth_of_the_standard_error(ratings):
     best = next(entry for entry in choice.trail if entry["kept"])
     for entry in choice.trail[choice.trail.index(best) + 1 :]:
         gain = best["loss"] - entry["loss"]
-        least = (
-            0.0 if entry["weight"] == best["weight"] else 0.9 * LEAST_GAIN * error
-        )  # the last iterations gain less
+        # The last iterations gain less
+        least = 0.0 if entry["weight"] == best["weight"] else 0.9 * LEAST_GAIN * error
         assert gain > least if entry["kept"] else gain < 1.1 * LEAST_GAIN * error
         best = entry if entry["kept"] else best
     assert choice.holdout.loss == best["loss"]
@@ -133,9 +131,8 @@ def test_the_fit_goes_on_from_the_state_of_the_nine_tenths():
     assert fit.objective_history == [step.objective for step in outcome.history]
     for side, rows in (("rows", fit.rows), ("cols", fit.cols)):
         np.testing.assert_array_equal(rows.location, state.posterior(side).location)
-    assert np.all(
-        np.diff(fit.objective_history) < 0
-    )  # all ratings: the objective falls from the first step on
+    # All ratings: the objective falls from the first step on
+    assert np.all(np.diff(fit.objective_history) < 0)
 
 
 def test_a_planned_end_has_converged_with_as_few_factors_as_there_are_traits():
@@ -194,9 +191,8 @@ def test_steps_are_as_relaxed_as_if_the_fit_had_not_been_divided():
     start = Start({side: parts.posterior(side) for side in SIDES}, half.hierarchy, earlier=6)
     rest = solve(parts, replace(config, max_iter=3), start=start)
     expected = [step.objective for step in through.history[6:]]
-    assert [step.objective for step in rest.history] == pytest.approx(
-        expected, rel=1e-7
-    )  # float32 in between
+    # Float32 in between
+    assert [step.objective for step in rest.history] == pytest.approx(expected, rel=1e-7)
     afresh = solve(parts, replace(config, max_iter=3), start=replace(start, earlier=0))
     assert [step.objective for step in afresh.history] != pytest.approx(expected, rel=1e-6)
 
@@ -446,10 +442,11 @@ def test_a_fit_that_starts_from_another_takes_its_settings():
         1.3,
         False,
     )
+    # Chosen, on ratings that may be these
     assert (choice.candidates, choice.ranks) == (
         len(KAPPA_FACTORS),
         64,
-    )  # chosen, on ratings that may be these
+    )
     assert choice.start is earlier
     assert choice.as_dict() is None
     given = select_model(state, FitConfig(rank=5, likelihood_weight=0.7), earlier)
@@ -524,9 +521,8 @@ def test_features_that_pay_are_kept():
     groups = rng.integers(0, 2, SHAPE[0]), rng.integers(0, 2, SHAPE[1])
     own = groups[0][:, None] == groups[1][None, :]
     rows, cols = np.nonzero(rng.random(SHAPE) < np.where(own, 0.4, 0.1))
-    keep = (
-        rng.random(SHAPE[0]) < 0.5
-    )  # half of the rows have few ratings, and their choice of columns says the most
+    # Half of the rows have few ratings, and their choice of columns says the most
+    keep = rng.random(SHAPE[0]) < 0.5
     few = keep[rows] | (rng.random(len(rows)) < 0.1)
     rows = rows[few]
     cols = cols[few]
@@ -544,9 +540,8 @@ def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():
     terms = Terms(delta=0.1)
     chosen = fitted(data("A2"), config, certify=terms)
     found = {item.name: item for item in chosen.certificates}
-    assert len(chosen.info.weight_losses) < len(
-        KAPPA_FACTORS
-    )  # which of them are tried depends on the labels
+    # Which of them are tried depends on the labels
+    assert len(chosen.info.weight_losses) < len(KAPPA_FACTORS)
     theorem1 = found["theorem1"]
     n = state.engine.n_ratings
     assert theorem1.inputs["grid"] == len(KAPPA_FACTORS)
@@ -733,9 +728,8 @@ def test_keeping(kind, intercept, implicit, factors):
 def test_scales_of_other_factors():
     rng = np.random.default_rng(3)
     implicit = {side: rng.random((2, 3)) for side in ("row_implicit", "col_implicit")}
-    grams = {
-        side: rng.random((9, 9)) for side in ("row_coef_gram", "col_coef_gram")
-    }  # of three vectors each
+    # Of three vectors each
+    grams = {side: rng.random((9, 9)) for side in ("row_coef_gram", "col_coef_gram")}
     moments = Moments(rng.random(3), 0.5, 0.7, 9, 8, **grams, **implicit, ratings=44.0)
     features = {"rows": rng.random((5, 4))}
     scales = HyperPosterior(PRIOR, PRIOR, rng.random(3), 2.0, 3.0, 0.1, 0.2, moments, features)
@@ -753,9 +747,8 @@ def test_scales_of_other_factors():
             getattr(new.moments, name), np.stack([lines[:, 2], [0, 0], lines[:, 0]], axis=1)
         )
     weights = features["rows"]
-    expected = np.stack(
-        [weights[:, 0], weights[:, 3], np.zeros(5), weights[:, 1]], axis=1
-    )  # the intercept stays first
+    # The intercept stays first
+    expected = np.stack([weights[:, 0], weights[:, 3], np.zeros(5), weights[:, 1]], axis=1)
     np.testing.assert_array_equal(new.features["rows"], expected)
     for name in ("row_intercept", "col_intercept", "mean", "mean_variance"):
         assert getattr(new, name) == getattr(scales, name)
@@ -800,13 +793,11 @@ def scores_of(engine_or_posteriors):
     "choices", [{}, {"intercepts": False, "implicit_features": False}], ids=["default", "plain"]
 )
 def test_new_factors_are_singular_vectors_of_the_residuals(weighted, choices, monkeypatch):
-    """ΔL ΔRᵀ ∝ D_r^{−½} U F Σ Vᵀ D_c^{−½} of D_r^{−½} E D_c^{−½}, E_ij = Σ w y σ(−y u);
-
-    Σ w·residual·Δu = .003 Σ w.
+    """ΔL ΔRᵀ ∝ D_r^{−½} U F Σ Vᵀ D_c^{−½} of D_r^{−½} E D_c^{−½}, E_ij = Σ w y σ(−y u); Σ
+    w·residual·Δu = .003 Σ w.
     """
-    monkeypatch.setattr(
-        "onebit_spark.core.spectral.OVERSAMPLING", 87
-    )  # the whole space: no error but rounding
+    # The whole space: no error but rounding
+    monkeypatch.setattr("onebit_spark.core.spectral.OVERSAMPLING", 87)
     state, config, (rows, cols, labels, weights) = rank_two_engine(weighted, **choices)
     before = {side: state.posterior(side) for side in SIDES}
     residuals = weights * labels / (1 + np.exp(labels * scores_of(before)[rows, cols]))

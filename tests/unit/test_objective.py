@@ -70,9 +70,8 @@ def test_objective_is_the_long_formula_at_the_returned_state(loss, prior, interc
 @pytest.mark.parametrize("intercepts", [False, True])
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)
 def test_first_mean_of_the_intercepts_starts_from_unit_scales(loss, intercepts):
-    """After one iteration q(μ) comes from g_b = 1, the start's:
-
-    1/v = 1 + m1. Without intercepts it is the prior.
+    """After one iteration q(μ) comes from g_b = 1, the start's: 1/v = 1 + m1. Without intercepts it
+    is the prior.
     """
     fit = fit_arrays(*ratings(), config_of(loss, intercepts=intercepts, max_iter=1))
     assert fit.scales.mean_variance == pytest.approx(

@@ -242,9 +242,8 @@ def test_the_noise_section_and_its_figure():
 
 
 def test_the_corrected_comparison():
-    """By hand:
-
-    J = 4, s² = 5/3·1e−4, variance of the mean (1/4 + 1/9)·s²; t with 3 degrees of freedom.
+    """By hand: J = 4, s² = 5/3·1e−4, variance of the mean (1/4 + 1/9)·s²; t with 3 degrees of
+    freedom.
     """
     found = paired_comparison([0.01, 0.02, 0.03, 0.04], 1 / 9)
     error = np.sqrt((1 / 4 + 1 / 9) * 5 / 3 * 1e-4)

@@ -39,10 +39,11 @@ def shown(n, stream, seconds=0.1, **options):
 
 
 def test_lines_come_first_last_and_every_ten_iterations():
+    # The last one is not repeated
     assert [len(shown(n, io.StringIO()).splitlines()) for n in (1, 11)] == [
         1,
         2,
-    ]  # the last one is not repeated
+    ]
     lines = shown(25, io.StringIO()).splitlines()
     assert [int(re.match(r"iteration (\d+)", line)[1]) for line in lines] == [1, 11, 21, 25]
     assert lines[0] == "iteration 1: objective 1050, 0.1 s each"

@@ -43,9 +43,8 @@ def by_loops(lists, relevant, n):
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 8), users=st.integers(1, 6))
 def test_the_figures_of_lists(seed, n, users):
     rng = np.random.default_rng(seed)
-    lists = [
-        rng.permutation(12)[: rng.integers(0, n + 1)].tolist() for _ in range(users)
-    ]  # some are shorter
+    # Some are shorter
+    lists = [rng.permutation(12)[: rng.integers(0, n + 1)].tolist() for _ in range(users)]
     relevant = [set(rng.permutation(15)[: rng.integers(1, 10)].tolist()) for _ in range(users)]
     hits = np.array(
         [
@@ -106,9 +105,8 @@ def expected(model, held_out, seen, n=N):
         fresh = [item for item in items if (user, item) not in taken]
         chance = dict(zip(fresh, model.probability(user, fresh), strict=True))
         lists["model"].append(sorted(fresh, key=lambda item, chance=chance: -chance[item]))
-        lists["popularity"].append(
-            sorted(fresh, key=lambda item: -popularity[item])
-        )  # the first of equals
+        # The first of equals
+        lists["popularity"].append(sorted(fresh, key=lambda item: -popularity[item]))
     return len(relevant), {
         name: by_loops(each, list(relevant.values()), n) for name, each in lists.items()
     }

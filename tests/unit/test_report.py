@@ -116,9 +116,8 @@ def test_it_says_what_was_fitted(page):
     ):
         assert text in page
     assert "At most 37.4% &lt;on new ones&gt;." in page
-    assert page.index("<b>seeger, 0.374.</b>") < page.index(
-        "<b>catoni, 0.610.</b>"
-    )  # the headline first
+    # The headline first
+    assert page.index("<b>seeger, 0.374.</b>") < page.index("<b>catoni, 0.610.</b>")
     assert page.count("<svg") == 5
     assert "look better than they are" not in page
 

@@ -20,9 +20,8 @@ from onebit_spark.core.calibration import Calibration
 from onebit_spark.data.locations import ESTIMATOR, VECTORS, Location
 from onebit_spark.model_info import ModelInfo
 
-USERS, ITEMS = (
-    index.ravel() for index in np.indices((30, 20))
-)  # the last two of each were never rated
+# The last two of each were never rated
+USERS, ITEMS = (index.ravel() for index in np.indices((30, 20)))
 KINDS = [
     {"loss": "hinge"},
     {"loss": "logistic"},
@@ -305,9 +304,8 @@ def test_a_newcomer_is_served(make_model, ratings, caplog):
     )
     assert folded.predictions("new", every).equals(alone.predictions("new", every))
     assert folded.recommend("new", 3).equals(alone.recommend("new", 3))
-    np.testing.assert_array_equal(
-        alone.score("unseen", every), model.score("new", every)
-    )  # the prior remains
+    # The prior remains
+    np.testing.assert_array_equal(alone.score("unseen", every), model.score("new", every))
     assert "answered" not in folded.predictions("new", every).column_names
     twice = folded.fold_in(["new", "newer"], [10, 10], [True, False])
     assert len(twice.users.ids) == 30
@@ -341,9 +339,8 @@ def test_labels_of_newcomers(make_model):
         model.fold_in("new", 10, 1, who="film")
 
 
-ROWS, COLS = (
-    index.ravel() for index in np.indices((31, 21))
-)  # 28 × 18 are rated; the shape is 30 × 20
+# 28 × 18 are rated; the shape is 30 × 20
+ROWS, COLS = (index.ravel() for index in np.indices((31, 21)))
 METHODS = ("score", "std", "probability", "predict")
 
 

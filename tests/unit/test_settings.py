@@ -132,9 +132,8 @@ def flags_for(settings):
 
 
 def test_flags_hand_every_setting_on(arguments, monkeypatch):
-    monkeypatch.setattr(
-        "onebit_spark.cli.requests.device_problems", lambda *_: []
-    )  # as if there were a device for all
+    # As if there were a device for all
+    monkeypatch.setattr("onebit_spark.cli.requests.device_problems", lambda *_: [])
     config, execution, terms = (
         unlike_the_default(table) for table in (FitConfig, Execution, Terms)
     )

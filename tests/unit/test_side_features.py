@@ -335,9 +335,8 @@ def test_an_id_without_ratings_gets_the_mean_of_what_implicit_features_say():
 def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest():
     """Rows that have ratings only outside the part get other features: the coding stays."""
     rows, cols, labels = simulated("B3", shape=(200, 150), fraction=0.3)
-    kept = (rows < 100) | (
-        np.random.default_rng(3).random(len(rows)) < 0.02
-    )  # many rows with one rating or two
+    # Many rows with one rating or two
+    kept = (rows < 100) | (np.random.default_rng(3).random(len(rows)) < 0.02)
     ratings = rows[kept], cols[kept], labels[kept]
     block = RatingBlock.from_coordinates(*ratings[:2], ratings[2] > 0, (200, 150))
     split = Split(5, 0.9)

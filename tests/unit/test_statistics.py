@@ -92,9 +92,8 @@ def test_the_sum_of_the_parts_is_the_whole(intercepts):
     total = parts[0] + parts[1] + parts[2]
     whole = statistics(old, posterior, prior, active)
     for field in fields(SideStatistics):
-        times = (
-            3 if field.name in ("log_volume", "data") else 1
-        )  # of_rows was given the same sums three times
+        # Of_rows was given the same sums three times
+        times = 3 if field.name in ("log_volume", "data") else 1
         np.testing.assert_allclose(
             getattr(total, field.name), times * getattr(whole, field.name), atol=1e-13
         )
@@ -137,9 +136,8 @@ def test_the_statistics_of_mapped_rows(intercepts):
     )
     predicted = found(old, posterior, line, explained, implicit_mean).mapped(by)
     for field in fields(SideStatistics):
-        difference = (
-            8 * np.linalg.slogdet(own)[1] if field.name == "log_volume" else 0.0
-        )  # the kernel adds it up
+        # The kernel adds it up
+        difference = 8 * np.linalg.slogdet(own)[1] if field.name == "log_volume" else 0.0
         np.testing.assert_allclose(
             getattr(predicted, field.name) - difference,
             getattr(mapped, field.name),

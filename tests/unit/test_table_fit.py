@@ -961,9 +961,8 @@ def test_ratings_of_unknown_partners_alone_change_nothing(model, who, caplog):
     for ratings in ((users, items, labels), ([], [], [])):
         nobody = model.fold_in(*ratings, who, only_new=True)
         assert len(nobody.factors.side(who).ids) == 0
-        np.testing.assert_array_equal(
-            nobody.score(*pairs), model.score(*pairs)
-        )  # the prior remains
+        # The prior remains
+        np.testing.assert_array_equal(nobody.score(*pairs), model.score(*pairs))
 
 
 def test_features_of_new_ids(likes):

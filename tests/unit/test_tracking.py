@@ -78,13 +78,11 @@ def test_the_model_predicts_without_spark(logged, folder):
     expected = served.predictions(users, items).to_pandas()
     pairs = pd.DataFrame({columns["user"]: users, columns["item"]: items})
     pd.testing.assert_frame_equal(model.predict(pairs), expected)
-    with pytest.raises(
-        Exception, match=f"missing inputs .*{columns['item']}"
-    ):  # MLflow's, by the signature
+    # MLflow's, by the signature
+    with pytest.raises(Exception, match=f"missing inputs .*{columns['item']}"):
         model.predict(pairs[[columns["user"]]])
-    with pytest.raises(
-        RequestError, match=f"no column '{columns['item']}'"
-    ):  # of a model that has none
+    # Of a model that has none
+    with pytest.raises(RequestError, match=f"no column '{columns['item']}'"):
         tracking.ServedPairs(served).predict(pd.DataFrame({columns["user"]: users}))
 
 

@@ -94,7 +94,7 @@ def fit_davenport(
         stationarity = size * max(1.0, 1.0 / step) / max(1.0, float(np.linalg.norm(x)))
         slope = float(np.vdot(gradient, direction))
         share = 1.0
-        # the projection's rounding error is all that is left of a slope ≥ 0
+        # The projection's rounding error is all that is left of a slope ≥ 0
         if stationarity <= tol or slope >= 0:
             break
         at_x = likelihood.observed(x)
@@ -102,9 +102,8 @@ def fit_davenport(
         while (trial := likelihood.value(at_x + share * along)) > max(
             recent
         ) + SUFFICIENT * share * slope:
-            quadratic = (
-                -0.5 * share**2 * slope / (trial - value - share * slope)
-            )  # where the parabola is lowest
+            # Where the parabola is lowest
+            quadratic = -0.5 * share**2 * slope / (trial - value - share * slope)
             share = quadratic if 0.1 * share <= quadratic <= 0.9 * share else 0.5 * share
         x = x + share * direction
         value, new_gradient = likelihood(x)

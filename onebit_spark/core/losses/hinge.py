@@ -1,6 +1,5 @@
-"""The hinge loss:
-
-Definition 1 of the paper and Algorithm 1, with a better solver for the means (docs/MATH.md, §3).
+"""The hinge loss: Definition 1 of the paper and Algorithm 1, with a better solver for the means
+(docs/MATH.md, §3).
 
 The objective is F = λ·AVB. Given the other side it separates over rows, and within a row into two
 convex problems, for the spreads and for the mean. With weights, κ w_l stands in the place of κ in

@@ -240,9 +240,8 @@ def fill_other_moments(location, covariance, out):
 
 @inner
 def _row_moments(x, covariance, fixed, out):
-    """E[x xᵀ] of the row [1, L, b] (or [L, 0]), packed, off-diagonal entries doubled:
-
-    ⟨out, E[z zᵀ]⟩ = E[(x·z)²].
+    """E[x xᵀ] of the row [1, L, b] (or [L, 0]), packed, off-diagonal entries doubled: ⟨out, E[z
+    zᵀ]⟩ = E[(x·z)²].
     """
     size = len(x)
     packed = size * (size + 1) // 2
@@ -337,9 +336,8 @@ def update_rows_full(ratings, span, other_lines, rows, prior, numbers):
                 mean[k] = x[k]
             if fixed:
                 mean[0], mean[size] = 1.0, x[0]
-            for q in range(
-                len(blank)
-            ):  # a copy by slices would compile words for shapes that differ: three seconds
+            # A copy by slices would compile words for shapes that differ: three seconds
+            for q in range(len(blank)):
                 sums[q] = blank[q]
             signed[b] = 0.0
             for lo in range(pointers[i], pointers[i + 1], CHUNK):

@@ -29,9 +29,8 @@ Kernel = Callable[..., None]
 
 INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
 OPTIONS = ("-std=c++17",)
-COMPILERS = ThreadPoolExecutor(
-    8
-)  # threads suffice: the compiler does not hold the interpreter lock
+# Threads suffice: the compiler does not hold the interpreter lock
+COMPILERS = ThreadPoolExecutor(8)
 SPARE = 0.9  # share of the free memory that a fit may use
 
 

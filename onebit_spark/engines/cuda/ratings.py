@@ -39,7 +39,7 @@ class Cuts(NamedTuple):
     """The ratings in tasks of equal length, whatever rows they are of."""
 
     first_rows: Array  # the row of the first rating of each task
-    # rows with more than MANY_TASKS tasks of ratings: a block of threads joins their parts
+    # Rows with more than MANY_TASKS tasks of ratings: a block of threads joins their parts
     many: Array
 
 
@@ -258,9 +258,8 @@ def count_distinct(ratings: DeviceRatings) -> int:
 def keyed_normals(
     ratings: DeviceRatings, width: int, seed: int, deviation: float, numbered: bool
 ) -> Array:
-    """Normals of every row, from a hash of its weights or of its number;
-
-    0 without ratings (``core.spectral``).
+    """Normals of every row, from a hash of its weights or of its number; 0 without ratings
+    (``core.spectral``).
     """
     out = cupy().empty((ratings.n_rows, width))
     keys = (NULL, NULL) if numbered else ratings.row_weights[:2]
@@ -358,9 +357,8 @@ def _sent(
     shape: Sequence[int] | None,
     form: Form,
 ) -> tuple[Array, Array, Array, tuple[int, int]] | None:
-    """Rows, columns, labels as bytes, and the shape;
-
-    None if anything about them is wrong or unusual.
+    """Rows, columns, labels as bytes, and the shape; None if anything about them is wrong or
+    unusual.
     """
     kinds = rows.dtype.kind in "iu" and cols.dtype.kind in "iu" and labels.dtype.kind in "biu"
     if not kinds or not rows.shape == cols.shape == labels.shape or rows.ndim != 1 or not len(rows):

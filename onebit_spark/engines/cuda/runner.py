@@ -582,9 +582,8 @@ def _with_factors(rows: RowPosterior, factors: Array, deviation: float) -> RowPo
     new = rows.dimension + factors.shape[1]
     width = new if rows.kind == "spread" else packed_size(new)
     scale = cp.zeros((rows.n_rows, width), np.float32)
-    scale[:, : rows.scale.shape[1]] = (
-        rows.scale
-    )  # the packed triangle of the first coordinates comes first
+    # The packed triangle of the first coordinates comes first
+    scale[:, : rows.scale.shape[1]] = rows.scale
     for k in range(old, new):
         if rows.kind == "spread":
             scale[:, k] = deviation

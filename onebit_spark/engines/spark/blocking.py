@@ -501,9 +501,8 @@ def chunks(
 ) -> Batches:
     if len(rows) == 0:
         return
-    order = np.argsort(
-        blocks.astype(np.min_scalar_type(int(blocks.max()))), kind="stable"
-    )  # a radix sort
+    # On narrow integers numpy sorts by radix.
+    order = np.argsort(blocks.astype(np.min_scalar_type(int(blocks.max()))), kind="stable")
     ends = np.cumsum(np.bincount(blocks))
     for block, (lo, hi) in enumerate(pairwise([0, *ends.tolist()])):
         if lo < hi:
@@ -737,9 +736,8 @@ class Blocking:
             blocks = cached(built, self.release, StorageLevel.DISK_ONLY)
             lines = blocks.select("key", "n", "checksum", "rated", *REPEATS).toArrow().to_pylist()
         if not is_joined:
-            blocks = truncate_plan(
-                blocks, self.session
-            )  # a truncated plan has lost its partitioning
+            # A truncated plan has lost its partitioning
+            blocks = truncate_plan(blocks, self.session)
         checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
         rated, *repeated = (sum(line[name] for line in lines) for name in ("rated", *REPEATS))
         return BlockedSide(blocks, here, keys, checksums, rated, Repeats(*repeated))
@@ -775,9 +773,8 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
 
     A number is the position in the partition plus the sizes of those before it.
     """
-    join_session = (
-        survey.grouped.sparkSession
-    )  # with the partitions of the user, for large joins with the ids
+    # With the partitions of the user, for large joins with the ids
+    join_session = survey.grouped.sparkSession
     session = working_session(join_session)
     n_parts = PARTS_PER_CORE * parallelism(session)
     order = ("side", USER, ITEM)
@@ -798,9 +795,8 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
         offset = F.element_at(
             F.array(*(F.lit(int(start)) for start in np.cumsum(sizes) - sizes)), part + 1
         )
-        place_in_part = F.monotonically_increasing_id().bitwiseAND(
-            F.lit((1 << 33) - 1)
-        )  # the rest is the partition
+        # The other bits are the number of the partition.
+        place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))
         number = (offset + place_in_part).cast("long").alias("number")
         frame = lines.where(F.col("side") == number_of_side).select(
             F.col(column).alias("id"), number, "n"

@@ -161,9 +161,8 @@ def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
     if columns.weight is None:
         return df
     check_columns(df, columns)
-    is_there = F.coalesce(
-        weight_number(columns.weight) != 0, F.lit(True)
-    )  # a bad weight is refused later
+    # A bad weight is refused later
+    is_there = F.coalesce(weight_number(columns.weight) != 0, F.lit(True))
     return mark_as_derived(df.where(is_there), df, columns)
 
 

@@ -89,9 +89,8 @@ PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
 OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
 
 
-Loaded = (
-    CollectedRatings | RatingSurvey
-)  # what an engine starts from: ratings on the driver, or on the executors
+# What an engine starts from: ratings on the driver, or on the executors
+Loaded = CollectedRatings | RatingSurvey
 
 
 @contextmanager

@@ -36,12 +36,13 @@ from onebit_spark.errors import FitFailed
 
 NARROW = ("block", "key", "part", "place", "sender", "side")
 MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
+# The other types have the same name in both.
 _JSON_NAMES = {
     "tinyint": "byte",
     "smallint": "short",
     "int": "integer",
     "bigint": "long",
-}  # others are the same
+}
 _PLAIN = {
     "binary",
     "boolean",
@@ -203,9 +204,8 @@ def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
                 yield context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, partitions)
 
     def collected() -> Batches:
-        step = inheritable_thread_target(frame.sparkSession)(
-            next
-        )  # its jobs have the name of this thread's
+        # Its jobs have the name of this thread's
+        step = inheritable_thread_target(frame.sparkSession)(next)
         for port, secret, *_ in one_ahead(served(), step):
             with _connected(port, secret) as stream:
                 for message in NoOpSerializer().load_stream(stream):
@@ -226,9 +226,8 @@ def _connected(port: Any, secret: str) -> Iterator[Any]:
 
 
 def cached_rows(frame: DataFrame) -> int | None:
-    """The number of rows of a frame that is wholly in Spark's cache;
-
-    None if it is not, or on Spark Connect.
+    """The number of rows of a frame that is wholly in Spark's cache; None if it is not, or on Spark
+    Connect.
     """
     if is_connect(frame.sparkSession):
         return None
@@ -319,10 +318,11 @@ def arrow_udf(
         result = function(*map(_from_pandas, columns, kinds))
         return (pa.Table.from_struct_array(result) if is_struct else result).to_pandas()
 
+    # Spark reads the annotations.
     run.__annotations__ = {
         "columns": pd.Series,
         "return": pd.DataFrame if is_struct else pd.Series,
-    }  # Spark reads them
+    }
     return F.pandas_udf(run, returns)  # type: ignore[call-overload]
 
 
@@ -415,9 +415,8 @@ def computed_once(frame: DataFrame) -> DataFrame:
     """
     session = frame.sparkSession
     if is_connect(session):
-        return frame.localCheckpoint(
-            eager=False
-        )  # the server forgets it with the frame; lost rows end the job
+        # The server forgets it with the frame; lost rows end the job
+        return frame.localCheckpoint(eager=False)
     plan: JavaObject = frame._jdf
     jvm_session: JavaObject = session._jsparkSession
     rows = plan.javaRDD().persist(
@@ -540,9 +539,8 @@ def parquet_files(frame: DataFrame) -> dict[str, int] | None:
     if is_connect(spark) or any(spark.conf.get(name, "false") == "true" for name in LENIENT):
         return None
     # It has a plan of its own, because Spark consults its cache once per plan.
-    own: JavaObject = frame.select(
-        "*"
-    )  # with a plan of its own: Spark consults its cache once per plan
+    # with a plan of its own: Spark consults its cache once per plan
+    own: JavaObject = frame.select("*")
     plan = own._jdf.queryExecution().withCachedData()
     plain = {"AttributeReference"}
     while (

@@ -41,13 +41,14 @@ from onebit_spark.engines.spark.frames import binary_line, cell_array, ids_cell,
 from onebit_spark.records import Fields
 
 BUNDLE = 4_000_000  # ratings, about
+# The columns that are not per rating
 SUMMARY = (
     "user_ids",
     "item_ids",
     "user_counts",
     "item_counts",
     "cells",
-)  # the columns that are not per rating
+)
 NOTHING = np.empty(0, np.int32)
 NO_WEIGHTS = np.empty(0, np.float32)
 
@@ -120,6 +121,7 @@ class Bundle:
     weights: NDArray[np.float32]  # empty if there are none
 
 
+# The columns that ``read_bundles`` takes
 BUNDLES = (
     "bundle",
     "user_ids",
@@ -127,7 +129,7 @@ BUNDLES = (
     "users",
     "codes",
     "weights",
-)  # the columns that ``read_bundles`` takes
+)
 
 
 def read_bundles(batches: Batches) -> Iterator[Bundle]:
@@ -149,12 +151,13 @@ def read_bundles(batches: Batches) -> Iterator[Bundle]:
 # ---- ids and their counts ----------------------------------------------------------------------
 
 SIDE_NUMBERS = {USER: 1, ITEM: 2}  # in the lines of ``sum_counts``
+# The columns that ``CountIds`` takes
 COUNTED = (
     "user_ids",
     "item_ids",
     "user_counts",
     "item_counts",
-)  # the columns that ``CountIds`` takes
+)
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,14 @@ from onebit_spark.records import Fields
 RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
 MOST_HERE = 100  # files that one process reads
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
+# Decimals are read too. No setting of Spark changes how these types are read.
 TYPES = (
     *INTEGRAL,
     "float",
     "double",
     "boolean",
     "string",
-)  # and decimals: those that no setting of Spark changes
+)
 FOOTER = schema_of("footer string")
 
 log = logging.getLogger("onebit_spark")
@@ -110,9 +111,8 @@ class RatingFiles:
         return spark.range(0, len(runs), 1, len(runs)).mapInArrow(read, schema)
 
     def batches(self) -> Batches | None:
-        """The ratings, read in this process;
-
-        None if Arrow cannot read them, or if there are too many files.
+        """The ratings, read in this process; None if Arrow cannot read them, or if there are too
+        many files.
         """
         if len(self.files) > MOST_HERE:
             return None

@@ -53,6 +53,7 @@ from onebit_spark.engines.spark.rating_files import map_ratings, rating_files
 
 COUNTED = schema_of("counted string")
 TEXT = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+# Bytes of a value; other types take 8.
 WIDTHS = {
     "boolean": 1,
     "tinyint": 1,
@@ -60,7 +61,7 @@ WIDTHS = {
     "int": 4,
     "float": 4,
     "date": 4,
-}  # bytes of a value; else 8
+}
 
 
 @dataclass(frozen=True)

@@ -88,12 +88,10 @@ NO_CELLS = pa.schema(
 OTHERS = -1  # the place of rows of the other side; tables of the same side have the places 0, 1, …
 ReadRows = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
 FrameWork = Callable[[NDArray[np.int64], Own], pa.Table]
-Takes = Callable[
-    [int, int], bool
-]  # (ratings, ids) ─► whether the driver holds so many while settings are chosen
-BATCH_BYTES = (
-    16 * 2**20
-)  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
+# (ratings, ids) ─► whether the driver holds so many while settings are chosen
+Takes = Callable[[int, int], bool]
+# Of a batch that goes to Spark; it travels in a task, which may have 128 MB
+BATCH_BYTES = 16 * 2**20
 
 
 # ---- tables ------------------------------------------------------------------------------------
@@ -463,9 +461,8 @@ class SparkEngine(BlockEngine[Table]):
             return Table(Stored(stored, delete), layout), self._collected_sums(side, stored)
         lines: Any = None if layout.form is None else layout.form.empty(here.plan.n_rows)
         sums: dict[int, Sums] = {}
-        for line in self._collected(
-            side, results
-        ):  # one at a time: together they are as large as the table
+        # One at a time: together they are as large as the table
+        for line in self._collected(side, results):
             rows = here.rows_of[line["key"]]
             part: Any = layout.read(np.frombuffer(line["values"], layout.dtype), len(rows))
             if layout.form is not None:
@@ -537,9 +534,8 @@ class BroadcastRows:
         return self.layout.taken(self.sent.value, numbers)
 
 
-Source = (
-    RowLayout | BroadcastRows
-)  # of a block's lines: they arrive in cells of this layout, or are here already
+# Of a block's lines: they arrive in cells of this layout, or are here already
+Source = RowLayout | BroadcastRows
 
 
 def send_rows(

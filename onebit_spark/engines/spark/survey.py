@@ -62,7 +62,7 @@ class PackedRatings:
     # Sums over all bundles: ``n``, the flags of ``ratings.FLAGS``, HASH_PARTS, ``absent``,
     # ``weight`` and ``summary_bytes``, the size of SUMMARY.
     facts: Counter[str]
-    # the same lines, where they are kept, in a session that sends many short rows to Python
+    # The same lines, where they are kept, in a session that sends many short rows to Python
     cached: DataFrame
 
     @classmethod
@@ -177,7 +177,7 @@ def _surveyed(
     most_bytes = (
         min(SUMMARY_BYTES, driver_limits(df.sparkSession).result // 2) if collect_ids else 0
     )
-    # what ``id_counts`` and ``sketch`` would find by further jobs
+    # What ``id_counts`` and ``sketch`` would find by further jobs
     if facts["summary_bytes"] <= most_bytes:
         lines = packed.bundles.select(*SUMMARY).toArrow()
         ids = _sides(pa.Table.from_batches(sum_counts(CountIds(1)(lines.to_batches()))))

@@ -15,7 +15,12 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 
 from onebit_spark.certify.draw_certificates import certify_draws
-from onebit_spark.checkpoints import (
+from onebit_spark.core.fit_state import FitState
+from onebit_spark.core.model_selection import select_model
+from onebit_spark.core.solver import Iteration, PhaseTimer, Start, solve
+from onebit_spark.data.ratings import RatingCounts
+from onebit_spark.engines.base import T
+from onebit_spark.fitting.checkpoints import (
     CheckpointFolder,
     Keeper,
     ModelFiles,
@@ -23,16 +28,11 @@ from onebit_spark.checkpoints import (
     subject_of,
     warm_start,
 )
-from onebit_spark.compile import compile_kernels
-from onebit_spark.core.fit_state import FitState
-from onebit_spark.core.model_selection import select_model
-from onebit_spark.core.solver import Iteration, PhaseTimer, Start, solve
-from onebit_spark.data.ratings import RatingCounts
-from onebit_spark.engines.base import T
-from onebit_spark.finish import finish
+from onebit_spark.fitting.finish import finish
+from onebit_spark.fitting.task import FitTask, M, Maker, ModelStore, Ratings
+from onebit_spark.kernels.ahead import compile_kernels
 from onebit_spark.model_info import digest, give_features
 from onebit_spark.settings import available_cores
-from onebit_spark.task import FitTask, M, Maker, ModelStore, Ratings
 
 
 def fit_model(

@@ -48,6 +48,7 @@ from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import ThreadEngine
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.fit import fit_model
+from onebit_spark.fitting.task import FitTask, ModelParts
 from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import local_path, write_into
 from onebit_spark.model_info import SIDE_OF, ModelInfo
@@ -63,7 +64,6 @@ from onebit_spark.settings import (
     device_problems,
     is_integer,
 )
-from onebit_spark.task import FitTask, ModelParts
 
 log = logging.getLogger("onebit_spark")
 
@@ -418,7 +418,7 @@ def driver_state(
 
 
 class LocalModels:
-    """Models in this process: see ``task.ModelStore``."""
+    """Models in this process: see ``fitting.task.ModelStore``."""
 
     spark = None
     setting_names: Mapping[str, str] | None = {}  # as in Python

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from onebit_spark.compiled import sources
 from onebit_spark.data.locations import Location
+from onebit_spark.kernels.jit import sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

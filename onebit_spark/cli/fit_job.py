@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from onebit_spark import __version__
 from onebit_spark.certify.freshness import KEPT_OUT
 from onebit_spark.certify.requests import CertificateRequest
-from onebit_spark.checkpoints import clear_checkpoints, complete_checkpoints
 from onebit_spark.cli import requests
 from onebit_spark.cli.flags import as_flag, command_of
 from onebit_spark.cli.progress import Clock, Progress
@@ -27,6 +26,7 @@ from onebit_spark.data import locations as files
 from onebit_spark.data.locations import Location, OutputKind
 from onebit_spark.data.ratings import INTEGRAL, Columns
 from onebit_spark.errors import RequestError
+from onebit_spark.fitting.checkpoints import clear_checkpoints, complete_checkpoints
 from onebit_spark.records import Fields
 from onebit_spark.report.map import coloured
 from onebit_spark.report.page import REPORT

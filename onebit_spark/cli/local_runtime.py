@@ -35,6 +35,7 @@ from onebit_spark.data.ratings import (
 from onebit_spark.data.user_tables import spark_name
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.fit import fit_model
+from onebit_spark.fitting.task import FitTask
 from onebit_spark.in_process import LocalModels, checked_features, driver_state
 from onebit_spark.model import FittedModel, load
 from onebit_spark.model_folder import local_path, replaced_folder
@@ -43,7 +44,6 @@ from onebit_spark.predict.judged import RatingsHere
 from onebit_spark.records import Record
 from onebit_spark.report.map import groups_of
 from onebit_spark.settings import Who
-from onebit_spark.task import FitTask
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 

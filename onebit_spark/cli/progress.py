@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
-from onebit_spark.compiled import compile_seconds
 from onebit_spark.core.solver import Iteration, distance
+from onebit_spark.kernels.jit import compile_seconds
 
 try:
     from tqdm import tqdm

@@ -34,7 +34,7 @@ from numba.core import cgutils, types
 from numba.extending import models, register_model
 from numba.np.arrayobj import make_array
 
-from onebit_spark.compiled import inner, intrinsic, jit
+from onebit_spark.kernels.jit import inner, intrinsic, jit
 
 LANES = 8  # rows whose systems are solved together
 MOST_RATINGS = (

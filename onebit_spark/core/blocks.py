@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.compiled import inner, jit
 from onebit_spark.core.arrays import DoubleArray, Indices, IntArray, Mask
 from onebit_spark.data.limits import MAX_COLUMNS
+from onebit_spark.kernels.jit import inner, jit
 
 Sums = Indices | DoubleArray  # sums of weights, or counts if all weights are 1
 

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
-from onebit_spark.compiled import jit
 from onebit_spark.core.arrays import DoubleArray, FloatArray, Indices
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.loss import Side
@@ -42,6 +41,7 @@ from onebit_spark.core.posterior import (
     RowPosterior,
 )
 from onebit_spark.core.row_sums import CHUNK, add_weighted_rows
+from onebit_spark.kernels.jit import jit
 
 RIDGE = 5.0  # ρ of implicit features; values from 3 to 10 hardly differ
 FEATURE_RIDGE = 5.0  # ρ of side features

@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from onebit_spark.compiled import CACHE_LINE
 from onebit_spark.core.arrays import DoubleArray, FloatArray, IntArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.posterior import Kind, RowMap, RowPosterior
+from onebit_spark.kernels.jit import CACHE_LINE
 from onebit_spark.registry import name_of
 
 Side = Literal["rows", "cols"]

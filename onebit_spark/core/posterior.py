@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.compiled import inner, jit
 from onebit_spark.core.arrays import DoubleArray, FloatArray, IntArray, Mask
+from onebit_spark.kernels.jit import inner, jit
 
 Kind = Literal["spread", "covariance"]
 

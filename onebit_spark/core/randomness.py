@@ -20,10 +20,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.compiled import inner, jit
 from onebit_spark.core.arrays import DoubleArray, Indices
 from onebit_spark.core.blocks import RatingBlock, empty_like
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.kernels.jit import inner, jit
 
 STEP = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)

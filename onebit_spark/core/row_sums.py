@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onebit_spark.compiled import AHEAD, inner, prefetch_rows
+from onebit_spark.kernels.jit import AHEAD, inner, prefetch_rows
 
 CHUNK = 256  # a chunk of 12 float64 coordinates is 24 kB: it stays in the first-level cache
 # The lines of a chunk must not all begin in the same set of the cache.

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.compiled import inner, jit
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
+from onebit_spark.kernels.jit import inner, jit
 
 SLICE = 2**20  # numbers in one unpacked covariance array; larger batches are scored in slices
 HIGHEST_OCTAVE = 16

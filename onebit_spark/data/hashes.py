@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from onebit_spark.compiled import inner, jit
 from onebit_spark.data.user_tables import one_array
+from onebit_spark.kernels.jit import inner, jit
 from onebit_spark.records import Fields
 
 SALT = "onebit_spark cell"  # so that no other use of the same hash has chosen the ratings

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.compiled import jit
 from onebit_spark.core.blocks import Sums
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.posterior import FIT_VECTORS, FloatArray, Form, RowPosterior
@@ -48,6 +47,7 @@ from onebit_spark.core.work import (
 from onebit_spark.engines.base import PosteriorTable
 from onebit_spark.engines.blocks import Blocks, Table
 from onebit_spark.engines.layout import RowLayout, Sending
+from onebit_spark.kernels.jit import jit
 from onebit_spark.settings import FitConfig
 
 HELD_ROWS = 2**18  # rows of a table that are computed at a time, to bound memory

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.compiled import inner, jit
 from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.kernels.jit import inner, jit
 from onebit_spark.settings import available_cores, is_integer
 
 Numbers = NDArray[np.int64]

@@ -47,6 +47,7 @@ from onebit_spark.engines.spark.engine import (
 )
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.fit import fit_model
+from onebit_spark.fitting.task import FitTask, ModelParts
 from onebit_spark.in_process import driver_state
 from onebit_spark.model_info import DIRECTIONS, MEASURED, METADATA, SIDE_OF, ModelInfo
 from onebit_spark.records import Fields
@@ -61,7 +62,6 @@ from onebit_spark.settings import (
 )
 from onebit_spark.spark.model import OneBitCompletionModel, read_parquet, write_model
 from onebit_spark.spark.params import FitParams, read_params
-from onebit_spark.task import FitTask, ModelParts
 
 log = logging.getLogger("onebit_spark")
 
@@ -353,7 +353,7 @@ def fit_ratings(
 
 
 class SparkModels:
-    """Models on Spark: see ``task.ModelStore``. That of a finished fit outlives the engine."""
+    """Models on Spark: see ``fitting.task.ModelStore``. A finished model outlives the engine."""
 
     setting_names: Mapping[str, str] | None = None  # the Params
 

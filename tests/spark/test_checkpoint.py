@@ -12,8 +12,8 @@ from support.modelfolders import save_small_model
 from support.sparkfits import Interrupted, interrupt_after
 
 from onebit_spark import RequestError
-from onebit_spark.checkpoints import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.core import model_selection
+from onebit_spark.fitting.checkpoints import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.spark.estimator import OneBitCompletion, SparkModels
 from onebit_spark.spark.model import OneBitCompletionModel
 

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 from support.sparkfits import assert_same_bits, estimator
 
 from onebit_spark import FitFailed, RequestError, fit_arrays
-from onebit_spark.compiled import cache_folder
 from onebit_spark.core.setup import form_of, loss_of
 from onebit_spark.data.locations import Location
 from onebit_spark.data.ratings import Columns
@@ -37,6 +36,7 @@ from onebit_spark.engines.spark.frames import TemporaryFolders, forget, partitio
 from onebit_spark.engines.spark.runner import SumWeights
 from onebit_spark.engines.spark.sessions import parallelism
 from onebit_spark.engines.spark.survey import PackedRatings, survey_ratings
+from onebit_spark.kernels.jit import cache_folder
 from onebit_spark.settings import FitConfig
 from onebit_spark.spark.model import OneBitCompletionModel
 

@@ -8,7 +8,7 @@ import logging
 from itertools import product
 
 from onebit_spark import FitConfig
-from onebit_spark.compile import compile_kernels
+from onebit_spark.kernels.ahead import compile_kernels
 
 VARIANTS = [
     {"covariance": "full"},

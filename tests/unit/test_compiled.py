@@ -18,9 +18,10 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 import onebit_spark
-from onebit_spark import FitConfig, compiled
+from onebit_spark import FitConfig
 from onebit_spark.cli.progress import Clock
-from onebit_spark.compiled import digest_of, kernel_modules, sources
+from onebit_spark.kernels import jit as compiled
+from onebit_spark.kernels.jit import digest_of, kernel_modules, sources
 
 PACKAGE = {
     "p": b"from p.report import show\n",
@@ -92,8 +93,8 @@ import gc, sys
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.compile import forms_of
-from onebit_spark.compiled import _Cache
+from onebit_spark.kernels.ahead import forms_of
+from onebit_spark.kernels.jit import _Cache
 
 def kernels():
     dispatchers = (one for one in gc.get_objects() if isinstance(one, Dispatcher))
@@ -127,8 +128,8 @@ LOADED_AFTER = """
 import gc
 import numpy as np
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.compile import compile_kernels
-from onebit_spark.compiled import _Cache
+from onebit_spark.kernels.ahead import compile_kernels
+from onebit_spark.kernels.jit import _Cache
 from numba.core.dispatcher import Dispatcher
 
 config = FitConfig(loss="hinge", solver="gradient", covariance="diagonal", implicit_features=False, max_iter=2)
@@ -205,7 +206,7 @@ def total(x):
 WAITING = """
 import logging, sys
 from onebit_spark import FitConfig
-from onebit_spark.compile import compile_kernels
+from onebit_spark.kernels.ahead import compile_kernels
 
 logging.basicConfig(level="INFO", format="%(message)s", stream=sys.stdout)
 compile_kernels(FitConfig(), weighted=False)

@@ -30,10 +30,10 @@ MAY_IMPORT = {
     "records": "",  # the type of JSON
     "registry": "",  # implementations that are found by their files
     "settings": "records registry",
-    "compiled": "",  # numba with a cache
+    "kernels": "",  # numba with a cache
     "limits": "",
-    "core": "records settings registry compiled limits errors",
-    "data": "records sessions core settings compiled limits errors",  # files, tables, ids, side features
+    "core": "records settings registry kernels limits errors",
+    "data": "records sessions core settings kernels limits errors",  # files, tables, ids, side features
     "sessions": "records core settings errors",  # what Spark itself offers
     "ratings": "records data sessions core settings limits errors",
     "engines.base": "records core settings",  # what an engine is
@@ -42,32 +42,28 @@ MAY_IMPORT = {
     "model_info": "records data core settings errors",
     "report": "records model_info data certify loop core settings errors",
     "simulate": "records core settings errors",
-    "engines": "records sessions ratings data loop engines.base model_info core settings compiled "
+    "engines": "records sessions ratings data loop engines.base model_info core settings kernels "
     "limits errors",
-    "predict": "records report model_info ratings data certify loop core settings compiled limits errors",
+    "predict": "records report model_info ratings data certify loop core settings kernels limits errors",
     "model_folder": "records predict certify model_info data core settings errors",
     "model": "records model_folder predict report model_info ratings data certify loop core settings "
     "errors",
-    "checkpoints": "records finish engines.base sessions ratings data model_info loop core settings errors",
-    "finish": "records engines.base ratings data certify model_info loop core settings errors",
-    "compile": "records finish engines certify loop core settings compiled",
-    "task": "records finish checkpoints engines.base ratings data certify model_info loop core settings "
-    "errors",
-    "fit": "records task compile finish checkpoints engines.base ratings data certify model_info loop "
-    "core settings errors",
+    "fitting": "records engines.base sessions ratings data certify model_info loop core settings errors",
+    "ahead": "records fitting engines certify loop core settings kernels",  # kernels compiled ahead
+    "fit": "records fitting ahead engines.base ratings data certify model_info loop core settings errors",
     "in_process": (
-        "records fit task model model_folder predict engines ratings data model_info certify loop core "
+        "records fit fitting model model_folder predict engines ratings data model_info certify loop core "
         "settings limits errors"
     ),
     "spark": (
-        "records in_process fit task checkpoints model model_folder predict report engines sessions "
+        "records in_process fit fitting model model_folder predict report engines sessions "
         "ratings data certify "
-        "model_info loop core settings compiled limits errors"
+        "model_info loop core settings kernels limits errors"
     ),
     "cli": (
-        "records __init__ spark in_process fit task checkpoints model model_folder predict report engines "
+        "records __init__ spark in_process fit fitting model model_folder predict report engines "
         "sessions ratings "
-        "data certify model_info loop core settings compiled limits errors"
+        "data certify model_info loop core settings kernels limits errors"
     ),
     "demo": "records cli spark simulate settings",
     "__init__": "records spark model in_process certify loop core settings errors",  # the public face
@@ -77,6 +73,7 @@ MAY_IMPORT = {
 }
 # Files of a folder that are a room of their own: the loop that fits runs on any engine.
 ROOMS = {
+    "kernels.ahead": "ahead",
     "data.limits": "limits",
     "predict.metrics": "core",
     "core.fit_state": "loop",
@@ -98,9 +95,7 @@ WITHOUT_SPARK = (
     "model",
     "model_info",
     "model_folder",
-    "finish",
     "fit",
-    "task",
     "in_process",
     "errors",
     "mlflow",

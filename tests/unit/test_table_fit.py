@@ -31,18 +31,18 @@ from onebit_spark import (
 from onebit_spark import settings as core_config
 from onebit_spark.__main__ import main
 from onebit_spark.certify.certificates import KEPT_CELLS, KNOWN, NEW_CELLS
-from onebit_spark.checkpoints import OWNER, clear_checkpoints
 from onebit_spark.core.setup import form_of
 from onebit_spark.data.files import ArrowTable
 from onebit_spark.data.hashes import CellSketch, cell_hashes, coin_drawn
 from onebit_spark.data.ratings import ArrowRatings, Columns
 from onebit_spark.engines.threads import ThreadEngine
 from onebit_spark.fit import fit_model
+from onebit_spark.fitting.checkpoints import OWNER, clear_checkpoints
+from onebit_spark.fitting.task import FitTask
 from onebit_spark.in_process import LocalModels, driver_state
 from onebit_spark.model_info import feature_effects
 from onebit_spark.predict.sides import asked_ids
 from onebit_spark.settings import Execution
-from onebit_spark.task import FitTask
 
 QUICK = FitConfig(rank=2, max_iter=6, tol=0.0, likelihood_weight=1.0)
 

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from onebit_spark.compiled import jit
 from onebit_spark.core.batched_solve import (
     LANES,
     cholesky,
@@ -53,6 +52,7 @@ from onebit_spark.core.row_sums import (
     signed_weight,
     weight_of,
 )
+from onebit_spark.kernels.jit import jit
 
 SPREAD_FACTOR = math.sqrt(2 / math.pi)  # c: E|Z| of a standard normal Z
 HALVINGS = 3

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from onebit_spark.compiled import inner, jit
 from onebit_spark.core.batched_solve import (
     LANES,
     cholesky,
@@ -60,6 +59,7 @@ from onebit_spark.core.row_sums import (
     table_dots,
     weight_of,
 )
+from onebit_spark.kernels.jit import inner, jit
 
 NO_MORE = 40.0  # beyond this ξ, 1 + e^{−ξ} rounds to 1
 

@@ -32,7 +32,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onebit_spark.compiled import adopt_kernels, compiled_kernels
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.randomness import Split
@@ -75,6 +74,7 @@ from onebit_spark.engines.spark.frames import (
 )
 from onebit_spark.engines.spark.sessions import broadcast, described, is_connect, is_local
 from onebit_spark.engines.threads import ThreadEngine
+from onebit_spark.kernels.jit import adopt_kernels, compiled_kernels
 from onebit_spark.records import Fields
 from onebit_spark.settings import FitConfig
 

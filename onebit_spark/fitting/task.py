@@ -9,14 +9,14 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from onebit_spark.certify.certificates import certificate_document
-from onebit_spark.checkpoints import ModelFiles
 from onebit_spark.core.fit_state import FitState
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.data.hashes import CellSketch, merged_sketch
 from onebit_spark.data.ratings import Columns, RatingCounts
 from onebit_spark.engines.base import T
-from onebit_spark.finish import Fit, info_of_fit, unrated_tables
+from onebit_spark.fitting.checkpoints import ModelFiles
+from onebit_spark.fitting.finish import Fit, info_of_fit, unrated_tables
 from onebit_spark.model_info import FitFeatures, ModelInfo
 from onebit_spark.records import Fields
 from onebit_spark.settings import Execution, FitConfig, Terms, Who

@@ -1,4 +1,4 @@
-"""Compiles the kernels of a fit on several cores: ``python -m onebit_spark.compile '{"loss":
+"""Compiles the kernels of a fit on several cores: ``python -m onebit_spark.kernels.ahead '{"loss":
 "hinge"}' weighted``.
 
 Numba compiles one kernel at a time in a process. So a fit of 16 ratings first runs its kernels as
@@ -35,14 +35,14 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 from onebit_spark.certify.draw_certificates import certify_draws
-from onebit_spark.compiled import book_compiling, cache_folder, locked, say_compiling
 from onebit_spark.core import batched_solve
 from onebit_spark.core.blocks import RatingBlock, repeats_of
 from onebit_spark.core.model_selection import select_model
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import solve
 from onebit_spark.engines.threads import local_state
-from onebit_spark.finish import finish
+from onebit_spark.fitting.finish import finish
+from onebit_spark.kernels.jit import book_compiling, cache_folder, locked, say_compiling
 from onebit_spark.settings import FitConfig, Terms, available_cores
 
 log = logging.getLogger("onebit_spark")
@@ -80,7 +80,9 @@ def compile_kernels(config: FitConfig, weighted: bool) -> None:
         path = os.pathsep.join(filter(None, sys.path))
         environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", IN_PYTHON: "1"}
         with suppress(OSError):
-            run_logged([sys.executable, "-P", "-m", "onebit_spark.compile", *form], environment)
+            run_logged(
+                [sys.executable, "-P", "-m", "onebit_spark.kernels.ahead", *form], environment
+            )
         done.touch()
         book_compiling(time.perf_counter() - began)
 

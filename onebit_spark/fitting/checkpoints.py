@@ -35,7 +35,7 @@ from onebit_spark.data.ratings import RatingCounts
 from onebit_spark.engines.base import T
 from onebit_spark.engines.spark.sessions import described
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.finish import Fit, unfinished, unfinished_choice
+from onebit_spark.fitting.finish import Fit, unfinished, unfinished_choice
 from onebit_spark.model_info import METADATA, SIDE_OF, ModelInfo, prior_row
 from onebit_spark.records import Fields
 from onebit_spark.settings import AUTO, FORM_SETTINGS, FitConfig, Who, param_names

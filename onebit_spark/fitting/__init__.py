@@ -1,0 +1,1 @@
+"""What a fit is asked for, what it leaves, and how it is continued."""

@@ -156,7 +156,7 @@ class Cluster:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/", timeout=2) as answer:
                 state = json.load(answer)
-        except OSError:
+        except (OSError, ValueError):  # the page of a master that is starting may be no JSON yet
             return False
         alive = [worker for worker in state["workers"] if worker["state"] == "ALIVE"]
         return (
